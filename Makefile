@@ -1,0 +1,51 @@
+# Palimpsest: every job of the project by one name. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# uv from the machine, else from an environment of its own, so that ours holds nothing but ours.
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test verify fix bench lock proto clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## install everything into .venv (once; again only when a lock changes)
+
+.uv/bin/uv:
+	$(PYTHON) -m venv .uv
+	.uv/bin/python -m pip install --quiet uv
+
+$(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml clients/python/pyproject.toml | $(UV)
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes --compile-bytecode requirements/dev.lock
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e .
+	@touch $@
+
+demo: setup ## the main job, end to end (FILE=path for a text of your own)
+	@$(BIN)/palimpsest demo $(if $(FILE),--file "$(FILE)")
+
+test: setup ## the tests, on embedded servers
+	$(BIN)/python -m pytest
+
+verify: setup ## format, lint, types, layers, generated code, proto and migration drift
+	$(BIN)/python -m tests.verify
+
+fix: setup ## repair what a machine can repair
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+
+bench: setup ## every benchmark, one JSON line each
+	@for name in append read step; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+
+lock: | $(UV) ## compile the locks anew from requirements/*.in
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements/dev.lock requirements/server.in -o requirements/server.lock
+
+proto: setup ## generate the Python code of the proto
+	$(BIN)/python -m tests.proto generate
+
+clean: ## remove what was installed and cached
+	rm -rf $(VENV) .uv .mypy_cache .ruff_cache .pytest_cache

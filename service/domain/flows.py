@@ -1,0 +1,81 @@
+"""Asks, replies and flows: how an algorithm talks to a model without knowing one.
+
+An algorithm is a generator. It yields a batch of asks and is sent the replies in
+the same order; the driver (`service.llm.driver`) runs the batch in parallel, a
+test sends a list. What the generator returns is the algorithm's result.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+
+class SegmentKind(StrEnum):
+    """The part of a prompt that a segment is, from most to least stable."""
+
+    TASK = "task"
+    BASE = "base"
+    AMENDMENTS = "amendments"
+    CHUNK = "chunk"
+    QUERY = "query"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """A piece of a prompt that is reused, or not, as a whole."""
+
+    #: Which part of the prompt this is.
+    kind: SegmentKind
+    #: The exact text; the prompt is the segments' texts, one after the other.
+    text: str
+    #: Whether a later prompt can begin with everything up to here.
+    reusable: bool = True
+
+
+class Purpose(StrEnum):
+    """What a model call is for; a column of the ledger."""
+
+    REVISE = "revise"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAsk:
+    """One prompt for a model."""
+
+    purpose: Purpose
+    #: Name and version of the prompt template, for example "prism.revise/1".
+    template: str
+    #: The prompt, most stable part first.
+    segments: tuple[Segment, ...]
+    #: The same content as values, for models that are not language models: a
+    #: `ReviseContent` or `AnswerContent` of `service.domain.prism`.
+    content: object
+    #: Upper bound of the reply, in tokens; 1 or more.
+    max_output_tokens: int
+    #: 0 for the first try, +1 when the same prompt is asked again on purpose.
+    attempt: int = 0
+
+    @property
+    def text(self) -> str:
+        """The whole prompt."""
+        return "".join(segment.text for segment in self.segments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReply:
+    """What a model answered."""
+
+    #: The reply, exactly as it came.
+    text: str
+    #: The model that gave it, as provider/name.
+    model: str
+
+
+#: Today an ask is always a model prompt; look-ups join the union with the readers.
+Ask = ModelAsk
+Reply = ModelReply
+
+T = TypeVar("T")
+Flow = Generator[Sequence[Ask], Sequence[Reply], T]
