@@ -1,0 +1,98 @@
+"""Configuration: the environment, read once, frozen, with its secrets marked."""
+
+from pathlib import Path
+from typing import Annotated
+
+from platformdirs import user_data_path
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+#: The model that serves when none is configured: deterministic, no network.
+OFFLINE_MODEL = "offline/extractive"
+
+
+class Limits(BaseSettings):
+    """Every limit of the service; the proto's comments name the same ones."""
+
+    model_config = SettingsConfigDict(env_prefix="PALIMPSEST_LIMIT_", frozen=True)
+
+    #: A gRPC message, in bytes.
+    max_message_bytes: Count = 4 * 1024 * 1024
+    #: The content of a chunk, in bytes of UTF-8.
+    max_chunk_bytes: Count = 256 * 1024
+    #: Chunks of a batch.
+    max_batch_chunks: Count = 256
+    #: Content of a batch, in bytes.
+    max_batch_bytes: Count = 1024 * 1024
+    #: Unacked chunks of a stream.
+    credit_chunks: Count = 1024
+    #: Unacked bytes of a stream.
+    credit_bytes: Count = 8 * 1024 * 1024
+    #: Chunks that a session's slowest active memory may be behind the head.
+    backlog_chunks: Count = 100_000
+    #: Memories of a session.
+    max_memories: Count = 64
+    #: The value of a PRISM memory as canonical JSON, in bytes.
+    max_memory_bytes: Count = 1024 * 1024
+    #: Asks that a server process waits on at once.
+    max_waiting_asks: Count = 1000
+
+
+class Config(BaseSettings):
+    """What a process of the service needs to know, from `PALIMPSEST_…` variables."""
+
+    model_config = SettingsConfigDict(env_prefix="PALIMPSEST_", frozen=True)
+
+    #: postgresql:// URL of the data; processes use the role palimpsest_app in it.
+    database_url: SecretStr | None = None
+    #: URL with the right to change tables, for `migrate`; default: database_url.
+    migration_database_url: SecretStr | None = None
+    #: URL of the dispatch tables; default: database_url.
+    dispatch_database_url: SecretStr | None = None
+    #: redis:// URL of the prefix cache's index. Without it predictions are 0.
+    redis_url: SecretStr | None = None
+    #: Where the API listens.
+    listen: str = "127.0.0.1:50051"
+    #: Where `up` keeps its data.
+    data_dir: Path = Field(default_factory=lambda: user_data_path("palimpsest"))
+    #: The model for memories that name none, as provider/name.
+    model: str = OFFLINE_MODEL
+    #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
+    model_base_url: str | None = None
+    #: Key for that endpoint; providers' own variables work as well.
+    model_api_key: SecretStr | None = None
+    #: How long a model call may take.
+    model_timeout_seconds: Seconds = 120.0
+    #: Transport tries of one model call before its step counts as failed.
+    model_tries: Count = 3
+
+    #: Memories and answers that one worker process works on at once.
+    worker_concurrency: Count = 16
+    #: How often a worker says that it lives.
+    heartbeat_seconds: Seconds = 5.0
+    #: After this silence a worker counts as dead and its locks are freed.
+    dead_after_seconds: Seconds = 15.0
+    #: How often any worker looks for dead ones.
+    sweep_seconds: Seconds = 1.0
+    #: How often any worker looks for work whose hint was lost.
+    reconcile_seconds: Seconds = 2.0
+    #: Tries of a step before its memory stalls (or skips it).
+    step_tries: Count = 5
+    #: Wait before the second try of a step; doubles with each further one.
+    step_backoff_seconds: Seconds = 1.0
+    #: How long a worker stays with one memory before others get their turn.
+    drain_seconds: Seconds = 30.0
+    #: How long `work` and `serve` may finish what they began when stopped.
+    stop_seconds: Seconds = 30.0
+
+    #: Connections to the database of one process.
+    pool_size: Count = 10
+    #: debug, info, warning or error.
+    log_level: str = "info"
+    #: json or console.
+    log_format: str = "json"
+
+    limits: Limits = Field(default_factory=Limits)

@@ -1,0 +1,51 @@
+"""Model calls as the ledger keeps them."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.flows import Purpose
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallScope:
+    """Who asks, and on which occasion."""
+
+    tenant_id: UUID
+    session_key: UUID
+    memory_id: UUID
+    #: What the call is made for, unique within the memory: "revise:17" for the
+    #: step that makes revision 17, "answer:<id>" for an answer. The same ask on
+    #: the same occasion is the same call, so a crash does not pay for it twice;
+    #: the same ask on another occasion is a new call.
+    occasion: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One model call that came back, with what it cost."""
+
+    #: SHA-256 over everything that affects the output, and the occasion.
+    key: bytes
+    purpose: Purpose
+    #: Name and version of the prompt template.
+    template: str
+    #: Model as provider/name.
+    model: str
+    #: The reply as it came; None when the call failed.
+    reply: str | None
+    #: Why it failed, in a sentence; None when it did not.
+    failure: str | None
+    #: Tokens of the prompt, as the provider reports them.
+    input_tokens: int
+    #: Of these, those that the prefix cache predicted to be warm.
+    predicted_cached_tokens: int
+    #: Of these, those the provider reports as cached; None is unknown, not 0.
+    reported_cached_tokens: int | None
+    #: Tokens the provider says it wrote to its cache; None is unknown.
+    cache_write_tokens: int | None
+    #: Tokens of the reply.
+    output_tokens: int
+    #: Price in millionths of a US dollar; None when no price is known.
+    cost_micro_usd: int | None
+    #: Wall time of the call.
+    latency_ms: int

@@ -1,0 +1,30 @@
+"""Work items: what a worker can be woken for."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+
+class WorkKind(StrEnum):
+    """What there is to do."""
+
+    #: Advance a memory until it has no work.
+    MEMORY = "memory"
+    #: Make an answer.
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkItem:
+    """One thing to work on. A hint for it may be lost or repeated."""
+
+    kind: WorkKind
+    tenant_id: UUID
+    session_key: UUID
+    #: The memory's or the answer's id.
+    item_id: UUID
+
+    @property
+    def lock(self) -> str:
+        """The name under which at most one worker works on it."""
+        return f"{self.kind.value}:{self.session_key}:{self.item_id}"
