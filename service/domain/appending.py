@@ -1,0 +1,174 @@
+"""Appending: what becomes of a batch, decided without a database.
+
+Under the session's row lock the state of session and producer is known; `plan`
+says which chunks are new and get which positions, which were sent before, and what
+is refused. Storage only carries the plan out.
+"""
+
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.chunks import Chunk
+from service.domain.errors import AlreadyExists, Conflict, Exhausted, NotFound, OutOfRange
+from service.domain.reasons import Reason
+
+#: When a producer that ran into the backlog limit may try again.
+BACKLOG_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SubmittedChunk:
+    """A chunk as a producer sent it."""
+
+    #: The producer's own number, 1 or more.
+    sequence: int
+    chunk: Chunk
+    #: SHA-256 of the chunk, 32 bytes.
+    digest: bytes
+    #: Size of the content, in bytes of UTF-8.
+    content_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """A batch of one producer: all of it is stored, or nothing."""
+
+    session: str
+    session_key: UUID
+    producer_id: str
+    epoch: int
+    #: When set, the session's head must be this.
+    expected_head: int | None
+    #: At least one, with consecutive sequences.
+    chunks: tuple[SubmittedChunk, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionState:
+    """A session under its row lock."""
+
+    head: int
+    incarnation: int
+    #: The least applied_position of its active memories; the head when it has none.
+    applied_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProducerState:
+    """A producer under its session's row lock."""
+
+    #: Highest epoch seen.
+    epoch: int
+    #: Highest sequence stored; 0 when there is none.
+    last_sequence: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedChunk:
+    """A new chunk and its position."""
+
+    position: int
+    submitted: SubmittedChunk
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What becomes of a submission."""
+
+    #: To be written, in order of position.
+    placed: tuple[PlacedChunk, ...]
+    #: Sent before: to be compared with what is stored, and acked again.
+    repeated: tuple[SubmittedChunk, ...]
+    #: The states after it.
+    session: SessionState
+    producer: ProducerState
+
+
+def plan(
+    submission: Submission,
+    session: SessionState | None,
+    producer: ProducerState | None,
+    *,
+    backlog_chunks: int,
+) -> Plan:
+    """Decides what becomes of `submission`.
+
+    Raises NotFound, Conflict (fenced, wrong head), OutOfRange (gap) or Exhausted
+    (backlog); then nothing of it is written.
+    """
+    if session is None:
+        raise NotFound(
+            Reason.SESSION_NOT_FOUND,
+            f"there is no session {submission.session!r}",
+            {"session": submission.session},
+        )
+    known = producer or ProducerState(epoch=submission.epoch, last_sequence=0)
+    check_epoch(submission.producer_id, submission.epoch, known)
+    check_head(submission.expected_head, session)
+    repeated = tuple(c for c in submission.chunks if c.sequence <= known.last_sequence)
+    new = submission.chunks[len(repeated) :]
+    _check_sequence(submission, known)
+    backlog = session.head - session.applied_position
+    if new and backlog + len(new) > backlog_chunks:
+        raise Exhausted(
+            Reason.BACKLOG_FULL,
+            f"the session's memories are {backlog} chunks behind; the limit is {backlog_chunks}",
+            {"backlog": backlog, "limit": backlog_chunks},
+            retry_seconds=BACKLOG_RETRY_SECONDS,
+        )
+    return Plan(
+        placed=tuple(
+            PlacedChunk(position=session.head + offset, submitted=chunk)
+            for offset, chunk in enumerate(new, start=1)
+        ),
+        repeated=repeated,
+        session=replace(session, head=session.head + len(new)),
+        producer=ProducerState(
+            epoch=max(known.epoch, submission.epoch),
+            last_sequence=new[-1].sequence if new else known.last_sequence,
+        ),
+    )
+
+
+def check_epoch(producer_id: str, epoch: int, producer: ProducerState) -> None:
+    """Raises Conflict when a stream with a higher epoch has taken the producer over."""
+    if epoch < producer.epoch:
+        raise Conflict(
+            Reason.PRODUCER_FENCED,
+            f"producer {producer_id!r} was taken over by epoch {producer.epoch}",
+            {"producer": producer_id, "epoch": producer.epoch},
+        )
+
+
+def check_head(expected_head: int | None, session: SessionState) -> None:
+    """Raises Conflict when the head is not the expected one."""
+    if expected_head is not None and expected_head != session.head:
+        raise Conflict(
+            Reason.HEAD_MISMATCH,
+            f"the session's head is {session.head}, not {expected_head}",
+            {"head": session.head, "expected_head": expected_head},
+        )
+
+
+def check_repeated(sent: SubmittedChunk, digest: bytes, position: int) -> None:
+    """Raises AlreadyExists when a sequence was sent again with other content."""
+    if sent.digest != digest:
+        raise AlreadyExists(
+            Reason.SEQUENCE_CONTENT_CHANGED,
+            f"sequence {sent.sequence} is stored at position {position} with other content",
+            {"producer_sequence": sent.sequence, "position": position},
+        )
+
+
+def _check_sequence(submission: Submission, producer: ProducerState) -> None:
+    first = submission.chunks[0].sequence
+    expected = first if first <= producer.last_sequence else producer.last_sequence + 1
+    for chunk in submission.chunks:
+        if chunk.sequence != expected:
+            raise OutOfRange(
+                Reason.SEQUENCE_GAP,
+                f"producer {submission.producer_id!r} sent sequence {chunk.sequence},"
+                f" expected is {expected}",
+                {"expected": expected, "received": chunk.sequence},
+            )
+        expected += 1

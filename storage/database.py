@@ -1,0 +1,171 @@
+"""Connections and transactions.
+
+A transaction belongs to one tenant: it opens with the tenant's id set, and row-level
+security shows it nothing else. Use cases open transactions; the modules beside this
+one only work inside them.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+from uuid import UUID
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from storage import tables
+from storage.errors import translated
+
+Row = tuple[Any, ...]
+
+#: What every connection is told when it opens. A lock is waited for briefly: whoever
+#: holds it longer is in trouble, and the caller is told to retry. Durability is not
+#: left to the server's defaults: an ack means that the commit is on disk.
+_SETTINGS = {
+    "lock_timeout": "5s",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+    "synchronous_commit": "on",
+    "TimeZone": "UTC",
+}
+
+
+def sqlalchemy_url(url: str) -> URL:
+    """A postgresql:// URL as SQLAlchemy takes it, with the psycopg driver."""
+    return make_url(url).set(drivername="postgresql+psycopg")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transaction:
+    """An open transaction of one tenant."""
+
+    tenant_id: UUID
+    #: For statements built with SQLAlchemy Core.
+    connection: AsyncConnection
+
+
+class Database:
+    """A pool of connections in the role of the application."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def connect(
+        cls, url: str, *, pool_size: int, name: str, role: str = tables.APP_ROLE
+    ) -> "Database":
+        """Makes a pool of at most `pool_size` connections; opens none yet.
+
+        `name` is shown by the server as application_name.
+        """
+        settings = {"role": role, **_SETTINGS}
+        options = " ".join(f"-c {key}={value}" for key, value in settings.items())
+        engine = create_async_engine(
+            sqlalchemy_url(url),
+            # We send BEGIN ourselves, together with the tenant, in one round trip.
+            isolation_level="AUTOCOMMIT",
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=10,
+            connect_args={
+                "options": options,
+                "application_name": name,
+                "connect_timeout": 5,
+                "keepalives_idle": 30,
+            },
+        )
+        return cls(engine)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def transaction(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
+        """A transaction of one tenant: commits at the end, rolls back on an error.
+
+        READ COMMITTED: every invariant is one row or one key. Raises StorageError.
+        """
+        with translated():
+            async with self._engine.connect() as connection:
+                # After an error the pool rolls back as it takes the connection back.
+                await connection.exec_driver_sql(f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'")
+                yield Transaction(tenant_id=tenant_id, connection=connection)
+                await connection.exec_driver_sql("COMMIT")
+
+    @asynccontextmanager
+    async def direct(self, tenant_id: UUID) -> AsyncIterator["DirectTransaction"]:
+        """The driver's own connection, for hot paths that count round trips.
+
+        The caller begins and commits with `DirectTransaction`'s methods; what it
+        does not commit is rolled back. Raises StorageError.
+        """
+        with translated():
+            async with self._engine.connect() as connection:
+                raw = await connection.get_raw_connection()
+                driver = cast("psycopg.AsyncConnection[Row]", raw.driver_connection)
+                yield DirectTransaction(tenant_id=tenant_id, driver=driver)
+
+    @asynccontextmanager
+    async def sweeping(self) -> AsyncIterator[AsyncConnection]:
+        """A read-only look at what is runnable, of all tenants.
+
+        In the role of the sweeper, which row-level security shows nothing but the
+        keys of runnable memories and answers. Raises StorageError.
+        """
+        with translated():
+            async with self._engine.connect() as connection:
+                await connection.exec_driver_sql(
+                    f"BEGIN READ ONLY; SET LOCAL ROLE {tables.SWEEPER_ROLE}"
+                )
+                yield connection
+
+    async def ping(self) -> None:
+        """One round trip. Raises StorageError."""
+        with translated():
+            async with self._engine.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DirectTransaction:
+    """A transaction in as few round trips as can be."""
+
+    tenant_id: UUID
+    driver: psycopg.AsyncConnection[Row]
+
+    async def read(self, query: str, values: Sequence[object]) -> list[Row]:
+        """A whole read-only transaction of one statement, in one round trip."""
+        statement = (
+            f"BEGIN READ ONLY; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
+        )
+        results = await self._batch(statement, values)
+        return results[2]
+
+    async def begin(self, queries: Sequence[str], values: Sequence[object]) -> list[list[Row]]:
+        """Begins, and runs `queries` in the same round trip; their rows, in order."""
+        statement = "; ".join(("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries))
+        results = await self._batch(statement, values)
+        return results[2:]
+
+    async def run(self, query: str, values: Sequence[object]) -> list[Row]:
+        """Runs one prepared statement, with its values sent in binary."""
+        cursor = await self.driver.execute(query, values, prepare=True)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def commit(self) -> None:
+        """Commits; after this the writes are on disk."""
+        await self.driver.execute("COMMIT")
+
+    async def _batch(self, statement: str, values: Sequence[object]) -> list[list[Row]]:
+        # The simple protocol takes several statements at once but no values, so
+        # libpq's own quoting puts them in.
+        cursor = psycopg.AsyncClientCursor(self.driver)
+        await cursor.execute(statement, values)
+        results = [await cursor.fetchall() if cursor.description else []]
+        while cursor.nextset():
+            results.append(await cursor.fetchall() if cursor.description else [])
+        return results

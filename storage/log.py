@@ -1,0 +1,241 @@
+"""The log: locking, writing and reading chunks.
+
+Appending is the hottest path of the service, so it is written for few round trips:
+one to lock, one to write, one to commit, whatever the number of sessions and chunks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+from sqlalchemy import Row, select
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.appending import PlacedChunk, ProducerState, SessionState
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.work import WorkItem, WorkKind
+from storage.database import DirectTransaction, Transaction
+from storage.tables import chunk, producer
+
+ProducerKey = tuple[UUID, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Locked:
+    """Sessions under their row locks, and the producers asked for that exist."""
+
+    sessions: Mapping[UUID, SessionState]
+    producers: Mapping[ProducerKey, ProducerState]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewChunk:
+    """A chunk to be written."""
+
+    session_key: UUID
+    producer_id: str
+    placed: PlacedChunk
+
+
+# In the order of the keys, so that two group commits cannot wait for each other.
+_LOCK_SESSIONS = """
+SELECT session_key, head, incarnation,
+    coalesce((SELECT min(applied_position) FROM memory
+              WHERE memory.session_key = session.session_key AND status = 'active'), head)
+FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
+"""
+
+_READ_PRODUCERS = """
+SELECT session_key, producer_id, epoch, last_sequence FROM producer
+WHERE (session_key, producer_id) IN (SELECT * FROM unnest(%s::uuid[], %s::text[]))
+"""
+
+_WRITE = """
+WITH producers AS (
+    INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)
+    SELECT k, p, %b::uuid, e, l
+    FROM unnest(%b::uuid[], %b::text[], %b::int8[], %b::int8[]) AS t (k, p, e, l)
+    ON CONFLICT (session_key, producer_id)
+    DO UPDATE SET epoch = EXCLUDED.epoch, last_sequence = EXCLUDED.last_sequence
+), chunks AS (
+    INSERT INTO chunk (tenant_id, session_key, position, producer_id, producer_sequence,
+                       kind, role, text, observation, thought, action, metadata, digest)
+    SELECT %b::uuid, t.*
+    FROM unnest(%b::uuid[], %b::int8[], %b::text[], %b::int8[], %b::text[], %b::text[],
+                %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[]) AS t
+), sessions AS (
+    UPDATE session SET head = t.h, content_bytes = content_bytes + t.b
+    FROM unnest(%b::uuid[], %b::int8[], %b::int8[]) AS t (k, h, b)
+    WHERE session_key = t.k
+)
+UPDATE memory SET has_work = true
+WHERE session_key = ANY(%b::uuid[]) AND NOT has_work
+RETURNING session_key, memory_id, status
+"""
+
+_READ_REPEATED = """
+SELECT session_key, producer_id, producer_sequence, position, digest FROM chunk
+WHERE (session_key, producer_id, producer_sequence)
+    IN (SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int8[]))
+"""
+
+
+async def lock(tx: DirectTransaction, producers: Sequence[ProducerKey]) -> Locked:
+    """Begins a transaction and locks the producers' sessions, in one round trip.
+
+    Sessions that do not exist are left out; so are producers.
+    """
+    keys = sorted({key for key, _ in producers})
+    sessions, known = await tx.begin(
+        (_LOCK_SESSIONS, _READ_PRODUCERS),
+        (keys, [key for key, _ in producers], [name for _, name in producers]),
+    )
+    return Locked(
+        sessions={
+            key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
+            for key, head, incarnation, applied in sessions
+        },
+        producers={
+            (key, name): ProducerState(epoch=epoch, last_sequence=last)
+            for key, name, epoch, last in known
+        },
+    )
+
+
+async def read_repeated(
+    tx: DirectTransaction, wanted: Sequence[tuple[UUID, str, int]]
+) -> Mapping[tuple[UUID, str, int], tuple[int, bytes]]:
+    """Position and digest of stored chunks, by session, producer and sequence."""
+    keys, names, sequences = ([list(column) for column in zip(*wanted, strict=True)])
+    rows = await tx.run(_READ_REPEATED, (keys, names, sequences))
+    return {(key, name, sequence): (position, digest) for key, name, sequence, position, digest in rows}
+
+
+async def write(
+    tx: DirectTransaction,
+    chunks: Sequence[NewChunk],
+    heads: Mapping[UUID, int],
+    producers: Mapping[ProducerKey, ProducerState],
+) -> Sequence[WorkItem]:
+    """Writes chunks, heads and producers, in one round trip.
+
+    Returns the active memories that had no work before and have some now.
+    """
+    added_bytes = dict.fromkeys(heads, 0)
+    for new in chunks:
+        added_bytes[new.session_key] += new.placed.submitted.content_bytes
+    rows = await tx.run(
+        _WRITE,
+        (
+            tx.tenant_id,
+            [key for key, _ in producers],
+            [name for _, name in producers],
+            [state.epoch for state in producers.values()],
+            [state.last_sequence for state in producers.values()],
+            tx.tenant_id,
+            *_columns(chunks),
+            list(heads),
+            list(heads.values()),
+            list(added_bytes.values()),
+            list(heads),
+        ),
+    )
+    return [
+        WorkItem(
+            kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id
+        )
+        for key, memory_id, status in rows
+        if status == "active"
+    ]
+
+
+def _columns(chunks: Sequence[NewChunk]) -> list[list[object]]:
+    submitted = [new.placed.submitted for new in chunks]
+    contents = [one.chunk for one in submitted]
+    return [
+        [new.session_key for new in chunks],
+        [new.placed.position for new in chunks],
+        [new.producer_id for new in chunks],
+        [one.sequence for one in submitted],
+        [content.kind.value for content in contents],
+        [content.role for content in contents],
+        [content.text for content in contents],
+        [content.observation for content in contents],
+        [content.thought for content in contents],
+        [content.action for content in contents],
+        [Jsonb(dict(content.metadata)) if content.metadata else None for content in contents],
+        [one.digest for one in submitted],
+    ]
+
+
+async def open_producer(
+    tx: Transaction, session_key: UUID, producer_id: str, epoch: int
+) -> ProducerState:
+    """Makes the producer, or raises its epoch to `epoch`; its state after it."""
+    new = insert(producer).values(
+        session_key=session_key,
+        producer_id=producer_id,
+        tenant_id=tx.tenant_id,
+        epoch=epoch,
+        last_sequence=0,
+    )
+    await tx.connection.execute(
+        new.on_conflict_do_update(
+            index_elements=["session_key", "producer_id"],
+            set_={"epoch": new.excluded.epoch},
+            where=producer.c.epoch < new.excluded.epoch,
+        )
+    )
+    row = (
+        await tx.connection.execute(
+            select(producer.c.epoch, producer.c.last_sequence).where(
+                producer.c.session_key == session_key, producer.c.producer_id == producer_id
+            )
+        )
+    ).one()
+    return ProducerState(epoch=row.epoch, last_sequence=row.last_sequence)
+
+
+async def read(
+    tx: Transaction, session_key: UUID, after_position: int, limit: int
+) -> Sequence[LoggedChunk]:
+    """Up to `limit` chunks behind `after_position`, in order of position."""
+    statement = (
+        select(chunk)
+        .where(chunk.c.session_key == session_key, chunk.c.position > after_position)
+        .order_by(chunk.c.position)
+        .limit(limit)
+    )
+    return [_logged(row) for row in await tx.connection.execute(statement)]
+
+
+async def read_texts(
+    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]]
+) -> Mapping[int, str]:
+    """The text of every chunk in `ranges` (a, b], by position."""
+    positions = sorted({p for a, b in ranges for p in range(a + 1, b + 1)})
+    statement = select(chunk).where(
+        chunk.c.session_key == session_key, chunk.c.position.in_(positions)
+    )
+    rows = await tx.connection.execute(statement)
+    return {row.position: _logged(row).chunk.as_text() for row in rows}
+
+
+def _logged(row: Row[Any]) -> LoggedChunk:
+    return LoggedChunk(
+        position=row.position,
+        producer_id=row.producer_id,
+        producer_sequence=row.producer_sequence,
+        created_at=row.created_at,
+        chunk=Chunk(
+            kind=ChunkKind(row.kind),
+            role=row.role,
+            text=row.text,
+            observation=row.observation,
+            thought=row.thought,
+            action=row.action,
+            metadata=row.metadata or {},
+        ),
+    )

@@ -1,0 +1,97 @@
+"""Sessions: creating, reading, listing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, select
+from sqlalchemy.dialects.postgresql import insert
+
+from storage.database import Transaction
+from storage.tables import deployment, session
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredSession:
+    """A session's row."""
+
+    session_key: UUID
+    name: str
+    #: Position of the newest chunk; 0 when there is none.
+    head: int
+    #: Content of all chunks, in bytes.
+    content_bytes: int
+    #: Rises when the name is used again after erasure.
+    incarnation: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeploymentKeys:
+    """Secrets that all processes on one database share."""
+
+    #: Signs consistency and page tokens.
+    token: bytes
+    #: Derives the delimiters of data in prompts.
+    marker: bytes
+
+
+_COLUMNS = (
+    session.c.session_key,
+    session.c.name,
+    session.c.head,
+    session.c.content_bytes,
+    session.c.incarnation,
+    session.c.created_at,
+)
+
+
+def _stored(row: Row[Any]) -> StoredSession:
+    return StoredSession(**row._mapping)
+
+
+async def deployment_keys(tx: Transaction) -> DeploymentKeys:
+    """Reads the deployment's secrets."""
+    row = (await tx.connection.execute(select(deployment))).one()
+    return DeploymentKeys(token=row.token_key, marker=row.marker_key)
+
+
+async def create(tx: Transaction, session_key: UUID, name: str) -> StoredSession | None:
+    """Makes a session; None when it exists."""
+    statement = (
+        insert(session)
+        .values(session_key=session_key, tenant_id=tx.tenant_id, name=name)
+        .on_conflict_do_nothing(index_elements=["session_key"])
+        .returning(*_COLUMNS)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """Reads a session; None when there is none."""
+    statement = select(*_COLUMNS).where(session.c.session_key == session_key)
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """As `get`, and keeps the head where it is until the transaction ends."""
+    statement = (
+        select(*_COLUMNS).where(session.c.session_key == session_key).with_for_update(read=True)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredSession]:
+    """Up to `limit` sessions in order of name, behind `name`."""
+    statement = (
+        select(*_COLUMNS)
+        .where(session.c.tenant_id == tx.tenant_id, session.c.name > name)
+        .order_by(session.c.name)
+        .limit(limit)
+    )
+    return [_stored(row) for row in await tx.connection.execute(statement)]

@@ -1,0 +1,406 @@
+"""The tables, as SQLAlchemy Core knows them; migrations/ makes them.
+
+Every table that belongs to a session has `session_key` first in every key and
+`tenant_id` beside it for row-level security. What makes steps exactly-once lives
+here, in keys: read `revision` first.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Computed,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+metadata = MetaData()
+
+#: Role that runtime processes take on; row-level security binds it.
+APP_ROLE = "palimpsest_app"
+#: Role that sees which items are runnable, of all tenants, and nothing else.
+SWEEPER_ROLE = "palimpsest_sweeper"
+
+
+def _created() -> Column[object]:
+    return Column(
+        "created_at", DateTime(timezone=True), nullable=False, server_default=func.now()
+    )
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False)
+
+
+deployment = Table(
+    "deployment",
+    metadata,
+    # One row: what all processes on this database share.
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    Column("token_key", LargeBinary, nullable=False),
+    Column("marker_key", LargeBinary, nullable=False),
+    _created(),
+    CheckConstraint("singleton", name="deployment_singleton"),
+)
+
+tenant = Table(
+    "tenant",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    _created(),
+)
+
+session = Table(
+    "session",
+    metadata,
+    # uuid5(tenant, name), so a name is unique without a look-up.
+    Column("session_key", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("name", Text, nullable=False),
+    # Position of the newest chunk; moves under this row's lock only.
+    Column("head", BigInteger, nullable=False, server_default=text("0")),
+    Column("content_bytes", BigInteger, nullable=False, server_default=text("0")),
+    # Rises when a name is used again after erasure, so that old tokens are refused.
+    Column("incarnation", Integer, nullable=False, server_default=text("1")),
+    _created(),
+    ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
+    CheckConstraint("head >= 0", name="session_head"),
+    Index("session_by_name", "tenant_id", "name"),
+)
+
+producer = Table(
+    "producer",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("producer_id", Text, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    _count("epoch"),
+    _count("last_sequence"),
+    PrimaryKeyConstraint("session_key", "producer_id", name="producer_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="producer_session_fkey"),
+)
+
+chunk = Table(
+    "chunk",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    _count("position"),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("producer_id", Text, nullable=False),
+    _count("producer_sequence"),
+    Column("kind", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("observation", Text, nullable=False),
+    Column("thought", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("metadata", JSONB),
+    Column("digest", LargeBinary, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("session_key", "position", name="chunk_pkey"),
+    # A producer's sequence number is stored once, for ever.
+    UniqueConstraint("session_key", "producer_id", "producer_sequence", name="chunk_once"),
+    ForeignKeyConstraint(
+        ["session_key", "producer_id"],
+        ["producer.session_key", "producer.producer_id"],
+        name="chunk_producer_fkey",
+    ),
+    CheckConstraint("position >= 1", name="chunk_position"),
+    CheckConstraint("producer_sequence >= 1", name="chunk_sequence"),
+    CheckConstraint("kind IN ('text', 'message', 'step')", name="chunk_kind"),
+)
+
+memory = Table(
+    "memory",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    # uuid5(session_key, name).
+    Column("memory_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default=text("0")),
+    Column("applied_position", BigInteger, nullable=False, server_default=text("0")),
+    # Raised by every worker that takes the memory over; fences the one before.
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("status", Text, nullable=False, server_default=text("'active'")),
+    # Set by the append that finds it unset, cleared by the step that reaches the
+    # head under the session's lock. So a busy stream does not write here.
+    Column("has_work", Boolean, nullable=False, server_default=text("false")),
+    Column(
+        "ready_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")
+    ),
+    # Failed tries of the step at the cursor.
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    _created(),
+    PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
+    # The cursor is always one that a revision wrote.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "revision", "applied_position"],
+        [
+            "revision.session_key",
+            "revision.memory_id",
+            "revision.revision",
+            "revision.to_position",
+        ],
+        name="memory_revision_fkey",
+        deferrable=True,
+        initially="DEFERRED",
+        use_alter=True,
+    ),
+    CheckConstraint("kind IN ('prism')", name="memory_kind"),
+    CheckConstraint("status IN ('active', 'stalled')", name="memory_status"),
+    Index(
+        "memory_runnable",
+        "ready_at",
+        postgresql_where=text("has_work AND status = 'active'"),
+    ),
+)
+
+revision = Table(
+    "revision",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    _count("revision"),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("parent_revision", BigInteger),
+    # The step read positions from_position + 1 to to_position.
+    _count("from_position"),
+    _count("to_position"),
+    Column("kind", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    # SHA-256 of the value after it.
+    Column("digest", LargeBinary, nullable=False),
+    Column(
+        "last_chunk", BigInteger, Computed("NULLIF(to_position, 0)", persisted=True), nullable=True
+    ),
+    _created(),
+    PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
+    # What the chain below refers to.
+    UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
+    ForeignKeyConstraint(
+        ["session_key", "memory_id"],
+        ["memory.session_key", "memory.memory_id"],
+        name="revision_memory_fkey",
+    ),
+    # The chain: a revision begins where its parent ended. With the primary key
+    # it leaves no room for a gap, a repeat or a fork.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "parent_revision", "from_position"],
+        [
+            "revision.session_key",
+            "revision.memory_id",
+            "revision.revision",
+            "revision.to_position",
+        ],
+        name="revision_chain_fkey",
+    ),
+    ForeignKeyConstraint(
+        ["session_key", "last_chunk"],
+        ["chunk.session_key", "chunk.position"],
+        name="revision_chunk_fkey",
+    ),
+    CheckConstraint("(revision = 0) = (parent_revision IS NULL)", name="revision_root"),
+    CheckConstraint("parent_revision = revision - 1", name="revision_parent"),
+    CheckConstraint("kind IN ('create', 'step', 'skip', 'fold')", name="revision_kind"),
+    CheckConstraint(
+        "(kind IN ('step', 'skip')) = (to_position > from_position)"
+        " AND to_position >= from_position AND from_position >= 0",
+        name="revision_range",
+    ),
+    # No position begins two steps.
+    Index(
+        "revision_once",
+        "session_key",
+        "memory_id",
+        "from_position",
+        unique=True,
+        postgresql_where=text("to_position > from_position"),
+    ),
+)
+
+
+def _of_revision(name: str) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["session_key", "memory_id", "revision"],
+        ["revision.session_key", "revision.memory_id", "revision.revision"],
+        name=name,
+    )
+
+
+def _of_memory(name: str) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["session_key", "memory_id"], ["memory.session_key", "memory.memory_id"], name=name
+    )
+
+
+amendment = Table(
+    "amendment",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    _count("revision"),
+    Column("ordinal", Integer, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # RFC 9535 normalized path.
+    Column("path", Text, nullable=False),
+    Column("op", Text, nullable=False),
+    # Canonical JSON; text, since jsonb would reorder keys and rewrite numbers.
+    Column("value", Text, nullable=False),
+    Column("op_corrected", Boolean, nullable=False),
+    PrimaryKeyConstraint("session_key", "memory_id", "revision", "ordinal", name="amendment_pkey"),
+    _of_revision("amendment_revision_fkey"),
+    CheckConstraint("op IN ('add', 'update')", name="amendment_op"),
+)
+
+rejection = Table(
+    "rejection",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    _count("revision"),
+    Column("ordinal", Integer, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("proposal", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    PrimaryKeyConstraint("session_key", "memory_id", "revision", "ordinal", name="rejection_pkey"),
+    _of_revision("rejection_revision_fkey"),
+)
+
+prism_base = Table(
+    "prism_base",
+    metadata,
+    # A base that a fold (or the creation) wrote. Kept: it is also a snapshot.
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    _count("revision"),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("session_key", "memory_id", "revision", name="prism_base_pkey"),
+    _of_revision("prism_base_revision_fkey"),
+)
+
+prism_value = Table(
+    "prism_value",
+    metadata,
+    # The newest state, so that reading it is one row.
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    _count("revision"),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("session_key", "memory_id", name="prism_value_pkey"),
+    _of_revision("prism_value_revision_fkey"),
+)
+
+call = Table(
+    "call",
+    metadata,
+    # The ledger, and the journal that replays a reply instead of paying again.
+    Column("session_key", Uuid, nullable=False),
+    Column("call_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    Column("occasion", Text, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("template", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("reply", Text),
+    Column("failure", Text),
+    _count("input_tokens"),
+    _count("predicted_cached_tokens"),
+    Column("reported_cached_tokens", BigInteger),
+    Column("cache_write_tokens", BigInteger),
+    _count("output_tokens"),
+    Column("cost_micro_usd", BigInteger),
+    _count("latency_ms"),
+    _created(),
+    PrimaryKeyConstraint("session_key", "call_id", name="call_pkey"),
+    _of_memory("call_memory_fkey"),
+    CheckConstraint("(reply IS NULL) <> (failure IS NULL)", name="call_outcome"),
+    Index(
+        "call_once",
+        "session_key",
+        "key",
+        unique=True,
+        postgresql_where=text("reply IS NOT NULL"),
+    ),
+    Index("call_by_memory", "session_key", "memory_id", "occasion"),
+)
+
+dead_letter = Table(
+    "dead_letter",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    Column("letter_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # The step that failed: positions from_position + 1 to to_position.
+    _count("from_position"),
+    _count("to_position"),
+    Column("attempts", Integer, nullable=False),
+    Column("cause", Text, nullable=False),
+    # NULL while the memory is stalled by it; then 'retried' or 'skipped'.
+    Column("resolution", Text),
+    _created(),
+    PrimaryKeyConstraint("session_key", "memory_id", "letter_id", name="dead_letter_pkey"),
+    _of_memory("dead_letter_memory_fkey"),
+    CheckConstraint("resolution IN ('retried', 'skipped')", name="dead_letter_resolution"),
+    # A memory is stalled by one thing at a time.
+    Index(
+        "dead_letter_open",
+        "session_key",
+        "memory_id",
+        unique=True,
+        postgresql_where=text("resolution IS NULL"),
+    ),
+)
+
+answer = Table(
+    "answer",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    Column("query", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    # What it reads; fixed when it is asked.
+    _count("revision"),
+    _count("applied_position"),
+    Column("text", Text, nullable=False, server_default=text("''")),
+    Column("citations", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("model", Text, nullable=False, server_default=text("''")),
+    Column("failure", Text, nullable=False, server_default=text("''")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column(
+        "ready_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")
+    ),
+    _created(),
+    PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "revision"],
+        ["revision.session_key", "revision.memory_id", "revision.revision"],
+        name="answer_revision_fkey",
+    ),
+    CheckConstraint("status IN ('pending', 'complete', 'failed')", name="answer_status"),
+    Index("answer_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+)
