@@ -1,0 +1,148 @@
+"""Answers: asked, made by a worker, kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, insert, select, update
+
+from storage.database import Transaction
+from storage.tables import answer, memory, session
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredCitation:
+    """A place in the log that an answer rests on."""
+
+    position: int
+    #: Normalized path of the memory.
+    path: str
+    #: The revision that wrote it.
+    revision: int
+    #: The value at the path, cut.
+    excerpt: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredAnswer:
+    """An answer's row."""
+
+    session_key: UUID
+    answer_id: UUID
+    memory_id: UUID
+    session_name: str
+    memory_name: str
+    query: str
+    #: "pending", "complete" or "failed".
+    status: str
+    revision: int
+    applied_position: int
+    text: str
+    citations: Sequence[StoredCitation]
+    model: str
+    failure: str
+    attempts: int
+    created_at: datetime
+    #: The memory's spec, as PrismSpec.to_json gives it.
+    spec: dict[str, Any]
+
+
+async def create(
+    tx: Transaction,
+    *,
+    session_key: UUID,
+    answer_id: UUID,
+    memory_id: UUID,
+    query: str,
+    revision: int,
+    applied_position: int,
+) -> None:
+    """Stores a question, to be answered from the memory as of `revision`."""
+    await tx.connection.execute(
+        insert(answer).values(
+            session_key=session_key,
+            answer_id=answer_id,
+            tenant_id=tx.tenant_id,
+            memory_id=memory_id,
+            query=query,
+            revision=revision,
+            applied_position=applied_position,
+        )
+    )
+
+
+async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnswer | None:
+    """Reads an answer; None when there is none."""
+    statement = (
+        select(
+            answer,
+            session.c.name.label("session_name"),
+            memory.c.name.label("memory_name"),
+            memory.c.spec,
+        )
+        .join(session, session.c.session_key == answer.c.session_key)
+        .join(
+            memory,
+            (memory.c.session_key == answer.c.session_key)
+            & (memory.c.memory_id == answer.c.memory_id),
+        )
+        .where(answer.c.session_key == session_key, answer.c.answer_id == answer_id)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    if row is None:
+        return None
+    names = StoredAnswer.__dataclass_fields__
+    values = {name: value for name, value in row._mapping.items() if name in names}
+    values["citations"] = tuple(StoredCitation(**one) for one in row.citations)
+    return StoredAnswer(**values)
+
+
+async def complete(
+    tx: Transaction,
+    session_key: UUID,
+    answer_id: UUID,
+    *,
+    text: str,
+    citations: Sequence[StoredCitation],
+    model: str,
+) -> bool:
+    """Stores the answer's text; False when it is there already."""
+    cited = [
+        {"position": c.position, "path": c.path, "revision": c.revision, "excerpt": c.excerpt}
+        for c in citations
+    ]
+    return await _settle(
+        tx, session_key, answer_id, status="complete", text=text, citations=cited, model=model
+    )
+
+
+async def fail(tx: Transaction, session_key: UUID, answer_id: UUID, failure: str) -> bool:
+    """Stores that the answer cannot be made; False when it is settled already."""
+    return await _settle(tx, session_key, answer_id, status="failed", failure=failure)
+
+
+async def _settle(tx: Transaction, session_key: UUID, answer_id: UUID, **values: Any) -> bool:
+    statement = (
+        update(answer)
+        .where(
+            answer.c.session_key == session_key,
+            answer.c.answer_id == answer_id,
+            answer.c.status == "pending",
+        )
+        .values(**values)
+    )
+    return (await tx.connection.execute(statement)).rowcount == 1
+
+
+async def back_off(tx: Transaction, session_key: UUID, answer_id: UUID, seconds: float) -> None:
+    """Counts a failed try; the answer is not tried again before `seconds` have passed."""
+    await tx.connection.execute(
+        update(answer)
+        .where(answer.c.session_key == session_key, answer.c.answer_id == answer_id)
+        .values(
+            attempts=answer.c.attempts + 1,
+            ready_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds),
+        )
+    )

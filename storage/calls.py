@@ -1,0 +1,116 @@
+"""Model calls: the ledger and journal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.flows import ModelReply
+from service.domain.ledger import Call, CallScope
+from storage.database import Transaction
+from storage.tables import call
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsageLine:
+    """Calls of one purpose and model, summed."""
+
+    purpose: str
+    model: str
+    calls: int
+    input_tokens: int
+    predicted_cached_tokens: int
+    #: None when no call reported any.
+    reported_cached_tokens: int | None
+    output_tokens: int
+    #: None when no call had a price.
+    cost_micro_usd: int | None
+
+
+async def find_reply(tx: Transaction, session_key: UUID, key: bytes) -> ModelReply | None:
+    """The stored reply to a call; None when it was not made, or failed."""
+    statement = select(call.c.reply, call.c.model).where(
+        call.c.session_key == session_key, call.c.key == key, call.c.reply.is_not(None)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else ModelReply(text=row.reply, model=row.model)
+
+
+async def record(tx: Transaction, scope: CallScope, made: Call) -> bool:
+    """Writes a call; False when its reply is there already."""
+    statement = (
+        insert(call)
+        .values(
+            session_key=scope.session_key,
+            call_id=uuid4(),
+            tenant_id=scope.tenant_id,
+            memory_id=scope.memory_id,
+            occasion=scope.occasion,
+            key=made.key,
+            purpose=made.purpose.value,
+            template=made.template,
+            model=made.model,
+            reply=made.reply,
+            failure=made.failure,
+            input_tokens=made.input_tokens,
+            predicted_cached_tokens=made.predicted_cached_tokens,
+            reported_cached_tokens=made.reported_cached_tokens,
+            cache_write_tokens=made.cache_write_tokens,
+            output_tokens=made.output_tokens,
+            cost_micro_usd=made.cost_micro_usd,
+            latency_ms=made.latency_ms,
+        )
+        .on_conflict_do_nothing(
+            index_elements=["session_key", "key"], index_where=call.c.reply.is_not(None)
+        )
+    )
+    return (await tx.connection.execute(statement)).rowcount == 1
+
+
+async def usage(
+    tx: Transaction,
+    session_key: UUID,
+    *,
+    memory_id: UUID | None = None,
+    occasion: str | None = None,
+) -> Sequence[UsageLine]:
+    """Sums of a session, of one of its memories, or of one occasion."""
+    statement = (
+        select(
+            call.c.purpose,
+            call.c.model,
+            func.count().label("calls"),
+            func.sum(call.c.input_tokens).label("input_tokens"),
+            func.sum(call.c.predicted_cached_tokens).label("predicted_cached_tokens"),
+            func.sum(call.c.reported_cached_tokens).label("reported_cached_tokens"),
+            func.sum(call.c.output_tokens).label("output_tokens"),
+            func.sum(call.c.cost_micro_usd).label("cost_micro_usd"),
+        )
+        .where(call.c.session_key == session_key)
+        .group_by(call.c.purpose, call.c.model)
+        .order_by(call.c.purpose, call.c.model)
+    )
+    if memory_id is not None:
+        statement = statement.where(call.c.memory_id == memory_id)
+    if occasion is not None:
+        statement = statement.where(call.c.occasion == occasion)
+    rows = await tx.connection.execute(statement)
+    return [
+        UsageLine(
+            purpose=row.purpose,
+            model=row.model,
+            calls=row.calls,
+            input_tokens=int(row.input_tokens),
+            predicted_cached_tokens=int(row.predicted_cached_tokens),
+            reported_cached_tokens=_int_or_none(row.reported_cached_tokens),
+            output_tokens=int(row.output_tokens),
+            cost_micro_usd=_int_or_none(row.cost_micro_usd),
+        )
+        for row in rows
+    ]
+
+
+def _int_or_none(value: object) -> int | None:
+    return None if value is None else int(str(value))

@@ -1,0 +1,96 @@
+"""What there is to do: the reconciler's look over all tenants, and the watchers'."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import and_, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.work import WorkItem, WorkKind
+from storage.database import Transaction
+from storage.tables import answer, dead_letter, memory, session
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a memory is."""
+
+    revision: int
+    applied_position: int
+    head: int
+    #: Why it stalled; None while it is active.
+    stall_cause: str | None
+    #: First position it is stuck at; 0 while it is active.
+    stall_position: int
+
+
+async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
+    """Up to `limit` memories and as many answers that could be worked on now.
+
+    Needs `Database.sweeping`.
+    """
+    memories = (
+        select(memory.c.tenant_id, memory.c.session_key, memory.c.memory_id.label("item_id"))
+        .where(memory.c.has_work, memory.c.status == "active", memory.c.ready_at <= func.now())
+        .order_by(memory.c.ready_at)
+        .limit(limit)
+    )
+    answers = (
+        select(answer.c.tenant_id, answer.c.session_key, answer.c.answer_id.label("item_id"))
+        .where(answer.c.status == "pending", answer.c.ready_at <= func.now())
+        .order_by(answer.c.ready_at)
+        .limit(limit)
+    )
+    items: list[WorkItem] = []
+    for kind, statement in ((WorkKind.MEMORY, memories), (WorkKind.ANSWER, answers)):
+        rows = await connection.execute(statement)
+        items += [WorkItem(kind=kind, **row._mapping) for row in rows]
+    return items
+
+
+async def read_progress(
+    tx: Transaction, wanted: Sequence[tuple[UUID, UUID]]
+) -> dict[tuple[UUID, UUID], Progress]:
+    """How far each of the memories (session_key, memory_id) is, in one query."""
+    statement = (
+        select(
+            memory.c.session_key,
+            memory.c.memory_id,
+            memory.c.revision,
+            memory.c.applied_position,
+            session.c.head,
+            dead_letter.c.cause,
+            dead_letter.c.from_position,
+        )
+        .join(session, session.c.session_key == memory.c.session_key)
+        .outerjoin(
+            dead_letter,
+            and_(
+                dead_letter.c.session_key == memory.c.session_key,
+                dead_letter.c.memory_id == memory.c.memory_id,
+                dead_letter.c.resolution.is_(None),
+            ),
+        )
+        .where(tuple_(memory.c.session_key, memory.c.memory_id).in_(wanted))
+    )
+    return {
+        (row.session_key, row.memory_id): Progress(
+            revision=row.revision,
+            applied_position=row.applied_position,
+            head=row.head,
+            stall_cause=row.cause,
+            stall_position=0 if row.cause is None else row.from_position + 1,
+        )
+        for row in await tx.connection.execute(statement)
+    }
+
+
+async def settled_answers(
+    tx: Transaction, wanted: Sequence[tuple[UUID, UUID]]
+) -> set[tuple[UUID, UUID]]:
+    """Which of the answers (session_key, answer_id) are no longer pending, in one query."""
+    statement = select(answer.c.session_key, answer.c.answer_id).where(
+        tuple_(answer.c.session_key, answer.c.answer_id).in_(wanted), answer.c.status != "pending"
+    )
+    return {(row.session_key, row.answer_id) for row in await tx.connection.execute(statement)}
