@@ -34,8 +34,7 @@ class Locked:
 class NewChunk:
     """A chunk to be written."""
 
-    session_key: UUID
-    producer_id: str
+    producer: ProducerKey
     placed: PlacedChunk
 
 
@@ -125,7 +124,7 @@ async def write(
     """
     added_bytes = dict.fromkeys(heads, 0)
     for new in chunks:
-        added_bytes[new.session_key] += new.placed.submitted.content_bytes
+        added_bytes[new.producer[0]] += new.placed.submitted.content_bytes
     rows = await tx.run(
         _WRITE,
         (
@@ -155,9 +154,9 @@ def _columns(chunks: Sequence[NewChunk]) -> list[list[object]]:
     submitted = [new.placed.submitted for new in chunks]
     contents = [one.chunk for one in submitted]
     return [
-        [new.session_key for new in chunks],
+        [new.producer[0] for new in chunks],
         [new.placed.position for new in chunks],
-        [new.producer_id for new in chunks],
+        [new.producer[1] for new in chunks],
         [one.sequence for one in submitted],
         [content.kind.value for content in contents],
         [content.role for content in contents],

@@ -324,6 +324,8 @@ def upgrade() -> None:
     op.execute(TABLES)
     op.execute(DEPLOYMENT)
     op.execute("GRANT USAGE ON SCHEMA public TO palimpsest_app, palimpsest_sweeper")
+    # Every process checks at its start that the database is not behind.
+    op.execute("GRANT SELECT ON alembic_version TO palimpsest_app")
     for table in ("tenant", *APPEND_ONLY, *CHANGING):
         op.execute(SEPARATION.format(table=table))
     for table, columns in CHANGING.items():

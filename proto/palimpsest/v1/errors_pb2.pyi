@@ -90,6 +90,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
     behind. metadata: {"backlog": "100000", "limit": "100000"}.
     """
+    ERROR_REASON_TOO_MANY_MEMORIES: _ErrorReason.ValueType  # 51
+    """RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as
+    it may. metadata: {"limit": "64"}.
+    """
+    ERROR_REASON_TOO_MANY_ASKS: _ErrorReason.ValueType  # 52
+    """RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks as
+    it may. metadata: {"limit": "1000"}.
+    """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory gave up at a position and waits for
     RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
@@ -194,6 +202,14 @@ metadata: {"head": "20", "expected_head": "18"}.
 ERROR_REASON_BACKLOG_FULL: ErrorReason.ValueType  # 50
 """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
 behind. metadata: {"backlog": "100000", "limit": "100000"}.
+"""
+ERROR_REASON_TOO_MANY_MEMORIES: ErrorReason.ValueType  # 51
+"""RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as
+it may. metadata: {"limit": "64"}.
+"""
+ERROR_REASON_TOO_MANY_ASKS: ErrorReason.ValueType  # 52
+"""RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks as
+it may. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory gave up at a position and waits for

@@ -1,0 +1,305 @@
+"""Appending: group commit of what producers send.
+
+What waits while a commit is under way is written by the next one, across sessions
+of a tenant; when nothing is under way a chunk is written at once. Sessions are
+spread over lanes, each with one commit at a time, so that the batches of a producer
+keep their order.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from service.config import Limits
+from service.domain.appending import (
+    ProducerState,
+    SessionState,
+    Submission,
+    check_epoch,
+    check_head,
+    check_repeated,
+    plan,
+)
+from service.domain.errors import NotFound, PalimpsestError, Unavailable
+from service.domain.read_tokens import ReadToken
+from service.domain.reasons import Reason
+from service.domain.tenancy import session_key
+from service.usecases.hints import Hints
+from storage import log, sessions
+from storage.database import Database, DirectTransaction
+from storage.errors import StorageError, Unreachable
+
+_log = structlog.get_logger("palimpsest.append")
+
+#: Chunks that one commit writes at the most.
+GROUP_CHUNKS = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """Where a producer stands."""
+
+    #: Highest sequence that is durable; 0 when there is none.
+    last_sequence: int
+    #: The session's head.
+    head: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Appended:
+    """A submission that is durable."""
+
+    #: Its last sequence.
+    sequence: int
+    #: That chunk's position.
+    position: int
+    #: Stands for the log up to `position`.
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    tenant_id: UUID
+    submission: Submission
+    done: asyncio.Future[Appended]
+
+    @property
+    def producer(self) -> log.ProducerKey:
+        return (self.submission.session_key, self.submission.producer_id)
+
+    def refuse(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+            # The stream may be gone before anybody asks.
+            self.done.exception()
+
+
+class Appender:
+    """The group commit of one server process."""
+
+    def __init__(
+        self, database: Database, hints: Hints, token_key: bytes, limits: Limits, *, lanes: int = 2
+    ) -> None:
+        self._database = database
+        self._hints = hints
+        self._token_key = token_key
+        self._limits = limits
+        self._lanes = [_Lane() for _ in range(lanes)]
+
+    async def open(
+        self,
+        tenant_id: UUID,
+        *,
+        session: str,
+        producer_id: str,
+        epoch: int,
+        expected_head: int | None,
+    ) -> Opened:
+        """Opens a producer: fences its lower epochs off and says where it stands.
+
+        Raises NotFound or Conflict.
+        """
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await sessions.lock_head(tx, key)
+            if stored is None:
+                raise NotFound(
+                    Reason.SESSION_NOT_FOUND,
+                    f"there is no session {session!r}",
+                    {"session": session},
+                )
+            check_head(
+                expected_head,
+                SessionState(
+                    head=stored.head,
+                    incarnation=stored.incarnation,
+                    applied_position=stored.head,
+                ),
+            )
+            state = await log.open_producer(tx, key, producer_id, epoch)
+            check_epoch(producer_id, epoch, state)
+        return Opened(last_sequence=state.last_sequence, head=stored.head)
+
+    def submit(self, tenant_id: UUID, submission: Submission) -> "asyncio.Future[Appended]":
+        """Queues a submission; the future is done once it is durable or refused.
+
+        Submissions of one producer are written in the order in which they come.
+        """
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        lane = self._lanes[submission.session_key.int % len(self._lanes)]
+        lane.put(_Entry(tenant_id, submission, done))
+        return done
+
+    async def run(self) -> None:
+        """Commits until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for lane in self._lanes:
+                tasks.create_task(self._serve(lane))
+
+    async def _serve(self, lane: "_Lane") -> None:
+        while True:
+            entries = await lane.take()
+            try:
+                for tenant_id in dict.fromkeys(entry.tenant_id for entry in entries):
+                    await self._commit(
+                        tenant_id, [e for e in entries if e.tenant_id == tenant_id]
+                    )
+            except Exception as error:
+                # The lane must outlive a defect; whoever waits is told.
+                _log.exception("group commit failed")
+                for entry in entries:
+                    entry.refuse(error)
+
+    async def _commit(self, tenant_id: UUID, entries: Sequence[_Entry]) -> None:
+        try:
+            async with self._database.direct(tenant_id) as tx:
+                group = await self._write(tx, entries)
+        except StorageError as error:
+            parts = _by_session(entries)
+            if len(parts) > 1 and not isinstance(error, Unreachable):
+                # One session's trouble is not the others'.
+                for part in parts:
+                    await self._commit(tenant_id, part)
+                return
+            _log.warning("append not written", cause=str(error), submissions=len(entries))
+            refusal = Unavailable(
+                Reason.DATABASE_UNAVAILABLE, "the database cannot be reached; send again"
+            )
+            for entry in entries:
+                entry.refuse(refusal)
+        else:
+            for entry in group.accepted:
+                self._acknowledge(entry, group)
+
+    async def _write(self, tx: DirectTransaction, entries: Sequence[_Entry]) -> "_Group":
+        producers = list(dict.fromkeys(entry.producer for entry in entries))
+        locked = await log.lock(tx, producers)
+        group = _Group(
+            sessions=dict(locked.sessions),
+            producers=dict(locked.producers),
+            stored=await _read_repeated(tx, entries, locked),
+        )
+        for entry in entries:
+            try:
+                group.add(entry, self._limits.backlog_chunks)
+            except PalimpsestError as refusal:
+                entry.refuse(refusal)
+        woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
+        await tx.commit()
+        self._hints.add(woken)
+        return group
+
+    def _acknowledge(self, entry: _Entry, group: "_Group") -> None:
+        last = entry.submission.chunks[-1].sequence
+        position, _ = group.stored[(*entry.producer, last)]
+        key = entry.submission.session_key
+        token = ReadToken(
+            session_key=key, incarnation=group.sessions[key].incarnation, position=position
+        )
+        if not entry.done.done():
+            entry.done.set_result(
+                Appended(sequence=last, position=position, token=token.sign(self._token_key))
+            )
+
+
+async def _read_repeated(
+    tx: DirectTransaction, entries: Sequence[_Entry], locked: log.Locked
+) -> "dict[_Place, tuple[int, bytes]]":
+    unknown = ProducerState(epoch=0, last_sequence=0)
+    wanted = [
+        (*entry.producer, chunk.sequence)
+        for entry in entries
+        for chunk in entry.submission.chunks
+        if chunk.sequence <= locked.producers.get(entry.producer, unknown).last_sequence
+    ]
+    return dict(await log.read_repeated(tx, wanted)) if wanted else {}
+
+
+#: Session, producer and sequence of a chunk.
+_Place = tuple[UUID, str, int]
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one transaction is about to write: the states as they will be after it."""
+
+    sessions: dict[UUID, SessionState]
+    producers: dict[log.ProducerKey, ProducerState]
+    #: Position and digest of the chunks that were sent before, or are written now.
+    stored: dict[_Place, tuple[int, bytes]]
+    accepted: list[_Entry] = field(default_factory=list)
+    chunks: list[log.NewChunk] = field(default_factory=list)
+
+    def add(self, entry: _Entry, backlog_chunks: int) -> None:
+        """Takes a submission in, or raises why it is refused and stays as it was."""
+        submission = entry.submission
+        key = submission.session_key
+        planned = plan(
+            submission,
+            self.sessions.get(key),
+            self.producers.get(entry.producer),
+            backlog_chunks=backlog_chunks,
+        )
+        for sent in planned.repeated:
+            position, digest = self.stored[(*entry.producer, sent.sequence)]
+            check_repeated(sent, digest, position)
+        for placed in planned.placed:
+            place = (*entry.producer, placed.submitted.sequence)
+            self.stored[place] = (placed.position, placed.submitted.digest)
+            self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
+        self.sessions[key] = planned.session
+        self.producers[entry.producer] = planned.producer
+        self.accepted.append(entry)
+
+    def has_writes(self) -> bool:
+        """Whether there is anything new in it."""
+        return bool(self.chunks)
+
+    def writes(
+        self,
+    ) -> tuple[list[log.NewChunk], dict[UUID, int], dict[log.ProducerKey, ProducerState]]:
+        """Chunks, heads and producers, as `log.write` takes them."""
+        touched = dict.fromkeys(chunk.producer for chunk in self.chunks)
+        return (
+            self.chunks,
+            {key: self.sessions[key].head for key, _ in touched},
+            {producer: self.producers[producer] for producer in touched},
+        )
+
+
+def _by_session(entries: Sequence[_Entry]) -> list[list[_Entry]]:
+    parts: dict[UUID, list[_Entry]] = {}
+    for entry in entries:
+        parts.setdefault(entry.submission.session_key, []).append(entry)
+    return list(parts.values())
+
+
+class _Lane:
+    """Submissions waiting for their commit."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Entry] = deque()
+        self._some = asyncio.Event()
+
+    def put(self, entry: _Entry) -> None:
+        """Queues an entry."""
+        self._waiting.append(entry)
+        self._some.set()
+
+    async def take(self) -> list[_Entry]:
+        """Everything that waits, up to GROUP_CHUNKS; waits until there is something."""
+        await self._some.wait()
+        taken = [self._waiting.popleft()]
+        chunks = len(taken[0].submission.chunks)
+        while self._waiting:
+            chunks += len(self._waiting[0].submission.chunks)
+            if chunks > GROUP_CHUNKS:
+                break
+            taken.append(self._waiting.popleft())
+        if not self._waiting:
+            self._some.clear()
+        return taken

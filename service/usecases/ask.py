@@ -1,0 +1,207 @@
+"""Asking: a question is stored, a worker answers it, the caller hears when."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from service.config import Limits
+from service.domain.errors import (
+    DeadlineExceeded,
+    Exhausted,
+    FailedPrecondition,
+    NotFound,
+)
+from service.domain.reasons import Reason
+from service.domain.tenancy import memory_id, session_key
+from service.domain.work import WorkItem, WorkKind
+from service.usecases.consistency import (
+    Consistency,
+    Watcher,
+    memory_not_found,
+    not_applied_in_time,
+    refuse_stalled,
+    session_not_found,
+)
+from service.usecases.hints import Hints
+from storage import answers, calls, memories, sessions
+from storage.answers import StoredAnswer
+from storage.calls import UsageLine
+from storage.database import Database
+from storage.memories import StoredMemory
+
+#: When a caller that met a full server may try again.
+BUSY_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of which memory."""
+
+    session: str
+    memory: str
+    query: str
+    consistency: Consistency
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """The memory is not yet as far as asked."""
+
+    applied_position: int
+    wanted_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The answer is being made from this state."""
+
+    answer_id: UUID
+    revision: int
+    applied_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """A stored answer and what it cost."""
+
+    answer: StoredAnswer
+    usage: tuple[UsageLine, ...]
+
+
+class Asker:
+    """Takes questions in one server process."""
+
+    def __init__(
+        self, database: Database, hints: Hints, watcher: Watcher, token_key: bytes, limits: Limits
+    ) -> None:
+        self._database = database
+        self._hints = hints
+        self._watcher = watcher
+        self._token_key = token_key
+        self._limits = limits
+        self._asks = 0
+
+    async def ask(
+        self, tenant_id: UUID, question: Question, *, deadline: float | None
+    ) -> AsyncIterator[Waiting | Reading | Answered]:
+        """Waits until the memory is fresh enough, then for the answer, and says so.
+
+        `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
+        FailedPrecondition (stalled; answer failed), DeadlineExceeded, Exhausted.
+        """
+        if self._asks >= self._limits.max_waiting_asks:
+            raise Exhausted(
+                Reason.TOO_MANY_ASKS,
+                f"this server waits for {self._asks} asks already",
+                {"limit": self._limits.max_waiting_asks},
+                retry_seconds=BUSY_RETRY_SECONDS,
+            )
+        self._asks += 1
+        try:
+            async with aclosing(self._until_fresh(tenant_id, question, deadline)) as waits:
+                async for waiting in waits:
+                    yield waiting
+            reading = await self._store(tenant_id, question)
+            yield reading
+            yield await self._until_answered(tenant_id, question, reading, deadline)
+        finally:
+            self._asks -= 1
+
+    async def get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
+        """Reads a stored answer. Raises NotFound."""
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await answers.get(tx, key, answer_id)
+            if stored is None:
+                if await sessions.get(tx, key) is None:
+                    raise session_not_found(session)
+                raise NotFound(
+                    Reason.ANSWER_NOT_FOUND,
+                    f"session {session!r} has no answer {answer_id}",
+                    {"answer": answer_id},
+                )
+            usage = await calls.usage(tx, key, occasion=occasion(answer_id))
+        return Answered(answer=stored, usage=tuple(usage))
+
+    async def _until_fresh(
+        self, tenant_id: UUID, question: Question, deadline: float | None
+    ) -> AsyncIterator[Waiting]:
+        stored = await self._memory(tenant_id, question)
+        wanted = question.consistency.wanted_position(
+            self._token_key, stored.session_key, head=stored.head, incarnation=stored.incarnation
+        )
+        if stored.applied_position >= wanted:
+            return
+        key = (stored.session_key, stored.memory_id)
+        progress = None
+        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+            async for progress in seen:
+                refuse_stalled(question.memory, wanted, progress)
+                if progress.applied_position >= wanted:
+                    return
+                yield Waiting(
+                    applied_position=progress.applied_position, wanted_position=wanted
+                )
+        raise not_applied_in_time(question.memory, wanted, progress or stored)
+
+    async def _memory(self, tenant_id: UUID, question: Question) -> StoredMemory:
+        key = session_key(tenant_id, question.session)
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await memories.get(tx, key, memory_id(key, question.memory))
+            if stored is None:
+                if await sessions.get(tx, key) is None:
+                    raise session_not_found(question.session)
+                raise memory_not_found(question.session, question.memory)
+        return stored
+
+    async def _store(self, tenant_id: UUID, question: Question) -> Reading:
+        key = session_key(tenant_id, question.session)
+        answer_id = uuid4()
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await memories.get(tx, key, memory_id(key, question.memory))
+            assert stored is not None, "it was there when the wait began, and nothing deletes it"
+            await answers.create(
+                tx,
+                session_key=key,
+                answer_id=answer_id,
+                memory_id=stored.memory_id,
+                query=question.query,
+                revision=stored.revision,
+                applied_position=stored.applied_position,
+            )
+        item = WorkItem(
+            kind=WorkKind.ANSWER, tenant_id=tenant_id, session_key=key, item_id=answer_id
+        )
+        self._hints.add([item])
+        return Reading(
+            answer_id=answer_id,
+            revision=stored.revision,
+            applied_position=stored.applied_position,
+        )
+
+    async def _until_answered(
+        self, tenant_id: UUID, question: Question, reading: Reading, deadline: float | None
+    ) -> Answered:
+        key = session_key(tenant_id, question.session)
+        if not await self._watcher.settled(
+            tenant_id, (key, reading.answer_id), deadline=deadline
+        ):
+            raise DeadlineExceeded(
+                Reason.ANSWER_NOT_READY_IN_TIME,
+                "the answer is still being made; it will be stored",
+                {"answer": reading.answer_id},
+            )
+        answered = await self.get(tenant_id, question.session, reading.answer_id)
+        if answered.answer.status == "failed":
+            raise FailedPrecondition(
+                Reason.ANSWER_FAILED,
+                f"no answer could be made: {answered.answer.failure}",
+                {"answer": reading.answer_id, "cause": answered.answer.failure},
+            )
+        return answered
+
+
+def occasion(answer_id: UUID) -> str:
+    """The occasion of an answer's model calls, as the ledger names it."""
+    return f"answer:{answer_id}"

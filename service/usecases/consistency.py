@@ -1,0 +1,207 @@
+"""Consistency of reads: what a caller must see, and waiting until it is there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from service.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidInput, NotFound
+from service.domain.read_tokens import ReadToken, TokenInvalid
+from service.domain.reasons import Reason
+from storage import work
+from storage.database import Database
+from storage.errors import StorageError
+from storage.work import Progress
+
+_log = structlog.get_logger("palimpsest.consistency")
+
+#: How often all waiting reads of a process are looked after, with one query each
+#: for memories and for answers.
+WATCH_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consistency:
+    """How fresh a read must be; neither set means as it is."""
+
+    #: A token from an ack or a write.
+    at_least: str | None = None
+    #: Everything in the log when the read arrives.
+    fully_applied: bool = False
+
+    def wanted_position(
+        self, token_key: bytes, session_key: UUID, *, head: int, incarnation: int
+    ) -> int:
+        """The position that must be applied. Raises InvalidInput for a wrong token."""
+        if self.fully_applied:
+            return head
+        if self.at_least is None:
+            return 0
+        try:
+            token = ReadToken.verify(token_key, self.at_least)
+        except TokenInvalid as error:
+            raise _token_invalid("it was not issued by this service, or altered") from error
+        if token.session_key != session_key:
+            raise _token_invalid("it belongs to another session")
+        if token.incarnation != incarnation or token.position > head:
+            raise _token_invalid("it is of a history that this session does not have")
+        return token.position
+
+
+def _token_invalid(why: str) -> InvalidInput:
+    return InvalidInput(
+        Reason.TOKEN_INVALID,
+        f"the consistency token cannot be used: {why}",
+        field="consistency.at_least",
+    )
+
+
+def refuse_stalled(memory: str, wanted: int, progress: Progress) -> None:
+    """Raises FailedPrecondition when the memory gave up before `wanted`."""
+    if progress.stall_cause is None or progress.applied_position >= wanted:
+        return
+    raise FailedPrecondition(
+        Reason.MEMORY_STALLED,
+        f"memory {memory!r} stalled at position {progress.stall_position}:"
+        f" {progress.stall_cause}",
+        {
+            "memory": memory,
+            "position": progress.stall_position,
+            "cause": progress.stall_cause,
+        },
+    )
+
+
+def not_applied_in_time(memory: str, wanted: int, progress: Progress) -> DeadlineExceeded:
+    """The error of a read whose deadline came first."""
+    return DeadlineExceeded(
+        Reason.NOT_APPLIED_IN_TIME,
+        f"memory {memory!r} is applied up to position {progress.applied_position},"
+        f" not yet {wanted}",
+        {
+            "wanted": wanted,
+            "applied_position": progress.applied_position,
+            "revision": progress.revision,
+        },
+    )
+
+
+_Key = tuple[UUID, UUID]
+
+
+class Watcher:
+    """Waits for memories and answers on behalf of all calls of a process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        #: How many wait, by tenant and key.
+        self._memories: dict[tuple[UUID, _Key], int] = {}
+        self._answers: dict[tuple[UUID, _Key], int] = {}
+        self._progress: dict[_Key, Progress] = {}
+        self._settled: set[_Key] = set()
+        self._somebody = asyncio.Event()
+        self._looked = asyncio.Condition()
+
+    async def progress(
+        self, tenant_id: UUID, key: _Key, *, deadline: float | None
+    ) -> AsyncIterator[Progress]:
+        """How far the memory is, now and at each change, until the deadline.
+
+        `deadline` is in the event loop's time; None never ends.
+        """
+        last: Progress | None = None
+        with _Registered(self._memories, (tenant_id, key), self._somebody):
+            async for _ in self._looks(deadline):
+                seen = self._progress.get(key)
+                if seen is not None and seen != last:
+                    last = seen
+                    yield seen
+
+    async def settled(self, tenant_id: UUID, key: _Key, *, deadline: float | None) -> bool:
+        """Waits until the answer is settled; False when the deadline came first."""
+        with _Registered(self._answers, (tenant_id, key), self._somebody):
+            async for _ in self._looks(deadline):
+                if key in self._settled:
+                    return True
+        return False
+
+    async def _looks(self, deadline: float | None) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        while deadline is None or loop.time() < deadline:
+            try:
+                async with asyncio.timeout_at(deadline), self._looked:
+                    await self._looked.wait()
+            except TimeoutError:
+                return
+            yield
+
+    async def run(self) -> None:
+        """Looks after those who wait until it is cancelled."""
+        while True:
+            await self._somebody.wait()
+            try:
+                await self._look()
+            except StorageError as error:
+                # Those who wait go on until their deadlines.
+                _log.warning("cannot look after waiting reads", cause=str(error))
+            async with self._looked:
+                self._looked.notify_all()
+            if not self._memories and not self._answers:
+                self._somebody.clear()
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _look(self) -> None:
+        self._progress, self._settled = {}, set()
+        for tenant_id in {tenant for tenant, _ in (*self._memories, *self._answers)}:
+            memories = _of(tenant_id, self._memories)
+            answers = _of(tenant_id, self._answers)
+            async with self._database.transaction(tenant_id) as tx:
+                if memories:
+                    self._progress |= await work.read_progress(tx, memories)
+                if answers:
+                    self._settled |= await work.settled_answers(tx, answers)
+
+
+def _of(tenant_id: UUID, waiting: Iterable[tuple[UUID, _Key]]) -> list[_Key]:
+    return [key for tenant, key in waiting if tenant == tenant_id]
+
+
+class _Registered:
+    """Counts a waiting call for as long as it waits."""
+
+    def __init__(
+        self,
+        counts: dict[tuple[UUID, _Key], int],
+        key: tuple[UUID, _Key],
+        somebody: asyncio.Event,
+    ) -> None:
+        self._counts = counts
+        self._key = key
+        self._somebody = somebody
+
+    def __enter__(self) -> None:
+        self._counts[self._key] = self._counts.get(self._key, 0) + 1
+        self._somebody.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._counts[self._key] -= 1
+        if not self._counts[self._key]:
+            del self._counts[self._key]
+
+
+def memory_not_found(session: str, memory: str) -> NotFound:
+    """The refusal of a name that no memory has."""
+    return NotFound(
+        Reason.MEMORY_NOT_FOUND,
+        f"session {session!r} has no memory {memory!r}",
+        {"session": session, "memory": memory},
+    )
+
+
+def session_not_found(session: str) -> NotFound:
+    """The refusal of a name that no session has."""
+    return NotFound(
+        Reason.SESSION_NOT_FOUND, f"there is no session {session!r}", {"session": session}
+    )

@@ -1,0 +1,34 @@
+"""Hints: telling workers about work, off the path of whoever caused it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from service.domain.work import WorkItem
+
+
+class Hints:
+    """Collects work items and passes them on in batches.
+
+    Call `add` after the commit that made the work. A hint may be lost with the
+    process; the reconciler finds the work all the same.
+    """
+
+    def __init__(self, hint: Callable[[Sequence[WorkItem]], Awaitable[None]]) -> None:
+        self._hint = hint
+        self._waiting: dict[WorkItem, None] = {}
+        self._some = asyncio.Event()
+
+    def add(self, items: Iterable[WorkItem]) -> None:
+        """Passes `items` on soon; an item that waits already is passed on once."""
+        for item in items:
+            self._waiting[item] = None
+        if self._waiting:
+            self._some.set()
+
+    async def run(self) -> None:
+        """Passes hints on until it is cancelled."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            batch, self._waiting = list(self._waiting), {}
+            await self._hint(batch)

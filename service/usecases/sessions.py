@@ -1,0 +1,78 @@
+"""Creating, reading and listing sessions, and reading their logs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.chunks import LoggedChunk
+from service.domain.errors import AlreadyExists
+from service.domain.reasons import Reason
+from service.domain.tenancy import session_key
+from service.usecases.consistency import session_not_found
+from storage import log, sessions
+from storage.database import Database
+from storage.sessions import StoredSession
+
+#: Content that a page of chunks ends at, in bytes: it must fit a message.
+PAGE_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkPage:
+    """Chunks in order of position."""
+
+    chunks: Sequence[LoggedChunk]
+    #: Where the next page begins; 0 on the last.
+    next_position: int
+    head: int
+
+
+async def create(database: Database, tenant_id: UUID, name: str) -> StoredSession:
+    """Makes a session. Raises AlreadyExists."""
+    async with database.transaction(tenant_id) as tx:
+        made = await sessions.create(tx, session_key(tenant_id, name), name)
+    if made is None:
+        raise AlreadyExists(
+            Reason.SESSION_EXISTS, f"there is a session {name!r} already", {"session": name}
+        )
+    return made
+
+
+async def get(database: Database, tenant_id: UUID, name: str) -> StoredSession:
+    """Reads a session. Raises NotFound."""
+    async with database.transaction(tenant_id) as tx:
+        stored = await sessions.get(tx, session_key(tenant_id, name))
+    if stored is None:
+        raise session_not_found(name)
+    return stored
+
+
+async def list_after(
+    database: Database, tenant_id: UUID, name: str, limit: int
+) -> Sequence[StoredSession]:
+    """Up to `limit` sessions in order of name, behind `name`."""
+    async with database.transaction(tenant_id) as tx:
+        return await sessions.list_after(tx, name, limit)
+
+
+async def read_chunks(
+    database: Database, tenant_id: UUID, name: str, *, from_position: int, limit: int
+) -> ChunkPage:
+    """A page of the session's log. Raises NotFound."""
+    key = session_key(tenant_id, name)
+    async with database.transaction(tenant_id) as tx:
+        stored = await sessions.get(tx, key)
+        if stored is None:
+            raise session_not_found(name)
+        found = await log.read(tx, key, max(from_position, 1) - 1, limit)
+    page: list[LoggedChunk] = []
+    size = 0
+    for one in found:
+        size += one.chunk.content_bytes()
+        if page and size > PAGE_BYTES:
+            break
+        page.append(one)
+    last = page[-1].position if page else stored.head
+    return ChunkPage(
+        chunks=page, next_position=last + 1 if last < stored.head else 0, head=stored.head
+    )

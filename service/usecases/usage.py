@@ -1,0 +1,24 @@
+"""Usage: what a session's or a memory's model calls came to."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from service.domain.tenancy import memory_id, session_key
+from service.usecases.consistency import memory_not_found, session_not_found
+from storage import calls, memories, sessions
+from storage.calls import UsageLine
+from storage.database import Database
+
+
+async def read(
+    database: Database, tenant_id: UUID, session: str, memory: str | None
+) -> Sequence[UsageLine]:
+    """Calls by purpose and model. Raises NotFound."""
+    key = session_key(tenant_id, session)
+    identity = None if memory is None else memory_id(key, memory)
+    async with database.transaction(tenant_id) as tx:
+        if await sessions.get(tx, key) is None:
+            raise session_not_found(session)
+        if identity is not None and await memories.get(tx, key, identity) is None:
+            raise memory_not_found(session, memory or "")
+        return await calls.usage(tx, key, memory_id=identity)
