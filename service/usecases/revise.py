@@ -38,8 +38,8 @@ from storage.memories import Claim, Fenced, NewRevision
 
 _log = structlog.get_logger("palimpsest.revise")
 
-#: Chunks that one look at the log brings; a step takes at most these.
-READ_CHUNKS = 256
+#: Chunks that one look at the log brings; steps then take from these.
+READ_CHUNKS = 64
 #: A step that keeps failing waits at most this long between two tries.
 MAX_BACKOFF_SECONDS = 300.0
 
@@ -52,11 +52,14 @@ class _State:
     held: Claim
     spec: PrismSpec
     memory: PrismMemory
+    #: Chunks behind the cursor that were read already.
+    pending: Sequence[LoggedChunk] = ()
 
     def moved(self, number: int, position: int, memory: PrismMemory) -> "_State":
         """The state after revision `number`, which reaches `position`."""
         held = replace(self.held, revision=number, applied_position=position, attempts=0)
-        return replace(self, held=held, memory=memory)
+        pending = tuple(chunk for chunk in self.pending if chunk.position > position)
+        return replace(self, held=held, memory=memory, pending=pending)
 
 
 class Reviser:
@@ -119,14 +122,15 @@ class Reviser:
         """One committed change; None when there is nothing more to do now."""
         if should_fold(state.memory, state.spec.fold_tokens):
             return await self._fold(state)
-        chunks, head = await self._read(state)
-        if not chunks:
+        if not state.pending:
+            state = replace(state, pending=await self._read(state))
+        if not state.pending:
             return await self._rest(state)
-        group = prism.read_group(chunks, state.spec.chunk_tokens)
+        group = prism.read_group(state.pending, state.spec.chunk_tokens)
         with self._span("palimpsest.step", state) as span:
             span.set_attribute("palimpsest.to_position", group[-1].position)
             try:
-                return await self._step(state, group, head)
+                return await self._step(state, group)
             except (Fenced, StorageError):
                 raise
             except Exception as error:
@@ -134,14 +138,12 @@ class Reviser:
                 span.record_exception(error)
                 return await self._failed(state, group, error)
 
-    async def _read(self, state: _State) -> tuple[Sequence[LoggedChunk], int]:
+    async def _read(self, state: _State) -> Sequence[LoggedChunk]:
         held = state.held
         async with self._database.transaction(state.tenant_id) as tx:
-            chunks = await log.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
-        # A full look may not have reached the head; one that is not full has.
-        return chunks, chunks[-1].position if chunks else held.applied_position
+            return await log.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
 
-    async def _step(self, state: _State, group: Sequence[LoggedChunk], head: int) -> _State:
+    async def _step(self, state: _State, group: Sequence[LoggedChunk]) -> _State:
         revision = await self._think(state, group)
         number = state.held.revision + 1
         memory = state.memory.apply(number, revision.amendments)
@@ -153,7 +155,7 @@ class Reviser:
             rejections=revision.rejections,
             value=memory.value_json if revision.amendments else None,
         )
-        await self._commit(state, new, may_rest=new.to_position >= head)
+        await self._commit(state, new, may_rest=len(group) == len(state.pending))
         return state.moved(number, new.to_position, memory)
 
     async def _think(self, state: _State, group: Sequence[LoggedChunk]) -> Revision:

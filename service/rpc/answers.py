@@ -1,0 +1,62 @@
+"""AnswerService."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from service.rpc import convert
+from service.rpc.deadlines import deadline_of
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.usecases.ask import Answered, Asker, Question, Reading, Waiting
+
+
+class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
+    """See answers.proto."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+
+    async def Ask(  # noqa: N802 - named by the proto
+        self, request: answers_pb2.AskRequest, context: Context
+    ) -> AsyncIterator[answers_pb2.AskResponse]:
+        """Asks a memory."""
+        question = Question(
+            session=request.session,
+            memory=request.memory,
+            query=request.query,
+            consistency=convert.consistency(request.consistency),
+        )
+        events = self._asker.ask(current_tenant(), question, deadline=deadline_of(context))
+        async with aclosing(events):
+            async for event in events:
+                yield _response(event)
+
+    async def GetAnswer(  # noqa: N802
+        self, request: answers_pb2.GetAnswerRequest, context: Context
+    ) -> answers_pb2.GetAnswerResponse:
+        """Reads a stored answer."""
+        answered = await self._asker.get(
+            current_tenant(), request.session, convert.uuid(request.answer_id)
+        )
+        return answers_pb2.GetAnswerResponse(answer=convert.answer(answered))
+
+
+def _response(event: Waiting | Reading | Answered) -> answers_pb2.AskResponse:
+    match event:
+        case Waiting():
+            return answers_pb2.AskResponse(
+                waiting=answers_pb2.AskResponse.Waiting(
+                    applied_position=event.applied_position, wanted_position=event.wanted_position
+                )
+            )
+        case Reading():
+            return answers_pb2.AskResponse(
+                reading=answers_pb2.AskResponse.Reading(
+                    answer_id=str(event.answer_id),
+                    revision=event.revision,
+                    applied_position=event.applied_position,
+                )
+            )
+        case Answered():
+            return answers_pb2.AskResponse(answer=convert.answer(event))

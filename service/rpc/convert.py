@@ -1,0 +1,309 @@
+"""Between the proto's messages and our values."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from palimpsest.v1 import (
+    answers_pb2,
+    log_pb2,
+    memories_pb2,
+    reading_pb2,
+    sessions_pb2,
+)
+from service.config import Limits
+from service.domain.amendments import Op
+from service.domain.appending import SubmittedChunk
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.errors import InvalidInput
+from service.domain.prism import Encoding, OnFailure, PrismSpec
+from service.domain.reasons import Reason
+from service.usecases.ask import Answered
+from service.usecases.consistency import Consistency
+from storage.calls import UsageLine
+from storage.memories import LoggedAmendment, LoggedRejection, StoredMemory
+from storage.sessions import StoredSession
+
+#: What an unset number of a PrismSpec means; the proto's comments say the same.
+DEFAULT_CHUNK_TOKENS = 2000
+DEFAULT_FOLD_TOKENS = 8000
+
+
+def timestamp(at: datetime) -> Timestamp:
+    """A time as the proto has it."""
+    message = Timestamp()
+    message.FromDatetime(at)
+    return message
+
+
+def session(stored: StoredSession) -> sessions_pb2.Session:
+    """A session's row."""
+    return sessions_pb2.Session(
+        name=stored.name,
+        head=stored.head,
+        content_bytes=stored.content_bytes,
+        create_time=timestamp(stored.created_at),
+    )
+
+
+def submitted_chunks(
+    produced: Sequence[log_pb2.ProducedChunk], limits: Limits
+) -> tuple[SubmittedChunk, ...]:
+    """A batch, checked against what the proto's rules cannot say. Raises InvalidInput."""
+    if len(produced) > limits.max_batch_chunks:
+        raise InvalidInput(
+            Reason.BATCH_TOO_LARGE,
+            f"{len(produced)} chunks in a batch; the limit is {limits.max_batch_chunks}",
+            {"chunks": len(produced), "limit_chunks": limits.max_batch_chunks},
+            field="chunks",
+        )
+    chunks = tuple(
+        _submitted(one, index, limits.max_chunk_bytes) for index, one in enumerate(produced)
+    )
+    total = sum(chunk.content_bytes for chunk in chunks)
+    if total > limits.max_batch_bytes:
+        raise InvalidInput(
+            Reason.BATCH_TOO_LARGE,
+            f"{total} bytes in a batch; the limit is {limits.max_batch_bytes}",
+            {"bytes": total, "limit_bytes": limits.max_batch_bytes},
+            field="chunks",
+        )
+    return chunks
+
+
+def _submitted(
+    produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
+) -> SubmittedChunk:
+    chunk = chunk_value(produced.chunk)
+    sequence = produced.producer_sequence
+    field = f"chunks[{index}].chunk"
+    if chunk.is_empty():
+        raise InvalidInput(
+            Reason.CHUNK_EMPTY,
+            f"chunk {sequence} has no text",
+            {"producer_sequence": sequence},
+            field=field,
+        )
+    size = chunk.content_bytes()
+    if size > max_chunk_bytes:
+        raise InvalidInput(
+            Reason.CHUNK_TOO_LARGE,
+            f"chunk {sequence} has {size} bytes; the limit is {max_chunk_bytes}",
+            {"producer_sequence": sequence, "bytes": size, "limit_bytes": max_chunk_bytes},
+            field=field,
+        )
+    if any("\0" in part for part in chunk.parts) or any(
+        "\0" in key + value for key, value in chunk.metadata.items()
+    ):
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            f"chunk {sequence} holds a NUL character",
+            {"producer_sequence": sequence},
+            field=field,
+        )
+    digest = chunk.digest()
+    if produced.digest and produced.digest != digest:
+        raise InvalidInput(
+            Reason.DIGEST_MISMATCH,
+            f"the digest of chunk {sequence} is not that of its content",
+            {"producer_sequence": sequence},
+            field=f"chunks[{index}].digest",
+        )
+    return SubmittedChunk(sequence=sequence, chunk=chunk, digest=digest, content_bytes=size)
+
+
+def chunk_value(message: log_pb2.Chunk) -> Chunk:
+    """A chunk's content."""
+    metadata = dict(message.metadata) if message.metadata else {}
+    kind = message.WhichOneof("content")
+    if kind == "message":
+        turn = message.message
+        return Chunk(
+            kind=ChunkKind.MESSAGE, role=turn.role, text=turn.text, metadata=metadata
+        )
+    if kind == "step":
+        step = message.step
+        return Chunk(
+            kind=ChunkKind.STEP,
+            observation=step.observation,
+            thought=step.thought,
+            action=step.action,
+            metadata=metadata,
+        )
+    return Chunk(kind=ChunkKind.TEXT, text=message.text, metadata=metadata)
+
+
+def logged_chunk(logged: LoggedChunk) -> log_pb2.LoggedChunk:
+    """A chunk of the log."""
+    chunk = logged.chunk
+    message = log_pb2.Chunk(metadata=dict(chunk.metadata))
+    if chunk.kind is ChunkKind.MESSAGE:
+        message.message.role = chunk.role
+        message.message.text = chunk.text
+    elif chunk.kind is ChunkKind.STEP:
+        message.step.observation = chunk.observation
+        message.step.thought = chunk.thought
+        message.step.action = chunk.action
+    else:
+        message.text = chunk.text
+    return log_pb2.LoggedChunk(
+        position=logged.position,
+        chunk=message,
+        producer_id=logged.producer_id,
+        producer_sequence=logged.producer_sequence,
+        create_time=timestamp(logged.created_at),
+    )
+
+
+_ON_FAILURE = {
+    memories_pb2.PrismSpec.ON_FAILURE_UNSPECIFIED: OnFailure.STALL,
+    memories_pb2.PrismSpec.ON_FAILURE_STALL: OnFailure.STALL,
+    memories_pb2.PrismSpec.ON_FAILURE_SKIP: OnFailure.SKIP,
+}
+
+
+def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
+    """A spec with its defaults filled in."""
+    return PrismSpec(
+        schema_source=message.schema_source,
+        task=message.task,
+        question=message.question,
+        encoding=Encoding.AMENDMENTS,
+        chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
+        model=message.model,
+        on_failure=_ON_FAILURE[message.on_failure],
+        fold_tokens=message.fold_tokens or DEFAULT_FOLD_TOKENS,
+    )
+
+
+def _prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
+    return memories_pb2.PrismSpec(
+        schema_source=spec.schema_source,
+        task=spec.task,
+        question=spec.question,
+        encoding=memories_pb2.PrismSpec.ENCODING_AMENDMENTS,
+        chunk_tokens=spec.chunk_tokens,
+        model=spec.model,
+        on_failure=memories_pb2.PrismSpec.ON_FAILURE_SKIP
+        if spec.on_failure is OnFailure.SKIP
+        else memories_pb2.PrismSpec.ON_FAILURE_STALL,
+        fold_tokens=spec.fold_tokens,
+    )
+
+
+def memory(stored: StoredMemory) -> memories_pb2.Memory:
+    """A memory's row."""
+    message = memories_pb2.Memory(
+        session=stored.session_name,
+        name=stored.name,
+        prism=_prism_message(PrismSpec.from_json(stored.spec)),
+        revision=stored.revision,
+        applied_position=stored.applied_position,
+        head=stored.head,
+        status=memories_pb2.Memory.STATUS_STALLED
+        if stored.status == "stalled"
+        else memories_pb2.Memory.STATUS_ACTIVE,
+        create_time=timestamp(stored.created_at),
+    )
+    if stored.stall is not None:
+        message.stall.position = stored.stall.position
+        message.stall.cause = stored.stall.cause
+        message.stall.attempts = stored.stall.attempts
+        message.stall.time.FromDatetime(stored.stall.created_at)
+    return message
+
+
+_OPS = {Op.ADD: memories_pb2.AMENDMENT_OP_ADD, Op.UPDATE: memories_pb2.AMENDMENT_OP_UPDATE}
+
+
+def amendment(logged: LoggedAmendment) -> memories_pb2.Amendment:
+    """An amendment of the log."""
+    return memories_pb2.Amendment(
+        revision=logged.revision,
+        ordinal=logged.ordinal,
+        from_position=logged.from_position,
+        to_position=logged.to_position,
+        op=_OPS[logged.op],
+        path=logged.path,
+        value_json=logged.value,
+        op_corrected=logged.op_corrected,
+        create_time=timestamp(logged.created_at),
+    )
+
+
+def rejection(logged: LoggedRejection) -> memories_pb2.Rejection:
+    """A rejection of the log."""
+    return memories_pb2.Rejection(
+        revision=logged.revision,
+        ordinal=logged.ordinal,
+        from_position=logged.from_position,
+        to_position=logged.to_position,
+        proposal=logged.proposal,
+        reason=logged.reason,
+        create_time=timestamp(logged.created_at),
+    )
+
+
+def consistency(message: reading_pb2.ReadConsistency) -> Consistency:
+    """How fresh a read must be."""
+    kind = message.WhichOneof("kind")
+    if kind == "at_least":
+        return Consistency(at_least=message.at_least)
+    return Consistency(fully_applied=kind == "fully_applied")
+
+
+_ANSWER_STATUS = {
+    "pending": answers_pb2.Answer.STATUS_PENDING,
+    "complete": answers_pb2.Answer.STATUS_COMPLETE,
+    "failed": answers_pb2.Answer.STATUS_FAILED,
+}
+
+
+def answer(answered: Answered) -> answers_pb2.Answer:
+    """A stored answer."""
+    stored = answered.answer
+    return answers_pb2.Answer(
+        answer_id=str(stored.answer_id),
+        session=stored.session_name,
+        memory=stored.memory_name,
+        query=stored.query,
+        status=_ANSWER_STATUS[stored.status],
+        text=stored.text,
+        citations=[
+            answers_pb2.Citation(
+                position=cited.position,
+                path=cited.path,
+                revision=cited.revision,
+                excerpt=cited.excerpt,
+            )
+            for cited in stored.citations
+        ],
+        revision=stored.revision,
+        applied_position=stored.applied_position,
+        model=stored.model,
+        failure=stored.failure,
+        usage=usage(answered.usage),
+        create_time=timestamp(stored.created_at),
+    )
+
+
+def usage(lines: Iterable[UsageLine]) -> reading_pb2.Usage:
+    """Calls, summed; what nobody reported stays unset."""
+    total = reading_pb2.Usage()
+    for line in lines:
+        total.calls += line.calls
+        total.input_tokens += line.input_tokens
+        total.predicted_cached_tokens += line.predicted_cached_tokens
+        total.output_tokens += line.output_tokens
+        if line.reported_cached_tokens is not None:
+            total.reported_cached_tokens += line.reported_cached_tokens
+        if line.cost_micro_usd is not None:
+            total.cost_micro_usd += line.cost_micro_usd
+    return total
+
+
+def uuid(text: str) -> UUID:
+    """An id whose form the proto's rules have checked."""
+    return UUID(text)

@@ -1,0 +1,99 @@
+"""The one table from our errors to gRPC codes, and the status they become."""
+
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2, status_pb2
+
+from service.domain import errors
+from service.domain.reasons import Reason
+
+#: ErrorInfo.domain of every refusal.
+DOMAIN = "palimpsest"
+
+#: From the tree of service/domain/errors.py; the first that fits counts.
+CODES: tuple[tuple[type[errors.PalimpsestError], grpc.StatusCode], ...] = (
+    (errors.InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.OutOfRange, grpc.StatusCode.OUT_OF_RANGE),
+    (errors.Conflict, grpc.StatusCode.ABORTED),
+    (errors.Exhausted, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.FailedPrecondition, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.Unavailable, grpc.StatusCode.UNAVAILABLE),
+)
+
+#: The key under which gRPC carries a google.rpc.Status.
+_DETAILS_KEY = "grpc-status-details-bin"
+
+#: For ResourceInfo: the proto message that a reason is about, and its metadata key.
+_RESOURCES = {
+    Reason.SESSION_NOT_FOUND: ("palimpsest.v1.Session", "session"),
+    Reason.SESSION_EXISTS: ("palimpsest.v1.Session", "session"),
+    Reason.MEMORY_NOT_FOUND: ("palimpsest.v1.Memory", "memory"),
+    Reason.MEMORY_EXISTS: ("palimpsest.v1.Memory", "memory"),
+    Reason.ANSWER_NOT_FOUND: ("palimpsest.v1.Answer", "answer"),
+}
+
+
+def internal_error(incident: str) -> errors.PalimpsestError:
+    """What a caller is told of a defect."""
+    return errors.PalimpsestError(
+        Reason.INTERNAL, f"internal error; incident {incident}", {"incident": incident}
+    )
+
+
+def code_of(error: errors.PalimpsestError) -> grpc.StatusCode:
+    """The gRPC code of an error."""
+    for kind, code in CODES:
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.INTERNAL
+
+
+def abort_arguments(
+    error: errors.PalimpsestError,
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """Code, message and trailing metadata, as `ServicerContext.abort` takes them."""
+    code = code_of(error)
+    status = status_pb2.Status(code=code.value[0], message=error.message)
+    for detail in _details(error):
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return code, error.message, ((_DETAILS_KEY, status.SerializeToString()),)
+
+
+def _details(error: errors.PalimpsestError) -> list[Any]:
+    details: list[Any] = [
+        error_details_pb2.ErrorInfo(
+            reason=error.reason.value, domain=DOMAIN, metadata=error.metadata
+        )
+    ]
+    if isinstance(error, errors.InvalidInput) and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=error.message
+        )
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if isinstance(error, errors.Exhausted | errors.Unavailable) and error.retry_seconds:
+        delay = Duration()
+        delay.FromMilliseconds(int(error.retry_seconds * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    if isinstance(error, errors.Exhausted):
+        subject = error_details_pb2.QuotaFailure.Violation(
+            subject=error.reason.value.lower(), description=error.message
+        )
+        details.append(error_details_pb2.QuotaFailure(violations=[subject]))
+    if error.reason in _RESOURCES:
+        kind, key = _RESOURCES[error.reason]
+        details.append(
+            error_details_pb2.ResourceInfo(
+                resource_type=kind,
+                resource_name=error.metadata.get(key, ""),
+                description=error.message,
+            )
+        )
+    return details

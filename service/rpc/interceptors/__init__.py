@@ -1,0 +1,1 @@
+"""Cross-cutting concerns of the RPCs, one file each."""

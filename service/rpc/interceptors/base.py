@@ -1,0 +1,68 @@
+"""What an interceptor is here: something around every call of every kind."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import grpc
+from grpc import aio
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class Around(aio.ServerInterceptor):
+    """An interceptor that runs `around` about each call.
+
+    Subclasses give an asynchronous context manager that sees the method's full name,
+    the request (None when the client streams) and the context.
+    """
+
+    def __init__(self) -> None:
+        # Handlers never change while a server runs, so each is wrapped once.
+        self._wrapped: dict[str, Any] = {}
+
+    def around(
+        self, method: str, request: Any, context: Context
+    ) -> AbstractAsyncContextManager[None]:
+        """What happens about one call."""
+        raise NotImplementedError
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps the handler; part of grpc.aio's interface."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        known = self._wrapped.get(method)
+        if known is None or known[0] is not handler:
+            known = self._wrapped[method] = (handler, self._wrap(method, handler))
+        return known[1]
+
+    def _wrap(self, method: str, handler: Any) -> Any:
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_unary:
+            inner = handler.unary_unary
+
+            async def unary(request: Any, context: Context) -> Any:
+                async with self.around(method, request, context):
+                    return await inner(request, context)
+
+            return grpc.unary_unary_rpc_method_handler(unary, **codec)
+        streams_in = handler.request_streaming
+        inner = handler.stream_stream if streams_in else handler.unary_stream
+
+        async def streaming(request: Any, context: Context) -> AsyncIterator[Any]:
+            async with self.around(method, None if streams_in else request, context):
+                async for response in inner(request, context):
+                    yield response
+
+        if streams_in:
+            return grpc.stream_stream_rpc_method_handler(streaming, **codec)
+        return grpc.unary_stream_rpc_method_handler(streaming, **codec)

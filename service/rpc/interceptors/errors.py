@@ -1,0 +1,46 @@
+"""Turns errors into google.rpc.Status."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from service.domain.errors import PalimpsestError, Unavailable
+from service.domain.reasons import Reason
+from service.rpc.errors import abort_arguments, internal_error
+from service.rpc.interceptors.base import Around, Context
+from storage.errors import StorageError
+
+_log = structlog.get_logger("palimpsest.rpc")
+
+
+class Errors(Around):
+    """Ends a call that raised with the status that fits."""
+
+    @asynccontextmanager
+    async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+        """Maps the tree of `service.domain.errors` to codes; the rest is INTERNAL."""
+        try:
+            yield
+        except PalimpsestError as error:
+            await context.abort(*abort_arguments(error))
+        except StorageError as error:
+            _log.warning("database trouble", method=method, cause=str(error))
+            await context.abort(
+                *abort_arguments(
+                    Unavailable(
+                        Reason.DATABASE_UNAVAILABLE,
+                        "the database cannot be reached or did not answer in time; try again",
+                    )
+                )
+            )
+        except Exception as error:
+            if getattr(context, "done", lambda: False)():
+                raise
+            # A defect of ours ends this call, not the server; the caller gets a
+            # number to report, the log the rest.
+            incident = str(uuid4())
+            _log.exception("call failed", method=method, incident=incident, exc_info=error)
+            await context.abort(*abort_arguments(internal_error(incident)))

@@ -1,0 +1,259 @@
+"""LogService: appending and reading the log."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+from service.config import Limits
+from service.domain.appending import Submission
+from service.domain.errors import InvalidInput, PalimpsestError, Unavailable
+from service.domain.reasons import Reason
+from service.domain.tenancy import session_key
+from service.rpc import convert
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.interceptors.validation import validate
+from service.rpc.pages import Pages
+from service.usecases import sessions
+from service.usecases.append import Appended, Appender
+from storage.database import Database
+
+Requests = AsyncIterator[log_pb2.AppendChunksRequest]
+
+
+class LogService(log_pb2_grpc.LogServiceServicer):
+    """See log.proto."""
+
+    def __init__(
+        self,
+        database: Database,
+        appender: Appender,
+        pages: Pages,
+        limits: Limits,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._database = database
+        self._appender = appender
+        self._pages = pages
+        self._limits = limits
+        self._stopping = stopping
+
+    async def AppendChunks(  # noqa: N802 - named by the proto
+        self, request_iterator: Requests, context: Context
+    ) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+        """Appends chunks over one stream."""
+        tenant_id = current_tenant()
+        request = await anext(request_iterator, None)
+        if request is None:
+            return
+        validate(request)
+        if request.WhichOneof("frame") != "open":
+            raise _misused("a stream begins with open")
+        opening = request.open
+        opened = await self._appender.open(
+            tenant_id,
+            session=opening.session,
+            producer_id=opening.producer_id,
+            epoch=opening.epoch,
+            expected_head=opening.expected_head if opening.HasField("expected_head") else None,
+        )
+        yield log_pb2.AppendChunksResponse(
+            opened=log_pb2.AppendChunksResponse.Opened(
+                last_producer_sequence=opened.last_sequence,
+                head=opened.head,
+                credits=log_pb2.Credits(
+                    chunks=self._limits.credit_chunks, bytes=self._limits.credit_bytes
+                ),
+            )
+        )
+        stream = _AppendStream(tenant_id, opening, self._appender, self._limits, self._stopping)
+        async for response in stream.run(request_iterator):
+            yield response
+
+    async def Append(  # noqa: N802
+        self, request: log_pb2.AppendRequest, context: Context
+    ) -> log_pb2.AppendResponse:
+        """Appends one batch."""
+        tenant_id = current_tenant()
+        submission = Submission(
+            session=request.session,
+            session_key=session_key(tenant_id, request.session),
+            producer_id=request.producer_id,
+            epoch=request.epoch,
+            expected_head=request.expected_head if request.HasField("expected_head") else None,
+            chunks=convert.submitted_chunks(request.chunks, self._limits),
+        )
+        appended = await self._appender.submit(tenant_id, submission)
+        return log_pb2.AppendResponse(
+            ack=log_pb2.Ack(
+                through_producer_sequence=appended.sequence,
+                through_position=appended.position,
+                token=appended.token,
+            )
+        )
+
+    async def ListChunks(  # noqa: N802
+        self, request: log_pb2.ListChunksRequest, context: Context
+    ) -> log_pb2.ListChunksResponse:
+        """Reads chunks in order of position."""
+        page = await sessions.read_chunks(
+            self._database,
+            current_tenant(),
+            request.session,
+            from_position=request.from_position,
+            limit=self._pages.size(request.page_size),
+        )
+        return log_pb2.ListChunksResponse(
+            chunks=[convert.logged_chunk(one) for one in page.chunks],
+            next_position=page.next_position,
+            head=page.head,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A batch that is not acked yet."""
+
+    done: "asyncio.Future[Appended]"
+    chunks: int
+    content_bytes: int
+
+
+class _AppendStream:
+    """One opened stream: reads batches as long as there is credit, acks in order."""
+
+    def __init__(
+        self,
+        tenant_id: UUID,
+        opening: log_pb2.AppendChunksRequest.Open,
+        appender: Appender,
+        limits: Limits,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._tenant_id = tenant_id
+        self._session = opening.session
+        self._session_key = session_key(tenant_id, opening.session)
+        self._producer_id = opening.producer_id
+        self._epoch = opening.epoch
+        self._appender = appender
+        self._limits = limits
+        self._stopping = stopping
+        self._under_way: deque[_UnderWay] = deque()
+        self._chunks = 0
+        self._bytes = 0
+        #: Set whenever there may be something to do for the writing side.
+        self._some = asyncio.Event()
+        #: Set while there is credit left.
+        self._credit = asyncio.Event()
+        self._credit.set()
+
+    async def run(self, requests: Requests) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+        """Acks what becomes durable; ends when the client does, or with the refusal."""
+        reading = asyncio.create_task(self._read(requests))
+        reading.add_done_callback(lambda _: self._some.set())
+        try:
+            while True:
+                async for ack in self._acks():
+                    yield ack
+                if reading.done() and not self._under_way:
+                    break
+                self._some.clear()
+                if not reading.done() and not self._under_way:
+                    await self._some.wait()
+            reading.result()
+        finally:
+            reading.cancel()
+
+    async def _acks(self) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+        """Waits for the oldest batch, and acks it with all that are durable behind it."""
+        while self._under_way:
+            chunks = content_bytes = 0
+            refusal: PalimpsestError | None = None
+            last: Appended | None = None
+            while self._under_way and (last is None or self._under_way[0].done.done()):
+                batch = self._under_way[0]
+                try:
+                    last = await batch.done
+                except PalimpsestError as error:
+                    refusal = error
+                    break
+                self._under_way.popleft()
+                chunks += batch.chunks
+                content_bytes += batch.content_bytes
+            if last is not None:
+                self._give_back(chunks, content_bytes)
+                yield _ack(last, chunks, content_bytes)
+            if refusal is not None:
+                raise refusal
+
+    async def _read(self, requests: Requests) -> None:
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            while True:
+                await self._credit.wait()
+                coming = asyncio.ensure_future(anext(requests, None))
+                await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+                request = coming.result()
+                if request is None:
+                    return
+                self._submit(request)
+        finally:
+            stopping.cancel()
+
+    def _submit(self, request: log_pb2.AppendChunksRequest) -> None:
+        validate(request)
+        if request.WhichOneof("frame") != "batch":
+            raise _misused("a stream is opened once")
+        chunks = convert.submitted_chunks(request.batch.chunks, self._limits)
+        done = self._appender.submit(
+            self._tenant_id,
+            Submission(
+                session=self._session,
+                session_key=self._session_key,
+                producer_id=self._producer_id,
+                epoch=self._epoch,
+                expected_head=None,
+                chunks=chunks,
+            ),
+        )
+        content_bytes = sum(chunk.content_bytes for chunk in chunks)
+        self._under_way.append(_UnderWay(done, len(chunks), content_bytes))
+        self._chunks += len(chunks)
+        self._bytes += content_bytes
+        if not self._has_credit():
+            self._credit.clear()
+        self._some.set()
+
+    def _has_credit(self) -> bool:
+        return (
+            self._chunks < self._limits.credit_chunks and self._bytes < self._limits.credit_bytes
+        )
+
+    def _give_back(self, chunks: int, content_bytes: int) -> None:
+        self._chunks -= chunks
+        self._bytes -= content_bytes
+        if self._has_credit():
+            self._credit.set()
+
+
+def _ack(
+    last: Appended, chunks: int, content_bytes: int
+) -> log_pb2.AppendChunksResponse:
+    return log_pb2.AppendChunksResponse(
+        ack=log_pb2.Ack(
+            through_producer_sequence=last.sequence,
+            through_position=last.position,
+            token=last.token,
+            credits=log_pb2.Credits(chunks=chunks, bytes=content_bytes),
+        )
+    )
+
+
+def _misused(why: str) -> InvalidInput:
+    return InvalidInput(Reason.STREAM_MISUSED, why, field="frame")

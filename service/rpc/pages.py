@@ -1,0 +1,36 @@
+"""Page tokens and page sizes."""
+
+from service.domain.errors import InvalidInput
+from service.domain.read_tokens import TokenInvalid, sign_page, verify_page
+from service.domain.reasons import Reason
+
+#: A page when the caller does not say.
+DEFAULT_PAGE_SIZE = 100
+
+
+class Pages:
+    """Signs and reads page tokens."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def size(self, asked: int) -> int:
+        """The page size; the proto's rules bound it."""
+        return asked or DEFAULT_PAGE_SIZE
+
+    def next(self, scope: str, place: str) -> str:
+        """The token of the page behind `place` in the list named `scope`."""
+        return sign_page(self._key, scope, place)
+
+    def place(self, scope: str, token: str, *, first: str) -> str:
+        """Where the page of `token` begins; `first` without one. Raises InvalidInput."""
+        if not token:
+            return first
+        try:
+            return verify_page(self._key, scope, token)
+        except TokenInvalid as error:
+            raise InvalidInput(
+                Reason.TOKEN_INVALID,
+                "the page token was not issued for this list",
+                field="page_token",
+            ) from error

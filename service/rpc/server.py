@@ -1,0 +1,111 @@
+"""The gRPC server: services, interceptors, health and reflection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from palimpsest.v1 import (
+    answers_pb2,
+    answers_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+    memories_pb2,
+    memories_pb2_grpc,
+    sessions_pb2,
+    sessions_pb2_grpc,
+    usage_pb2,
+    usage_pb2_grpc,
+)
+from service.config import Limits
+from service.rpc.answers import AnswerService
+from service.rpc.interceptors.errors import Errors
+from service.rpc.interceptors.telemetry import Telemetry
+from service.rpc.interceptors.tenancy import Tenancy
+from service.rpc.interceptors.validation import Validation
+from service.rpc.log import LogService
+from service.rpc.memories import MemoryService
+from service.rpc.sessions import SessionService
+from service.rpc.usage import UsageService
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Services:
+    """One of each service of the proto."""
+
+    sessions: SessionService
+    log: LogService
+    memories: MemoryService
+    answers: AnswerService
+    usage: UsageService
+
+
+#: What registers each service, and its name for health and reflection.
+_REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
+    "sessions": (
+        sessions_pb2_grpc.add_SessionServiceServicer_to_server,
+        sessions_pb2.DESCRIPTOR.services_by_name["SessionService"],
+    ),
+    "log": (
+        log_pb2_grpc.add_LogServiceServicer_to_server,
+        log_pb2.DESCRIPTOR.services_by_name["LogService"],
+    ),
+    "memories": (
+        memories_pb2_grpc.add_MemoryServiceServicer_to_server,
+        memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
+    ),
+    "answers": (
+        answers_pb2_grpc.add_AnswerServiceServicer_to_server,
+        answers_pb2.DESCRIPTOR.services_by_name["AnswerService"],
+    ),
+    "usage": (
+        usage_pb2_grpc.add_UsageServiceServicer_to_server,
+        usage_pb2.DESCRIPTOR.services_by_name["UsageService"],
+    ),
+}
+
+
+class Server:
+    """A gRPC server that is not started yet."""
+
+    def __init__(self, services: Services, limits: Limits) -> None:
+        self._server = aio.server(
+            # From the outside in: what an inner one raises, an outer one sees.
+            interceptors=(Telemetry(), Errors(), Tenancy(), Validation()),
+            options=(
+                ("grpc.max_receive_message_length", limits.max_message_bytes),
+                ("grpc.max_send_message_length", limits.max_message_bytes),
+                # A client may ping every ten seconds, not more often.
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+                ("grpc.keepalive_time_ms", 60_000),
+                ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.so_reuseport", 0),
+            ),
+        )
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        for field, (register, descriptor) in _REGISTER.items():
+            register(getattr(services, field), self._server)
+            names.append(descriptor.full_name)
+        reflection.enable_server_reflection(names, self._server)
+        self._names = ["", *names]
+
+    async def start(self, address: str) -> int:
+        """Listens at `address` (HOST:PORT, port 0 picks one); the port."""
+        port = self._server.add_insecure_port(address)
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Takes no new calls and lets those under way end within `grace_seconds`."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._server.stop(grace_seconds)
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in self._names:
+            await self._health.set(name, status)

@@ -1,0 +1,45 @@
+"""SessionService."""
+
+from palimpsest.v1 import sessions_pb2, sessions_pb2_grpc
+from service.rpc import convert
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.pages import Pages
+from service.usecases import sessions
+from storage.database import Database
+
+
+class SessionService(sessions_pb2_grpc.SessionServiceServicer):
+    """See sessions.proto."""
+
+    def __init__(self, database: Database, pages: Pages) -> None:
+        self._database = database
+        self._pages = pages
+
+    async def CreateSession(  # noqa: N802 - named by the proto
+        self, request: sessions_pb2.CreateSessionRequest, context: Context
+    ) -> sessions_pb2.CreateSessionResponse:
+        """Creates a session."""
+        made = await sessions.create(self._database, current_tenant(), request.name)
+        return sessions_pb2.CreateSessionResponse(session=convert.session(made))
+
+    async def GetSession(  # noqa: N802
+        self, request: sessions_pb2.GetSessionRequest, context: Context
+    ) -> sessions_pb2.GetSessionResponse:
+        """Reads one session."""
+        stored = await sessions.get(self._database, current_tenant(), request.name)
+        return sessions_pb2.GetSessionResponse(session=convert.session(stored))
+
+    async def ListSessions(  # noqa: N802
+        self, request: sessions_pb2.ListSessionsRequest, context: Context
+    ) -> sessions_pb2.ListSessionsResponse:
+        """Lists sessions by name."""
+        after = self._pages.place("sessions", request.page_token, first="")
+        size = self._pages.size(request.page_size)
+        found = await sessions.list_after(self._database, current_tenant(), after, size + 1)
+        page = found[:size]
+        more = len(found) > size
+        return sessions_pb2.ListSessionsResponse(
+            sessions=[convert.session(one) for one in page],
+            next_page_token=self._pages.next("sessions", page[-1].name) if more else "",
+        )
