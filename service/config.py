@@ -85,6 +85,8 @@ class Config(BaseSettings):
     step_backoff_seconds: Seconds = 1.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
+    #: How long `work` and `serve` wait for the database when they start.
+    start_seconds: Seconds = 30.0
     #: How long `work` and `serve` may finish what they began when stopped.
     stop_seconds: Seconds = 30.0
 

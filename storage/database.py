@@ -12,7 +12,6 @@ from typing import Any, cast
 from uuid import UUID
 
 import psycopg
-from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -123,11 +122,12 @@ class Database:
                 )
                 yield connection
 
-    async def ping(self) -> None:
-        """One round trip. Raises StorageError."""
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        """A connection without a tenant, for what belongs to none. Raises StorageError."""
         with translated():
             async with self._engine.connect() as connection:
-                await connection.execute(text("SELECT 1"))
+                yield connection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy import Row, select
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Transaction
-from storage.tables import deployment, session
+from storage.tables import session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +50,6 @@ _COLUMNS = (
 
 def _stored(row: Row[Any]) -> StoredSession:
     return StoredSession(**row._mapping)
-
-
-async def deployment_keys(tx: Transaction) -> DeploymentKeys:
-    """Reads the deployment's secrets."""
-    row = (await tx.connection.execute(select(deployment))).one()
-    return DeploymentKeys(token=row.token_key, marker=row.marker_key)
 
 
 async def create(tx: Transaction, session_key: UUID, name: str) -> StoredSession | None:

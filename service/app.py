@@ -1,0 +1,169 @@
+"""The composition root: the only module that knows everyone."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+
+import migrations
+from service import telemetry
+from service.config import Config
+from service.dispatch.port import Dispatcher
+from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.llm.gateway import Gateway
+from service.llm.prefix_cache import PrefixIndex
+from service.llm.transport import LitellmTransport
+from service.rpc.answers import AnswerService
+from service.rpc.log import LogService
+from service.rpc.memories import MemoryService
+from service.rpc.pages import Pages
+from service.rpc.server import Server, Services
+from service.rpc.sessions import SessionService
+from service.rpc.usage import UsageService
+from service.usecases.answer import Answerer
+from service.usecases.append import Appender
+from service.usecases.ask import Asker
+from service.usecases.consistency import Watcher
+from service.usecases.hints import Hints
+from service.usecases.journal import Journal
+from service.usecases.memories import Memories
+from service.usecases.revise import Reviser
+from service.worker import Worker
+from storage import state
+from storage.database import Database
+from storage.errors import StorageError
+from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
+from storage.sessions import DeploymentKeys
+
+_log = structlog.get_logger("palimpsest")
+
+
+class CannotStart(Exception):
+    """What a process needs is not there; the message is one clear line."""
+
+
+async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
+    """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
+    async with _process(config, "serve") as (database, keys, dispatcher):
+        hints = Hints(dispatcher.hint)
+        watcher = Watcher(database)
+        appender = Appender(database, hints, keys.token, config.limits)
+        pages = Pages(keys.token)
+        memories = Memories(
+            database, hints, watcher, keys.token, config.limits, default_model=config.model
+        )
+        asker = Asker(database, hints, watcher, keys.token, config.limits)
+        server = Server(
+            Services(
+                sessions=SessionService(database, pages),
+                log=LogService(database, appender, pages, config.limits, stop),
+                memories=MemoryService(memories, pages),
+                answers=AnswerService(asker),
+                usage=UsageService(database),
+            ),
+            config.limits,
+        )
+        loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
+        try:
+            port = await _listen(server, config.listen)
+            ready(f"{config.listen.rpartition(':')[0]}:{port}")
+            await stop.wait()
+            await server.stop(config.stop_seconds)
+        finally:
+            await _cancel(loops)
+
+
+async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Runs a worker until `stop` is set. Raises CannotStart."""
+    async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
+        transport = LitellmTransport(config)
+        await transport.warm()
+        index: PrefixIndex = NullPrefixIndex()
+        if config.redis_url is not None:
+            redis = RedisPrefixIndex(config.redis_url.get_secret_value())
+            stack.push_async_callback(redis.close)
+            index = redis
+        gateway = Gateway(transport, Journal(database), index, tries=config.model_tries)
+        worker = Worker(
+            database,
+            dispatcher,
+            Hints(dispatcher.hint),
+            Reviser(database, gateway, keys.marker, config),
+            Answerer(database, gateway, keys.marker, config),
+            config,
+        )
+        ready()
+        await worker.run(stop)
+
+
+@asynccontextmanager
+async def _process(
+    config: Config, kind: str
+) -> AsyncIterator[tuple[Database, DeploymentKeys, Dispatcher]]:
+    """What every process has: telemetry, the database, the deployment's keys, dispatch."""
+    if config.database_url is None:
+        raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
+    url = config.database_url.get_secret_value()
+    dispatch_url = config.dispatch_database_url
+    telemetry.configure(f"palimpsest-{kind}", "0.1.0")
+    database = Database.connect(
+        url, pool_size=config.pool_size, name=f"palimpsest-{kind}@{socket.gethostname()}"
+    )
+    try:
+        keys = await _reach(database, config.start_seconds)
+        dispatcher = ProcrastinateDispatcher(
+            dispatch_url.get_secret_value() if dispatch_url else url,
+            heartbeat_seconds=config.heartbeat_seconds,
+            dead_after_seconds=config.dead_after_seconds,
+        )
+        async with dispatcher:
+            yield database, keys, dispatcher
+    finally:
+        await database.close()
+        telemetry.shutdown()
+
+
+async def _reach(database: Database, seconds: float) -> DeploymentKeys:
+    """Waits for the database, and checks that it fits this code and its role."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        try:
+            found = await state.read(database)
+        except StorageError as error:
+            if loop.time() > until:
+                raise CannotStart(f"cannot reach the database: {error}") from error
+            _log.warning("waiting for the database", cause=str(error))
+            await asyncio.sleep(1)
+            continue
+        break
+    if found.bypasses_separation:
+        raise CannotStart(
+            f"the role {found.role!r} may pass row-level security by; connect as one that may not"
+        )
+    # A database that is ahead is one whose next release is being rolled out.
+    if found.migration is None or found.keys is None or _behind(found.migration):
+        raise CannotStart("the database is not migrated to this release; run `palimpsest migrate`")
+    return found.keys
+
+
+def _behind(revision: str) -> bool:
+    return revision in migrations.known() and revision != migrations.newest()
+
+
+async def _listen(server: Server, address: str) -> int:
+    try:
+        port = await server.start(address)
+    except RuntimeError as error:
+        raise CannotStart(f"cannot listen at {address}: is another server there?") from error
+    if port == 0:
+        raise CannotStart(f"cannot listen at {address}")
+    return port
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""The worker: is woken for memories and answers, and looks for what nobody woke it for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from service.config import Config
+from service.dispatch.port import Dispatcher
+from service.domain.work import WorkItem, WorkKind
+from service.usecases.answer import Answerer
+from service.usecases.hints import Hints
+from service.usecases.revise import Reviser
+from storage import work
+from storage.database import Database
+from storage.errors import StorageError
+
+_log = structlog.get_logger("palimpsest.worker")
+
+#: Items that one look of the reconciler brings back, of each kind.
+RECONCILE_ITEMS = 1000
+
+
+class Worker:
+    """One worker process. Any number of them may run."""
+
+    def __init__(
+        self,
+        database: Database,
+        dispatcher: Dispatcher,
+        hints: Hints,
+        reviser: Reviser,
+        answerer: Answerer,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._dispatcher = dispatcher
+        self._hints = hints
+        self._reviser = reviser
+        self._answerer = answerer
+        self._config = config
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set, and then ends what it began within `stop_seconds`."""
+        loops = [
+            asyncio.create_task(self._hints.run()),
+            asyncio.create_task(self._every(self._config.reconcile_seconds, self._reconcile)),
+            asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
+        ]
+        try:
+            await self._dispatcher.run(
+                self.handle,
+                concurrency=self._config.worker_concurrency,
+                stop=stop,
+                stop_seconds=self._config.stop_seconds,
+            )
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    async def handle(self, item: WorkItem) -> None:
+        """Works on one item. What fails for want of a database is brought back later."""
+        try:
+            if item.kind is WorkKind.ANSWER:
+                await self._answerer.make(item)
+            elif await self._reviser.drain(item):
+                self._hints.add([item])
+        except StorageError as error:
+            _log.warning("work put off", item=item.lock, cause=str(error))
+
+    async def _reconcile(self) -> None:
+        """The guarantee behind the hints: finds all that could be worked on now."""
+        async with self._database.sweeping() as connection:
+            items = await work.runnable(connection, RECONCILE_ITEMS)
+        if items:
+            await self._dispatcher.hint(items)
+
+    async def _sweep(self) -> None:
+        freed = await self._dispatcher.sweep()
+        if freed:
+            _log.warning("freed what dead workers held", items=freed)
+
+    async def _every(self, seconds: float, look: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await look()
+            except Exception:
+                # The loop is the guarantee that work is found: it must outlive
+                # whatever one look runs into.
+                _log.exception("look failed", look=look.__name__)
+            await asyncio.sleep(seconds)

@@ -1,0 +1,50 @@
+"""What a process must know of its database before it works on it."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from storage.database import Database
+from storage.sessions import DeploymentKeys
+from storage.tables import APP_ROLE, deployment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatabaseState:
+    """A database, as the application's role sees it."""
+
+    role: str
+    #: A superuser, a role with BYPASSRLS, or one other than the application's.
+    bypasses_separation: bool
+    #: The newest migration; None when there is none.
+    migration: str | None
+    #: None when the database is not migrated.
+    keys: DeploymentKeys | None
+
+
+async def read(database: Database) -> DatabaseState:
+    """Looks at the database. Raises StorageError."""
+    async with database.connection() as connection:
+        role = (
+            await connection.execute(
+                text(
+                    "SELECT rolname, rolsuper OR rolbypassrls OR rolname <> :app AS unfit"
+                    " FROM pg_roles WHERE rolname = current_user"
+                ),
+                {"app": APP_ROLE},
+            )
+        ).one()
+        there = (
+            await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+        ).scalar_one()
+        migration = keys = None
+        if there:
+            migration = (
+                await connection.execute(text("SELECT version_num FROM alembic_version"))
+            ).scalar_one_or_none()
+        if migration is not None:
+            row = (await connection.execute(deployment.select())).one()
+            keys = DeploymentKeys(token=row.token_key, marker=row.marker_key)
+    return DatabaseState(
+        role=role.rolname, bypasses_separation=role.unfit, migration=migration, keys=keys
+    )
