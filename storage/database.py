@@ -139,9 +139,7 @@ class DirectTransaction:
 
     async def read(self, query: str, values: Sequence[object]) -> list[Row]:
         """A whole read-only transaction of one statement, in one round trip."""
-        statement = (
-            f"BEGIN READ ONLY; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
-        )
+        statement = f"BEGIN READ ONLY; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
         results = await self._batch(statement, values)
         return results[2]
 

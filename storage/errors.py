@@ -1,9 +1,9 @@
 """Driver errors, translated: nothing of psycopg or SQLAlchemy leaves this package.
 
-    StorageError
-    ├── Unreachable    no connection, failover, shutdown, pool exhausted: retry
-    ├── Busy           a lock or statement timeout, a deadlock: retry
-    └── Violated       a key or check of the schema refused the write
+StorageError
+├── Unreachable    no connection, failover, shutdown, pool exhausted: retry
+├── Busy           a lock or statement timeout, a deadlock: retry
+└── Violated       a key or check of the schema refused the write
 """
 
 from collections.abc import Iterator

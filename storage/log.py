@@ -107,9 +107,11 @@ async def read_repeated(
     tx: DirectTransaction, wanted: Sequence[tuple[UUID, str, int]]
 ) -> Mapping[tuple[UUID, str, int], tuple[int, bytes]]:
     """Position and digest of stored chunks, by session, producer and sequence."""
-    keys, names, sequences = ([list(column) for column in zip(*wanted, strict=True)])
+    keys, names, sequences = [list(column) for column in zip(*wanted, strict=True)]
     rows = await tx.run(_READ_REPEATED, (keys, names, sequences))
-    return {(key, name, sequence): (position, digest) for key, name, sequence, position, digest in rows}
+    return {
+        (key, name, sequence): (position, digest) for key, name, sequence, position, digest in rows
+    }
 
 
 async def write(
@@ -142,9 +144,7 @@ async def write(
         ),
     )
     return [
-        WorkItem(
-            kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id
-        )
+        WorkItem(kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id)
         for key, memory_id, status in rows
         if status == "active"
     ]

@@ -213,7 +213,13 @@ async def create(
     keys = {"session_key": session_key, "memory_id": memory_id, "tenant_id": tx.tenant_id}
     await tx.connection.execute(
         insert(revision).values(
-            **keys, revision=0, from_position=0, to_position=0, kind="create", epoch=0, digest=digest
+            **keys,
+            revision=0,
+            from_position=0,
+            to_position=0,
+            kind="create",
+            epoch=0,
+            digest=digest,
         )
     )
     await tx.connection.execute(insert(prism_base).values(**keys, revision=0, value=value))
@@ -354,9 +360,7 @@ async def claim(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | 
     return None if row is None else Claim(**row._mapping)
 
 
-async def commit_revision(
-    tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool
-) -> int:
+async def commit_revision(tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool) -> int:
     """Writes one revision and moves the cursor; the new revision's number.
 
     Compare-and-set: raises Fenced when epoch, revision or cursor are no longer those
@@ -600,5 +604,3 @@ async def find_writers(
         LoggedAmendment(**{**row._mapping, "op": Op(row.op)})
         for row in await tx.connection.execute(statement)
     ]
-
-

@@ -1,0 +1,40 @@
+"""`palimpsest`: the command line.
+
+Everything that goes wrong ends in one clear line on standard error and a non-zero
+exit code, never in a traceback: 1 for a refusal, 2 for wrong usage, 130 for Ctrl-C.
+"""
+
+import os
+import sys
+
+import typer
+
+from palimpsest.errors import PalimpsestError
+from service.cli import demo, run, talk
+from service.cli.output import CommandError, fail
+
+app = typer.Typer(
+    name="palimpsest",
+    help="A memory service for programs that use language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+run.register(app)
+talk.register(app)
+demo.register(app)
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        app()
+    except (CommandError, PalimpsestError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None

@@ -1,0 +1,69 @@
+"""What commands print: results to standard output, trouble to standard error."""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked; the message is one clear line."""
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Prints one line and ends with `code`."""
+    line = " ".join(message.split())
+    print(f"error: {line}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def say(line: str) -> None:
+    """A line of progress, for people: standard error."""
+    err.print(escape(line))
+
+
+def show(line: str = "") -> None:
+    """A line of the result: standard output. Text from outside is no markup."""
+    out.print(escape(line))
+
+
+def show_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on one line."""
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def tree_of(name: str, value: Any, *, width: int = 100, items: int = 3) -> Tree:
+    """A JSON value as a tree; texts are cut to `width`, long lists to `items`."""
+    tree = Tree(escape(name))
+    _grow(tree, value, width, items)
+    return tree
+
+
+def _grow(tree: Tree, value: Any, width: int, items: int) -> None:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            if isinstance(child, dict | list):
+                _grow(tree.add(escape(str(key))), child, width, items)
+            else:
+                tree.add(f"{escape(str(key))}: {escape(cut(child, width))}")
+        return
+    for child in value[:items]:
+        if isinstance(child, dict | list):
+            _grow(tree.add("·"), child, width, items)
+        else:
+            tree.add(escape(cut(child, width)))
+    if len(value) > items:
+        tree.add(f"… {len(value) - items} more")
+
+
+def cut(value: object, width: int) -> str:
+    """A value on one line of at most `width` characters."""
+    line = " ".join(str(value).split())
+    return line if len(line) <= width else line[: width - 1] + "…"

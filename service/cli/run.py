@@ -1,0 +1,163 @@
+"""`up`, and the parts for production: `serve`, `work`, `migrate`."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import SecretStr, ValidationError
+
+from service.cli.output import CommandError, say, show
+from service.config import Config
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(up)
+    app.command()(serve)
+    app.command()(work)
+    app.command()(migrate)
+
+
+def read_config(**changes: Any) -> Config:
+    """The configuration of this process; wrong values are one clear line."""
+    try:
+        return Config(**{key: value for key, value in changes.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "_".join(str(part) for part in first["loc"]).upper()
+        raise CommandError(f"PALIMPSEST_{name}: {first['msg']}") from None
+
+
+def up(
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where everything is kept. Default: your data folder.")
+    ] = None,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT of the API.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+) -> None:
+    """Run everything on this machine until Ctrl-C.
+
+    PostgreSQL and Valkey are embedded, unless PALIMPSEST_DATABASE_URL or
+    PALIMPSEST_REDIS_URL name others. A second start finds the data again.
+    """
+    # The embedded servers are only ever started from here and from the demo.
+    from service.embedded.stack import Stack, StackError
+
+    config = read_config(data_dir=data_dir, listen=listen)
+    stop = StopSignals()
+    try:
+        with Stack(
+            config.data_dir, config, listen=config.listen, workers=workers, on_event=say
+        ) as stack:
+            show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
+            show("Ctrl-C stops it.")
+            stack.supervise(stop.requested)
+            say("stopping")
+    except StackError as error:
+        raise CommandError(str(error)) from error
+    say("stopped; nothing is lost")
+
+
+def serve(
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 picks one.")] = None,
+) -> None:
+    """Run the API (needs PALIMPSEST_DATABASE_URL)."""
+    from service import app as application
+
+    config = read_config(listen=listen)
+    _run(
+        config,
+        lambda stop: application.serve(
+            config, stop, lambda address: _ready(f"listening on {address}")
+        ),
+    )
+
+
+def work() -> None:
+    """Run a worker (needs PALIMPSEST_DATABASE_URL). Any number of them may run."""
+    from service import app as application
+
+    config = read_config()
+    _run(config, lambda stop: application.work(config, stop, lambda: _ready("working")))
+
+
+def migrate() -> None:
+    """Bring the database to this release (needs the right to change tables).
+
+    Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL.
+    """
+    import migrations
+    from service.dispatch.setup import DispatchMismatch, install
+    from storage.database import sqlalchemy_url
+    from storage.errors import StorageError, translated
+
+    config = read_config()
+    url = _url(config.migration_database_url or config.database_url)
+    dispatch = config.dispatch_database_url
+    try:
+        with translated():
+            before, after = migrations.upgrade(sqlalchemy_url(url))
+            install(_url(dispatch) if dispatch else url)
+    except (StorageError, DispatchMismatch) as error:
+        raise CommandError(f"cannot migrate: {error}") from error
+    show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
+
+
+def _url(secret: SecretStr | None) -> str:
+    if secret is None:
+        raise CommandError("PALIMPSEST_DATABASE_URL is not set")
+    return secret.get_secret_value()
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM, as a question that can be asked."""
+
+    def __init__(self) -> None:
+        self._requested = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._request)
+
+    def requested(self) -> bool:
+        """Whether one of them came."""
+        return self._requested
+
+    def _request(self, *_: object) -> None:
+        self._requested = True
+
+
+def _run(config: Config, job: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    from service import logs
+    from service.app import CannotStart
+    from service.embedded.processes import watch_parent
+
+    logs.configure(config.log_level, config.log_format)
+    watch_parent()
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_until_stopped(job))
+    except CannotStart as error:
+        raise CommandError(str(error)) from error
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+async def _until_stopped(job: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await job(stop)
+
+
+def _ready(line: str) -> None:
+    print(line, flush=True)
