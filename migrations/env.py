@@ -6,7 +6,6 @@ from sqlalchemy import Connection, text
 from storage.tables import metadata
 
 
-
 def run(connection: Connection) -> None:
     """Runs the migrations on `connection`, which the caller opened."""
     context.configure(

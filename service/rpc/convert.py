@@ -73,9 +73,7 @@ def submitted_chunks(
     return chunks
 
 
-def _submitted(
-    produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
-) -> SubmittedChunk:
+def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int) -> SubmittedChunk:
     chunk = chunk_value(produced.chunk)
     sequence = produced.producer_sequence
     field = f"chunks[{index}].chunk"
@@ -120,9 +118,7 @@ def chunk_value(message: log_pb2.Chunk) -> Chunk:
     kind = message.WhichOneof("content")
     if kind == "message":
         turn = message.message
-        return Chunk(
-            kind=ChunkKind.MESSAGE, role=turn.role, text=turn.text, metadata=metadata
-        )
+        return Chunk(kind=ChunkKind.MESSAGE, role=turn.role, text=turn.text, metadata=metadata)
     if kind == "step":
         step = message.step
         return Chunk(

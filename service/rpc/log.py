@@ -231,9 +231,7 @@ class _AppendStream:
         self._some.set()
 
     def _has_credit(self) -> bool:
-        return (
-            self._chunks < self._limits.credit_chunks and self._bytes < self._limits.credit_bytes
-        )
+        return self._chunks < self._limits.credit_chunks and self._bytes < self._limits.credit_bytes
 
     def _give_back(self, chunks: int, content_bytes: int) -> None:
         self._chunks -= chunks
@@ -242,9 +240,7 @@ class _AppendStream:
             self._credit.set()
 
 
-def _ack(
-    last: Appended, chunks: int, content_bytes: int
-) -> log_pb2.AppendChunksResponse:
+def _ack(last: Appended, chunks: int, content_bytes: int) -> log_pb2.AppendChunksResponse:
     return log_pb2.AppendChunksResponse(
         ack=log_pb2.Ack(
             through_producer_sequence=last.sequence,

@@ -149,4 +149,3 @@ async def _cite(
             excerpt=excerpt[:EXCERPT_CHARACTERS],
         )
     return list(citations.values())
-

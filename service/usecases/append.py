@@ -145,9 +145,7 @@ class Appender:
             entries = await lane.take()
             try:
                 for tenant_id in dict.fromkeys(entry.tenant_id for entry in entries):
-                    await self._commit(
-                        tenant_id, [e for e in entries if e.tenant_id == tenant_id]
-                    )
+                    await self._commit(tenant_id, [e for e in entries if e.tenant_id == tenant_id])
             except Exception as error:
                 # The lane must outlive a defect; whoever waits is told.
                 _log.exception("group commit failed")

@@ -140,9 +140,7 @@ class Asker:
                 refuse_stalled(question.memory, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
-                yield Waiting(
-                    applied_position=progress.applied_position, wanted_position=wanted
-                )
+                yield Waiting(applied_position=progress.applied_position, wanted_position=wanted)
         raise not_applied_in_time(question.memory, wanted, progress or stored)
 
     async def _memory(self, tenant_id: UUID, question: Question) -> StoredMemory:
@@ -184,9 +182,7 @@ class Asker:
         self, tenant_id: UUID, question: Question, reading: Reading, deadline: float | None
     ) -> Answered:
         key = session_key(tenant_id, question.session)
-        if not await self._watcher.settled(
-            tenant_id, (key, reading.answer_id), deadline=deadline
-        ):
+        if not await self._watcher.settled(tenant_id, (key, reading.answer_id), deadline=deadline):
             raise DeadlineExceeded(
                 Reason.ANSWER_NOT_READY_IN_TIME,
                 "the answer is still being made; it will be stored",

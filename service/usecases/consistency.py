@@ -64,8 +64,7 @@ def refuse_stalled(memory: str, wanted: int, progress: Progress) -> None:
         return
     raise FailedPrecondition(
         Reason.MEMORY_STALLED,
-        f"memory {memory!r} stalled at position {progress.stall_position}:"
-        f" {progress.stall_cause}",
+        f"memory {memory!r} stalled at position {progress.stall_position}: {progress.stall_cause}",
         {
             "memory": memory,
             "position": progress.stall_position,

@@ -224,9 +224,7 @@ class Reviser:
         )
         final = isinstance(error, ModelFailure) and not error.retryable
         if not final and held.attempts + 1 < self._config.step_tries:
-            seconds = min(
-                self._config.step_backoff_seconds * 2**held.attempts, MAX_BACKOFF_SECONDS
-            )
+            seconds = min(self._config.step_backoff_seconds * 2**held.attempts, MAX_BACKOFF_SECONDS)
             async with self._database.transaction(state.tenant_id) as tx:
                 await memories.back_off(tx, held, seconds)
             return None
@@ -239,12 +237,8 @@ class Reviser:
             )
         return None
 
-    async def _skip(
-        self, state: _State, group: Sequence[LoggedChunk], cause: str
-    ) -> _State:
-        new = NewRevision(
-            kind="skip", to_position=group[-1].position, digest=_digest(state.memory)
-        )
+    async def _skip(self, state: _State, group: Sequence[LoggedChunk], cause: str) -> _State:
+        new = NewRevision(kind="skip", to_position=group[-1].position, digest=_digest(state.memory))
         async with self._database.transaction(state.tenant_id) as tx:
             number = await memories.commit_revision(tx, state.held, new, has_work=True)
             await memories.add_dead_letter(

@@ -1,0 +1,126 @@
+"""`make verify`: everything that can be checked without running the service's tests.
+
+Each check prints its name and, when it fails, what is wrong; the exit code is the
+number of failed checks. `make fix` repairs what a machine can repair.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests import proto
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+
+
+def run(*command: str) -> str:
+    """Runs a tool; its output when it found something, else nothing."""
+    done = subprocess.run(
+        [str(BIN / command[0]), *command[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip() or "failed"
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """The files that git tracks, or would."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def check_generated() -> str:
+    """The committed code of the proto is what the proto generates."""
+    with tempfile.TemporaryDirectory() as name:
+        target = Path(name)
+        proto.generate(target)
+        fresh = {p.relative_to(target): p.read_text() for p in target.rglob("*_pb2*")}
+    kept = {p.relative_to(proto.PROTO): p.read_text() for p in proto.PROTO.rglob("*_pb2*.py*")}
+    differing = sorted(str(p) for p in {*fresh, *kept} if fresh.get(p) != kept.get(p))
+    return f"run `make proto`; differs: {', '.join(differing)}" if differing else ""
+
+
+def check_breaking() -> str:
+    """The proto keeps its clients working."""
+    return "buf breaking found a break; it is above" if proto.breaking() else ""
+
+
+def check_locks() -> str:
+    """The locks hold hashes, and no download addresses."""
+    for lock in (ROOT / "requirements").glob("*.lock"):
+        text = lock.read_text()
+        if re.search(r"https?://|--index-url|--find-links", text):
+            return f"{lock.name} holds an address"
+        pinned = len(re.findall(r"^[a-z0-9][^\n]*==", text, re.MULTILINE))
+        hashed = len(re.findall(r"==[^\n]*\\\n    --hash=sha256:", text))
+        if not pinned or pinned != hashed:
+            return f"{lock.name}: {pinned} pins, {hashed} with hashes"
+    return ""
+
+
+def check_broad_excepts() -> str:
+    """A broad except has a comment below it that says why."""
+    found = []
+    for path in tracked("service/*.py", "storage/*.py", "migrations/*.py", "clients/*.py"):
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines, start=1):
+            broad = re.search(r"except (Base)?Exception\b|except:", line)
+            if broad and not any("#" in near for near in lines[number : number + 2]):
+                found.append(f"{path.relative_to(ROOT)}:{number}")
+    return f"a broad except without its reason: {', '.join(found)}" if found else ""
+
+
+def check_machine_paths() -> str:
+    """No path of the machine that somebody works on is in the repository."""
+    pattern = re.compile(r"/(?:work|farm|root|home/\w+)/(?!\.\.\.)\w")
+    found = []
+    for path in tracked():
+        if path.suffix in {".lock", ".binpb"} or path == Path(__file__).resolve():
+            continue
+        if pattern.search(path.read_text(errors="replace")):
+            found.append(str(path.relative_to(ROOT)))
+    return f"paths of a machine in {', '.join(found)}" if found else ""
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "format": lambda: run("ruff", "format", "--check", "--quiet", "."),
+    "lint": lambda: run("ruff", "check", "--quiet", "--output-format=concise", "."),
+    "types": lambda: run("mypy", "--no-error-summary"),
+    "layers": lambda: run("lint-imports", "--no-cache"),
+    "proto style": lambda: "buf lint found faults; they are above" if proto.lint() else "",
+    "proto compatibility": check_breaking,
+    "generated code": check_generated,
+    "locks": check_locks,
+    "broad excepts": check_broad_excepts,
+    "machine paths": check_machine_paths,
+}
+
+
+def main() -> None:
+    """Runs every check."""
+    failed = 0
+    for name, check in CHECKS.items():
+        found = check()
+        print(f"{'FAIL' if found else 'ok  '}  {name}", flush=True)
+        if found:
+            failed += 1
+            print(found, flush=True)
+    raise SystemExit(failed)
+
+
+if __name__ == "__main__":
+    main()
