@@ -1,0 +1,126 @@
+"""How fast a memory is read over gRPC, against the parts nobody can do without.
+
+`value` is the median of GetMemory divided by the sum of the medians of a bare gRPC
+echo of the same bytes and a bare SELECT of the same row. The three alternate.
+"""
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+from grpc import aio
+
+import palimpsest
+from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from tests.harness import Servers, api
+
+#: Size of the memory that is read, in keys of about 400 bytes.
+KEYS = 20
+SCHEMA = '''class Notes:
+    """What was said, by topic."""
+    topics: dict[str, str]
+'''
+
+ECHO = """
+import asyncio, uvloop, grpc
+from grpc import aio
+async def main():
+    server = aio.server()
+    async def echo(request, context):
+        return request
+    handler = grpc.method_handlers_generic_handler(
+        "bench.Echo", {"Echo": grpc.unary_unary_rpc_method_handler(echo)})
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()
+uvloop.run(main())
+"""
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Measures; see the module."""
+    echo = subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True)
+    assert echo.stdout is not None
+    try:
+        port = int(echo.stdout.readline())
+        with Servers.started() as servers:
+            url = servers.new_database()
+            with api(url) as (_, address):
+                return asyncio.run(_measure(address, servers.as_superuser(url), port, seconds))
+    finally:
+        echo.kill()
+        echo.wait()
+        echo.stdout.close()
+
+
+async def _measure(address: str, url: str, echo_port: int, seconds: float) -> dict[str, Any]:
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("read")
+        await session.create_memory("notes", schema_source=SCHEMA)
+    key = session_key(DEFAULT_TENANT, "read")
+    where = (key, memory_id(key, "notes"))
+    value = json.dumps({"topics": {f"topic {n}": "x" * 400 for n in range(KEYS)}})
+    bare = await psycopg.AsyncConnection.connect(url, autocommit=True)
+    await bare.execute(
+        "UPDATE prism_value SET value = %s WHERE session_key = %s AND memory_id = %s",
+        (value, *where),
+    )
+    async with (
+        aio.insecure_channel(address) as channel,
+        aio.insecure_channel(f"127.0.0.1:{echo_port}") as echo_channel,
+    ):
+        stub = memories_pb2_grpc.MemoryServiceStub(channel)
+        request = memories_pb2.GetMemoryRequest(session="read", memory="notes")
+        payload = (await stub.GetMemory(request)).SerializeToString()
+        call = echo_channel.unary_unary("/bench.Echo/Echo")
+
+        async def select() -> None:
+            cursor = await bare.execute(
+                "SELECT revision, value FROM prism_value"
+                " WHERE session_key = %s AND memory_id = %s",
+                where,
+            )
+            await cursor.fetchone()
+
+        times = await _alternate(
+            {
+                "get": lambda: stub.GetMemory(request),
+                "echo": lambda: call(payload),
+                "select": select,
+            },
+            seconds,
+        )
+    await bare.close()
+    medians = {name: statistics.median(taken) for name, taken in times.items()}
+    return {
+        "value": round(medians["get"] / (medians["echo"] + medians["select"]), 2),
+        "goal": "<= 2",
+        "response_bytes": len(payload),
+        "reads": len(times["get"]),
+        **{f"{name}_ms": round(taken * 1000, 3) for name, taken in medians.items()},
+    }
+
+
+async def _alternate(
+    jobs: dict[str, Callable[[], Awaitable[object]]], seconds: float
+) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(50):
+        for job in jobs.values():
+            await job()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            await job()
+            times[name].append(time.perf_counter() - start)
+    return times

@@ -1,0 +1,153 @@
+"""What a PRISM step costs outside the model call, early and late in a long log.
+
+`value` is the median time of a step about revision 5,000 divided by that about
+revision 10: a step must not cost more because the log is longer. The model answers at
+once and always updates one of 40 keys, so the memory keeps its size; folds are on as
+usual, and a step behind a fold carries the fold's time.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from service.config import Config
+from service.domain.flows import ModelAsk
+from service.domain.prism import Encoding, OnFailure, PrismMemory, PrismSpec
+from service.domain.schema_source import parse_source
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.work import WorkItem, WorkKind
+from service.llm.gateway import Gateway
+from service.llm.transport import Completion
+from service.usecases.journal import Journal
+from service.usecases.revise import Reviser
+from storage import memories, sessions
+from storage.database import Database
+from storage.prefix_index import RedisPrefixIndex
+from tests.harness import Servers
+from tests.integration.writing import append_texts
+
+SCHEMA = '''class Notes:
+    """What was said, by topic."""
+    topics: dict[str, str]
+'''
+LATE = 5000
+#: Steps measured about each revision.
+WINDOW = 200
+KEYS = 40
+
+
+class InstantModel:
+    """Answers at once, and notes when it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+        """A reply that updates one key."""
+        self.asked.append(time.perf_counter())
+        number = len(self.asked)
+        key = f"topic {number % KEYS}"
+        reply = (
+            f'[OBJECTS FOR UPDATE]\n{{"$.\'topics\'.\'{key}\'": {{"update":'
+            f' "what was said about it in step {number}, in some words more"}}}}\n'
+            "[OBJECTS FOR ADD]\n{}"
+        )
+        return Completion(
+            text=reply,
+            model=model,
+            input_tokens=1000,
+            output_tokens=40,
+            cached_tokens=None,
+            cache_write_tokens=None,
+            cost_micro_usd=0,
+        )
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Measures; see the module. Takes as long as 5,000 steps take."""
+    with Servers.started() as servers:
+        return asyncio.run(_measure(servers))
+
+
+async def _measure(servers: Servers) -> dict[str, Any]:
+    model = InstantModel()
+    async with _reviser(servers, model) as (database, reviser):
+        long = await _prepare(database, "long", LATE + WINDOW // 2)
+        early: list[float] = []
+        short = WINDOW // 10
+        items = [await _prepare(database, f"short-{n}", 16) for n in range(short)]
+        for item in items[: short // 2]:
+            early += await _steps(reviser, item, model)
+        whole = await _steps(reviser, long, model)
+        for item in items[short // 2 :]:
+            early += await _steps(reviser, item, model)
+        late = whole[LATE - WINDOW // 2 :]
+    ratio = statistics.median(late) / statistics.median(early)
+    return {
+        "value": round(ratio, 2),
+        "goal": "<= 1.3",
+        "early_ms": round(statistics.median(early) * 1000, 2),
+        "late_ms": round(statistics.median(late) * 1000, 2),
+        "median_goal_ms": "< 15",
+        "p95_ms": round(statistics.quantiles(whole, n=20)[18] * 1000, 2),
+        "steps": len(whole),
+        "steps_per_second": round(len(whole) / sum(whole)),
+    }
+
+
+async def _steps(reviser: Reviser, item: WorkItem, model: InstantModel) -> list[float]:
+    """Seconds from one model call to the next, while the memory is drained."""
+    model.asked.clear()
+    while await reviser.drain(item):
+        pass
+    return [b - a for a, b in zip(model.asked, model.asked[1:], strict=False)][5:]
+
+
+@asynccontextmanager
+async def _reviser(
+    servers: Servers, model: InstantModel
+) -> AsyncIterator[tuple[Database, Reviser]]:
+    database = Database.connect(servers.new_database(), pool_size=4, name="bench")
+    index = RedisPrefixIndex(servers.valkey.url)
+    gateway = Gateway(model, Journal(database), index, tries=1)
+    try:
+        yield database, Reviser(database, gateway, b"marker", Config(drain_seconds=3600))
+    finally:
+        await index.close()
+        await database.close()
+
+
+async def _prepare(database: Database, name: str, chunks: int) -> WorkItem:
+    key = session_key(DEFAULT_TENANT, name)
+    identity = memory_id(key, "notes")
+    spec = PrismSpec(
+        schema_source=SCHEMA,
+        task="",
+        question="",
+        encoding=Encoding.AMENDMENTS,
+        chunk_tokens=1,
+        model="bench/instant",
+        on_failure=OnFailure.STALL,
+        fold_tokens=8000,
+    )
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, key, name)
+    await append_texts(database, name, [f"chunk {n}" for n in range(chunks)])
+    empty = PrismMemory.create(parse_source(SCHEMA))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await memories.create(
+            tx,
+            session_key=key,
+            memory_id=identity,
+            name="notes",
+            spec=spec.to_json(),
+            head=chunks,
+            value=empty.value_json,
+            digest=b"",
+        )
+    return WorkItem(
+        kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=key, item_id=identity
+    )

@@ -1,0 +1,175 @@
+"""Real servers for tests and benchmarks: PostgreSQL, Valkey, and our own processes."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+import migrations
+from service.dispatch.setup import install
+from service.embedded.postgres import PostgresServer
+from service.embedded.valkey import ValkeyServer
+from storage.database import sqlalchemy_url
+
+#: How long one of our processes may take until it is ready, in seconds. Importing
+#: litellm takes four, and several times that on a busy machine.
+READY_SECONDS = 90.0
+
+
+class Servers:
+    """A PostgreSQL and a Valkey server, and databases made from one migrated template."""
+
+    def __init__(self, postgres: PostgresServer, valkey: ValkeyServer) -> None:
+        self.postgres = postgres
+        self.valkey = valkey
+        migrations.upgrade(sqlalchemy_url(postgres.url))
+        install(postgres.url)
+        self._template = conninfo_to_dict(postgres.url)["dbname"]
+
+    @classmethod
+    @contextmanager
+    def started(cls) -> Iterator["Servers"]:
+        """Servers in a temporary folder, stopped at the end."""
+        with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+            # The server may run as another user, who must be able to get there.
+            Path(name).chmod(0o755)
+            with (
+                PostgresServer(Path(name) / "postgres") as postgres,
+                ValkeyServer(Path(name) / "valkey") as valkey,
+            ):
+                yield cls(postgres, valkey)
+
+    def new_database(self) -> str:
+        """A migrated database of its own; its URL for our processes."""
+        name = f"test_{uuid4().hex}"
+        with psycopg.connect(self.postgres.superuser_url, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER palimpsest").format(
+                    sql.Identifier(name), sql.Identifier(str(self._template))
+                )
+            )
+        return with_database(self.postgres.url, name)
+
+    def as_superuser(self, url: str) -> str:
+        """The URL of the same database for the superuser."""
+        return with_database(self.postgres.superuser_url, str(conninfo_to_dict(url)["dbname"]))
+
+
+def with_database(url: str, name: str) -> str:
+    """`url`, but of the database `name`."""
+    head, _, _ = url.rpartition("/")
+    assert make_conninfo(url), "a URL that libpq understands"
+    return f"{head}/{name}"
+
+
+class Process:
+    """One of our processes, started for real and killed for real."""
+
+    def __init__(self, command: str, environment: dict[str, str], ready: str) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop()
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", command],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self.ready_line = self._wait_for(ready)
+
+    def _wait_for(self, ready: str) -> str:
+        assert self._popen.stdout is not None
+        watchdog = threading.Timer(READY_SECONDS, self._popen.kill)
+        watchdog.start()
+        try:
+            for line in self._popen.stdout:
+                if line.startswith(ready):
+                    return line.strip()
+        finally:
+            watchdog.cancel()
+        self._popen.wait()
+        raise RuntimeError(f"{self._popen.args!r} did not get ready:\n{self.log()}")
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    def log(self) -> str:
+        """What it wrote to standard error so far."""
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to tidy up."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def stop(self) -> int:
+        """SIGTERM and wait; the exit code."""
+        self._popen.terminate()
+        try:
+            return self._popen.wait(40)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def wait(self, seconds: float) -> int:
+        """Waits for it to end by itself; the exit code."""
+        return self._popen.wait(seconds)
+
+    def is_running(self) -> bool:
+        """Whether it lives."""
+        return self._popen.poll() is None
+
+    def close(self) -> None:
+        """Ends it, whatever it does, and forgets its log."""
+        if self.is_running():
+            self.kill()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+        self._log.close()
+
+
+@contextmanager
+def api(url: str, **environment: str) -> Iterator[tuple[Process, str]]:
+    """An API server on the database at `url`, and its address."""
+    process = Process(
+        "serve",
+        {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_LISTEN": "127.0.0.1:0", **environment},
+        "listening on",
+    )
+    try:
+        yield process, process.ready_line.removeprefix("listening on ")
+    finally:
+        process.close()
+
+
+@contextmanager
+def worker(url: str, **environment: str) -> Iterator[Process]:
+    """A worker on the database at `url`."""
+    process = Process("work", {"PALIMPSEST_DATABASE_URL": url, **environment}, "working")
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def eventually(what: str, look: "object", seconds: float = 30.0) -> None:
+    """Waits until `look()` is true; fails with `what` when it does not become so."""
+    assert callable(look)
+    until = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > until:
+            raise AssertionError(f"did not happen within {seconds} s: {what}")
+        time.sleep(0.05)
