@@ -281,28 +281,37 @@ def _kind(value: Json) -> str:
 def render(schema: Schema) -> str:
     """The schema as class source: what the model is shown.
 
-    Deterministic, and stable: parsing it gives the same schema. A record that another
-    one uses is nested in the first record that uses it.
+    Deterministic, and stable: parsing it gives the same schema. The records that the
+    root uses, at any depth, stand at the top of its body, each after those it uses.
     """
-    return "\n".join(_render(schema.root, set())) + "\n"
+    used: dict[RecordType, None] = {}
+    _collect(schema.root, used)
+    del used[schema.root]
+    root = schema.root
+    lines = [f"class {root.name}:", *_docstring(root.doc)]
+    for record in used:
+        lines.append(f"    class {record.name}:")
+        lines += (f"    {line}".rstrip() for line in (*_docstring(record.doc), *_fields(record)))
+    return "\n".join([*lines, *_fields(root)]) + "\n"
 
 
-def _render(record: RecordType, known: set[RecordType]) -> Iterator[str]:
-    known.add(record)
-    yield f"class {record.name}:"
-    if record.doc:
-        yield from _docstring(record.doc)
+def _collect(record: RecordType, used: dict[RecordType, None]) -> None:
     for field in record.fields:
         for inner in _records(field.type):
-            if inner not in known:
-                yield from (f"    {line}".rstrip() for line in _render(inner, known))
+            if inner not in used:
+                _collect(inner, used)
+    used[record] = None
+
+
+def _fields(record: RecordType) -> Iterator[str]:
     for field in record.fields:
         yield f"    {field.name}: {describe(field.type)}"
-        if field.doc:
-            yield from _docstring(field.doc)
+        yield from _docstring(field.doc)
 
 
 def _docstring(doc: str) -> Iterator[str]:
+    if not doc:
+        return
     text = doc.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
     if text.endswith('"'):
         text = text[:-1] + '\\"'

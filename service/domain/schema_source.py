@@ -83,6 +83,7 @@ class _Reader:
         self._scopes: list[dict[str, Type]] = []
         #: Classes being read, from the outermost.
         self._open: list[str] = []
+        self._records: set[str] = set()
         self._used: set[str] = set()
 
     def read(self, tree: ast.Module) -> Schema:
@@ -109,8 +110,10 @@ class _Reader:
     def _class(self, node: ast.ClassDef) -> RecordType:
         if len(self._open) >= MAX_NESTING:
             self._refuse(node, f"classes are nested deeper than {MAX_NESTING} levels")
-        if node.name in self._scopes[-1]:
+        # One name for one record: the model is shown them side by side.
+        if node.name in self._records or node.name in self._scopes[-1]:
             self._refuse(node, f"{node.name!r} is defined twice")
+        self._records.add(node.name)
         for decorator in node.decorator_list:
             self._check_decorator(decorator)
         for base in node.bases:
@@ -125,7 +128,7 @@ class _Reader:
         self._open.pop()
         if not fields:
             self._refuse(node, f"{node.name} has no fields")
-        doc = ast.get_docstring(node) or ""
+        doc = _clean(ast.get_docstring(node) or "")
         record = RecordType(name=node.name, fields=tuple(fields), doc=doc)
         self._scopes[-1][node.name] = record
         return record
@@ -172,7 +175,7 @@ class _Reader:
         doc = ""
         match following:
             case ast.Expr(value=ast.Constant(value=str() as text)):
-                doc = inspect.cleandoc(text)
+                doc = _clean(text)
         comment = self._comments.get(node.end_lineno or node.lineno, "")
         return Field(
             name=name,
@@ -277,6 +280,10 @@ class _Reader:
 
 
 _EXAMPLES = {"list": "list[str]", "dict": "dict[str, str]", "tuple": "tuple[str, str]"}
+
+
+def _clean(doc: str) -> str:
+    return "\n".join(line.rstrip() for line in inspect.cleandoc(doc).split("\n")).strip()
 
 
 def _optional(inner: Type) -> Type:
