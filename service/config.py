@@ -1,9 +1,11 @@
 """Configuration: the environment, read once, frozen, with its secrets marked."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
-from platformdirs import user_data_path
+from platformdirs import site_data_path, user_data_path
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -12,6 +14,14 @@ Count = Annotated[int, Field(ge=1)]
 
 #: The model that serves when none is configured: deterministic, no network.
 OFFLINE_MODEL = "offline/extractive"
+
+
+def _default_data_dir() -> Path:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return (
+            site_data_path("palimpsest") if sys.platform != "linux" else Path("/var/lib/palimpsest")
+        )
+    return user_data_path("palimpsest")
 
 
 class Limits(BaseSettings):
@@ -56,8 +66,9 @@ class Config(BaseSettings):
     redis_url: SecretStr | None = None
     #: Where the API listens.
     listen: str = "127.0.0.1:50051"
-    #: Where `up` keeps its data.
-    data_dir: Path = Field(default_factory=lambda: user_data_path("palimpsest"))
+    #: Where `up` keeps its data. As root not in root's home, which is closed to the
+    #: user that PostgreSQL has to run as.
+    data_dir: Path = Field(default_factory=_default_data_dir)
     #: The model for memories that name none, as provider/name.
     model: str = OFFLINE_MODEL
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….

@@ -28,9 +28,7 @@ def value_at(value: Json, path: Path) -> Json | _Missing:
     """What is at `path`; MISSING when there is nothing."""
     here = value
     for token in path.tokens:
-        if isinstance(here, dict) and isinstance(token, str) and token in here:
-            here = here[token]
-        elif isinstance(here, list) and isinstance(token, int) and token < len(here):
+        if (isinstance(here, dict) and isinstance(token, str) and token in here) or (isinstance(here, list) and isinstance(token, int) and token < len(here)):
             here = here[token]
         else:
             return MISSING

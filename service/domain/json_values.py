@@ -70,9 +70,7 @@ def _checked(value: Any, depth: int, counted: list[int]) -> Json:
         case list() | tuple():
             return [_checked(child, depth + 1, counted) for child in value]
         case dict():
-            return {
-                _key(key): _checked(child, depth + 1, counted) for key, child in value.items()
-            }
+            return {_key(key): _checked(child, depth + 1, counted) for key, child in value.items()}
     raise ValueError(f"a {type(value).__name__}, which JSON does not have")
 
 

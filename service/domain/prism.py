@@ -263,9 +263,7 @@ def revise(
         max_output_tokens=REVISE_OUTPUT_TOKENS,
     )
     (reply,) = yield [ask]
-    return parse_reply(
-        reply.text, memory.schema, memory.value, max_memory_bytes=max_memory_bytes
-    )
+    return parse_reply(reply.text, memory.schema, memory.value, max_memory_bytes=max_memory_bytes)
 
 
 def answer(

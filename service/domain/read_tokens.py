@@ -40,9 +40,7 @@ class ReadToken:
         if len(payload) != _READ.size:
             raise TokenInvalid("not a consistency token")
         session_key, incarnation, position = _READ.unpack(payload)
-        return cls(
-            session_key=UUID(bytes=session_key), incarnation=incarnation, position=position
-        )
+        return cls(session_key=UUID(bytes=session_key), incarnation=incarnation, position=position)
 
 
 def sign_page(key: bytes, scope: str, place: str) -> str:

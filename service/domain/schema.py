@@ -215,9 +215,7 @@ def fit(of: Type, value: Json, at: str = "the value") -> Json:
                 return _fit_tuple(of, value, at)
         case DictType():
             if isinstance(value, dict):
-                return {
-                    key: fit(of.value, item, f"{at}[{key!r}]") for key, item in value.items()
-                }
+                return {key: fit(of.value, item, f"{at}[{key!r}]") for key, item in value.items()}
         case RecordType():
             if isinstance(value, dict):
                 return _fit_record(of, value, at)
@@ -230,7 +228,7 @@ def _fit_scalar(of: Type, value: Json, at: str) -> Json:
             return value
         case BoolType(), bool():
             return value
-        case (IntType() | FloatType()), bool():
+        case ((IntType() | FloatType()), bool()):
             pass
         case IntType(), int():
             return value

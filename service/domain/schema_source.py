@@ -159,9 +159,7 @@ class _Reader:
                     self._refuse(statement, "a class of a schema holds fields and classes only")
         return fields
 
-    def _field(
-        self, node: ast.AnnAssign, following: ast.stmt | None, before: list[Field]
-    ) -> Field:
+    def _field(self, node: ast.AnnAssign, following: ast.stmt | None, before: list[Field]) -> Field:
         if not isinstance(node.target, ast.Name):
             self._refuse(node, "a field must be a plain name")
         name = node.target.id

@@ -94,9 +94,7 @@ class PostgresServer:
     def stop(self) -> None:
         """Stops the server: fast and clean, and hard if that takes too long."""
         if self._process is not None:
-            processes.stop(
-                self._process, ((signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 10.0))
-            )
+            processes.stop(self._process, ((signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 10.0)))
             self._process = None
         self._held.close()
 

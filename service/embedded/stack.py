@@ -1,0 +1,294 @@
+"""Everything on one machine: servers, migrations, API and workers, kept running."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from service.config import Config
+from service.embedded import processes
+from service.embedded.postgres import PostgresServer
+from service.embedded.processes import ServerError, ServerUser
+from service.embedded.valkey import ValkeyServer
+
+#: How long a process of ours may take until it is ready: importing the model
+#: library takes seconds, and many of them the first time on a busy machine.
+READY_SECONDS = 120.0
+STOP_SECONDS = 40.0
+#: Wait before a process that died is started again; doubles up to the second value.
+RESTART_SECONDS = (0.5, 30.0)
+#: After this long without dying a process counts as healthy again.
+HEALTHY_SECONDS = 60.0
+
+
+class StackError(ServerError):
+    """Something of the stack cannot be started; the message is one clear line."""
+
+
+class _Child:
+    """One of our own processes, started again when it dies."""
+
+    def __init__(self, name: str, command: list[str], ready: str, log: Path) -> None:
+        self.name = name
+        self._command = command
+        self._ready = ready
+        self._log = log
+        self._popen: subprocess.Popen[str] | None = None
+        self._wait_seconds = RESTART_SECONDS[0]
+        self._started = 0.0
+        self._again = 0.0
+        #: What it printed when it got ready.
+        self.ready_line = ""
+
+    def start(self, environment: dict[str, str], parent_fd: int) -> None:
+        """Starts it without waiting."""
+        self._started = time.monotonic()
+        with self._log.open("a") as log:
+            self._popen = subprocess.Popen(
+                self._command,
+                env=processes.environment({**environment, processes.PARENT_FD: str(parent_fd)}),
+                pass_fds=(parent_fd,),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # Ctrl-C is for the one who started us; we stop our children in order.
+                start_new_session=True,
+            )
+
+    def wait_ready(self) -> None:
+        """Waits until it says that it is ready. Raises StackError when it ends before."""
+        assert self._popen is not None, "it was started"
+        assert self._popen.stdout is not None, "it is a pipe"
+        watchdog = threading.Timer(READY_SECONDS, self._popen.kill)
+        watchdog.start()
+        try:
+            for line in self._popen.stdout:
+                if line.startswith(self._ready):
+                    self.ready_line = line.strip()
+                    return
+        finally:
+            watchdog.cancel()
+        self._popen.wait()
+        raise StackError(f"{self.name} did not start: {processes.last_lines(self._log, 1)}")
+
+    def is_running(self) -> bool:
+        """Whether it lives."""
+        return self._popen is not None and self._popen.poll() is None
+
+    def due(self) -> bool:
+        """Whether it is dead, and it is time to start it again."""
+        if self.is_running():
+            return False
+        now = time.monotonic()
+        if not self._again:
+            if now - self._started > HEALTHY_SECONDS:
+                self._wait_seconds = RESTART_SECONDS[0]
+            self._again = now + self._wait_seconds
+            self._wait_seconds = min(self._wait_seconds * 2, RESTART_SECONDS[1])
+        if now < self._again:
+            return False
+        self._again = 0.0
+        return True
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        if self._popen is not None and self._popen.poll() is None:
+            self._popen.terminate()
+
+    def wait_stopped(self) -> None:
+        """Waits for its end, and makes it end when that takes too long."""
+        if self._popen is None:
+            return
+        try:
+            self._popen.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+
+
+class Stack:
+    """The service on one machine, with its data below `data_dir`.
+
+    What `config` names by URL is used; what it does not name is embedded. Nothing
+    outlives this process: on Linux the servers get a signal when it dies, and our own
+    processes watch a pipe to it. Use it from the main thread.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        config: Config,
+        *,
+        listen: str,
+        workers: int = 1,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.data_dir = data_dir
+        self._config = config
+        self._listen = listen
+        self._on_event = on_event
+        self._held = ExitStack()
+        self._postgres: PostgresServer | None = None
+        self._valkey: ValkeyServer | None = None
+        self._environment: dict[str, str] = {}
+        self._parent_fd = -1
+        logs = data_dir / "logs"
+        python = [sys.executable, "-m", "service.cli"]
+        self._api = _Child("the API", [*python, "serve"], "listening on ", logs / "serve.log")
+        self._workers = [
+            _Child(f"worker {n}", [*python, "work"], "working", logs / f"work-{n}.log")
+            for n in range(1, workers + 1)
+        ]
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the API."""
+        return self._api.ready_line.removeprefix("listening on ")
+
+    def start(self) -> None:
+        """Starts everything and waits until it is ready. Raises ServerError."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        _make_data_dir(self.data_dir)
+        self._held.enter_context(processes.owner_lock(self.data_dir))
+        (self.data_dir / "logs").mkdir(mode=0o700, exist_ok=True)
+        self._environment = {
+            "PALIMPSEST_DATABASE_URL": self._database_url(),
+            "PALIMPSEST_REDIS_URL": self._redis_url(),
+            "PALIMPSEST_LISTEN": self._listen,
+        }
+        self._on_event("migrating the database")
+        self._migrate()
+        read_end, write_end = os.pipe()
+        self._held.callback(os.close, write_end)
+        self._held.callback(os.close, read_end)
+        self._parent_fd = read_end
+        self._on_event(f"starting the API and {len(self._workers)} worker(s)")
+        for child in (self._api, *self._workers):
+            child.start(self._environment, self._parent_fd)
+        for child in (self._api, *self._workers):
+            child.wait_ready()
+
+    def stop(self) -> None:
+        """Stops workers, API, PostgreSQL and Valkey, in this order."""
+        for group in (self._workers, [self._api]):
+            for child in group:
+                child.ask_to_stop()
+            for child in group:
+                child.wait_stopped()
+        for server in (self._postgres, self._valkey):
+            if server is not None:
+                server.stop()
+        self._held.close()
+
+    def supervise(self, stopped: Callable[[], bool]) -> None:
+        """Keeps everything running until `stopped()`; what dies is started again."""
+        while not stopped():
+            self.look_after()
+            time.sleep(0.1)
+
+    def look_after(self) -> None:
+        """Starts again what died and whose time has come."""
+        for name, server in (("PostgreSQL", self._postgres), ("Valkey", self._valkey)):
+            if server is not None and not server.is_running():
+                self._on_event(f"{name} died; starting it again")
+                server.restart()
+        for child in (self._api, *self._workers):
+            if child.due():
+                self._on_event(f"{child.name} died; starting it again")
+                # The port was picked once; clients know it.
+                self._environment["PALIMPSEST_LISTEN"] = self.address or self._listen
+                child.start(self._environment, self._parent_fd)
+                threading.Thread(target=self._await_again, args=(child,), daemon=True).start()
+
+    def _await_again(self, child: _Child) -> None:
+        try:
+            child.wait_ready()
+        except StackError as error:
+            self._on_event(str(error))
+
+    def __enter__(self) -> "Stack":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _database_url(self) -> str:
+        if self._config.database_url is not None:
+            return self._config.database_url.get_secret_value()
+        self._postgres = PostgresServer(self.data_dir / "postgres")
+        self._on_event("starting PostgreSQL")
+        self._postgres.start()
+        return self._postgres.url
+
+    def _redis_url(self) -> str:
+        if self._config.redis_url is not None:
+            return self._config.redis_url.get_secret_value()
+        self._valkey = ValkeyServer(self.data_dir / "valkey")
+        self._on_event("starting Valkey")
+        self._valkey.start()
+        return self._valkey.url
+
+    def _migrate(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "service.cli", "migrate"],
+            env=processes.environment(self._environment),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["no output"]
+            raise StackError(lines[-1].removeprefix("error: "))
+
+
+class TemporaryStack(Stack):
+    """A stack whose data goes when it stops."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        workers: int = 1,
+        on_event: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="palimpsest-"))
+        super().__init__(folder, config, listen="127.0.0.1:0", workers=workers, on_event=on_event)
+
+    def stop(self) -> None:
+        """Stops everything and removes the data."""
+        super().stop()
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+def _make_data_dir(folder: Path) -> None:
+    """Makes the data folder: closed to others, but for the servers' user as root."""
+    user = ServerUser.current()
+    try:
+        folder.mkdir(mode=0o755 if user.other else 0o700, parents=True, exist_ok=True)
+        if user.other and folder.stat().st_uid == os.geteuid():
+            # The servers' user must get to its own folder in it, not read it.
+            folder.chmod(0o711)
+    except OSError as error:
+        raise StackError(f"cannot make the data folder {folder}: {error.strerror}") from error
