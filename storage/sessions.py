@@ -48,7 +48,7 @@ _COLUMNS = (
 )
 
 
-def _stored(row: Row[Any]) -> StoredSession:
+def _stored(row: Row[*tuple[Any, ...]]) -> StoredSession:
     return StoredSession(**row._mapping)
 
 

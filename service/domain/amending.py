@@ -28,10 +28,14 @@ def value_at(value: Json, path: Path) -> Json | _Missing:
     """What is at `path`; MISSING when there is nothing."""
     here = value
     for token in path.tokens:
-        if (isinstance(here, dict) and isinstance(token, str) and token in here) or (isinstance(here, list) and isinstance(token, int) and token < len(here)):
+        if isinstance(token, str):
+            if not isinstance(here, dict) or token not in here:
+                return MISSING
             here = here[token]
         else:
-            return MISSING
+            if not isinstance(here, list) or token >= len(here):
+                return MISSING
+            here = here[token]
     return here
 
 
@@ -102,11 +106,11 @@ def _put_index(
     new: Json,
     at: Path,
 ) -> Json:
+    held: list[Json] = list(here) if isinstance(here, list) else []
     if isinstance(of, TupleType):
-        held = list(here) if isinstance(here, list) else [PLACEHOLDER] * len(of.items)
         inner = of.items[index]
+        held = held or [PLACEHOLDER for _ in of.items]
     else:
-        held = list(here) if isinstance(here, list) else []
         if index == len(held):
             held.append(None)
         inner = of.item

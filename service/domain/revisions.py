@@ -202,7 +202,11 @@ class _Object:
     pairs: list[tuple[object, object]]
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_Object)
+def _pairs(pairs: list[tuple[str, object]]) -> _Object:
+    return _Object(list(pairs))
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_pairs)
 
 
 def _plain(value: object, depth: int) -> object:
@@ -238,16 +242,16 @@ def _literal(node: ast.expr, depth: int) -> object:
             return value
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+            return -number
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
             return [_literal(element, depth + 1) for element in elements]
         case ast.Dict(keys=keys, values=values):
             pairs: list[tuple[object, object]] = []
-            for key, value in zip(keys, values, strict=True):
+            for key, child in zip(keys, values, strict=True):
                 if key is None:
                     raise ValueError("it is neither JSON nor a Python literal")
-                pairs.append((_literal(key, depth + 1), _literal(value, depth + 1)))
+                pairs.append((_literal(key, depth + 1), _literal(child, depth + 1)))
             return _Object(pairs)
     raise ValueError("it is neither JSON nor a Python literal")
 

@@ -274,6 +274,7 @@ class TemporaryStack(Stack):
         on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="palimpsest-"))
+        folder.chmod(_data_dir_mode())
         super().__init__(folder, config, listen="127.0.0.1:0", workers=workers, on_event=on_event)
 
     def stop(self) -> None:
@@ -283,12 +284,15 @@ class TemporaryStack(Stack):
 
 
 def _make_data_dir(folder: Path) -> None:
-    """Makes the data folder: closed to others, but for the servers' user as root."""
-    user = ServerUser.current()
+    """Makes the data folder. One that exists is left as it is."""
+    if folder.exists():
+        return
     try:
-        folder.mkdir(mode=0o755 if user.other else 0o700, parents=True, exist_ok=True)
-        if user.other and folder.stat().st_uid == os.geteuid():
-            # The servers' user must get to its own folder in it, not read it.
-            folder.chmod(0o711)
+        folder.mkdir(mode=_data_dir_mode(), parents=True)
     except OSError as error:
         raise StackError(f"cannot make the data folder {folder}: {error.strerror}") from error
+
+
+def _data_dir_mode() -> int:
+    """Closed to others; as root the servers' user may pass through to its own folder."""
+    return 0o711 if ServerUser.current().other else 0o700

@@ -1,0 +1,216 @@
+"""Dispatch by procrastinate: a queue in PostgreSQL.
+
+Four traps of that library were found and are stepped around here:
+
+1. Its recipe for the jobs of dead workers, to retry them, breaks on the queueing lock
+   when a follow-up waits already, and the key is stuck for ever. `sweep` deletes the
+   dead job and queues a new one unless one waits, in one statement. For the same
+   reason jobs are never retried: a step's backoff is the memory's `ready_at`.
+2. Deferring a duplicate aborts the transaction. `hint` inserts with ON CONFLICT.
+3. A hint inside the transaction that makes the work can be taken before the work is
+   there. Hints come after the commit.
+4. NOTIFY serialises commits. Hints go over connections of their own, off the path of
+   any ack.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import procrastinate
+import structlog
+from procrastinate.exceptions import ConnectorException
+
+from service.dispatch.port import DispatchStatistics, Handler
+from service.dispatch.setup import TASK, connection_options
+from service.domain.work import WorkItem, WorkKind
+
+_log = structlog.get_logger("palimpsest.dispatch")
+
+#: How often a worker asks for hints when no notification reached it.
+POLL_SECONDS = 1.0
+#: Wait before the library's loop is started again after it failed.
+RESTART_SECONDS = 1.0
+
+_HINT = """
+INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
+SELECT %(task)s, %(task)s, t.lock, t.lock, t.args
+FROM unnest(%(locks)s::text[], %(args)s::jsonb[]) AS t (lock, args)
+ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
+"""
+
+_SWEEP = """
+WITH dead AS (
+    DELETE FROM procrastinate_jobs
+    WHERE status = 'doing' AND (worker_id IS NULL OR worker_id IN (
+        SELECT id FROM procrastinate_workers
+        WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)))
+    RETURNING queue_name, task_name, lock, queueing_lock, args
+), gone AS (
+    DELETE FROM procrastinate_workers
+    WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)
+), again AS (
+    INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
+    SELECT * FROM dead
+    ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
+)
+SELECT count(*) AS freed FROM dead
+"""
+
+_STATISTICS = """
+SELECT count(*) FILTER (WHERE status = 'todo') AS queued,
+    count(*) FILTER (WHERE status = 'doing') AS running,
+    coalesce(extract(epoch FROM now() - min(e.at) FILTER (WHERE status = 'todo')), 0) AS oldest
+FROM procrastinate_jobs j
+LEFT JOIN procrastinate_events e ON e.job_id = j.id AND e.type = 'deferred'
+"""
+
+
+class ProcrastinateDispatcher:
+    """See `service.dispatch.port.Dispatcher`."""
+
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        heartbeat_seconds: float,
+        dead_after_seconds: float,
+        pool_size: int = 6,
+    ) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        self._dead_after_seconds = dead_after_seconds
+        self._app = procrastinate.App(
+            connector=procrastinate.PsycopgConnector(
+                conninfo=database_url,
+                kwargs={"options": connection_options(), "application_name": "palimpsest-dispatch"},
+                min_size=1,
+                max_size=pool_size,
+                timeout=5.0,
+                reconnect_timeout=5.0,
+            )
+        )
+
+    async def __aenter__(self) -> "ProcrastinateDispatcher":
+        """Connects. Raises ConnectionError when it cannot."""
+        try:
+            await self._app.open_async()
+        except ConnectorException as error:
+            raise ConnectionError(f"cannot reach the dispatch database: {error}") from error
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Disconnects."""
+        await self._app.close_async()
+
+    async def hint(self, items: Sequence[WorkItem]) -> None:
+        """Queues items; the ones that wait already stay one each."""
+        if not items:
+            return
+        try:
+            await self._app.connector.execute_query_async(
+                _HINT,
+                task=TASK,
+                locks=[item.lock for item in items],
+                args=[_arguments(item) for item in items],
+            )
+        except ConnectorException as error:
+            _log.warning("hints lost; the reconciler will find the work", cause=_cause(error))
+
+    async def run(
+        self, handler: Handler, *, concurrency: int, stop: asyncio.Event, stop_seconds: float
+    ) -> None:
+        """Works until `stop`; a lost database only interrupts it."""
+        self._register(handler)
+        stopping = asyncio.create_task(stop.wait())
+        while not stop.is_set():
+            working = asyncio.create_task(
+                self._app.run_worker_async(
+                    queues=[TASK],
+                    concurrency=concurrency,
+                    fetch_job_polling_interval=POLL_SECONDS,
+                    abort_job_polling_interval=60.0,
+                    shutdown_graceful_timeout=stop_seconds,
+                    delete_jobs="always",
+                    install_signal_handlers=False,
+                    update_heartbeat_interval=self._heartbeat_seconds,
+                    stalled_worker_timeout=self._dead_after_seconds,
+                )
+            )
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # Cancelled, the library lets running jobs end first.
+                working.cancel()
+            try:
+                await working
+            except asyncio.CancelledError:
+                if not stop.is_set():
+                    raise
+            except Exception as error:
+                # The loop must survive a database that went away for a while.
+                _log.warning("dispatch interrupted; starting again", cause=_cause(error))
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), RESTART_SECONDS)
+        await stopping
+
+    async def sweep(self) -> int:
+        """Frees and queues again what dead workers held."""
+        try:
+            row = await self._app.connector.execute_query_one_async(
+                _SWEEP, seconds=self._dead_after_seconds
+            )
+        except ConnectorException as error:
+            _log.warning("cannot sweep", cause=_cause(error))
+            return 0
+        return int(row["freed"])
+
+    async def statistics(self) -> DispatchStatistics:
+        """Counts of the queue. Raises ConnectionError."""
+        try:
+            row = await self._app.connector.execute_query_one_async(_STATISTICS)
+        except ConnectorException as error:
+            raise ConnectionError(_cause(error)) from error
+        return DispatchStatistics(
+            queued=row["queued"],
+            running=row["running"],
+            oldest_queued_seconds=float(row["oldest"]),
+        )
+
+    def _register(self, handler: Handler) -> None:
+        async def work(**arguments: str) -> None:
+            item = _item(arguments)
+            try:
+                await handler(item)
+            except Exception:
+                # The item comes back by the reconciler; the worker goes on.
+                _log.exception("work failed", item=item.lock)
+
+        self._app.tasks.pop(TASK, None)
+        self._app.task(name=TASK, queue=TASK)(work)
+
+
+def _arguments(item: WorkItem) -> str:
+    return json.dumps(
+        {
+            "kind": item.kind.value,
+            "tenant_id": str(item.tenant_id),
+            "session_key": str(item.session_key),
+            "item_id": str(item.item_id),
+        }
+    )
+
+
+def _item(arguments: dict[str, Any]) -> WorkItem:
+    return WorkItem(
+        kind=WorkKind(arguments["kind"]),
+        tenant_id=UUID(arguments["tenant_id"]),
+        session_key=UUID(arguments["session_key"]),
+        item_id=UUID(arguments["item_id"]),
+    )
+
+
+def _cause(error: BaseException) -> str:
+    deepest = error.__cause__ or error
+    return (str(deepest).strip() or type(deepest).__name__).splitlines()[0]

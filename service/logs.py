@@ -1,0 +1,76 @@
+"""Logs: one event a line, JSON or for people, to standard error, never a secret."""
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from opentelemetry import trace
+
+Event = MutableMapping[str, Any]
+
+_SECRET_NAME = re.compile(r"password|secret|api_?key|authorization|credential", re.IGNORECASE)
+#: The password of a URL.
+_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@/]+@")
+_HIDDEN = "***"
+
+
+def hide_secrets(_: Any, __: str, event: Event) -> Event:
+    """Masks values whose names say that they are secret, and passwords in URLs."""
+    for key, value in event.items():
+        if _SECRET_NAME.search(key):
+            event[key] = _HIDDEN
+        elif isinstance(value, str):
+            event[key] = _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", value)
+    return event
+
+
+def add_trace(_: Any, __: str, event: Event) -> Event:
+    """Adds the ids of the span under way."""
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        event["trace_id"] = f"{context.trace_id:032x}"
+        event["span_id"] = f"{context.span_id:016x}"
+    return event
+
+
+def configure(level: str, form: str) -> None:
+    """Sets logging up, for us and for the libraries. `form` is json or console."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_trace,
+        structlog.processors.format_exc_info,
+        hide_secrets,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    # These report every job, pool connection and call at info.
+    for name in ("procrastinate", "psycopg", "psycopg.pool", "LiteLLM", "httpx", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
