@@ -1,0 +1,44 @@
+"""The driver: runs a flow against a model."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from service.domain.flows import Ask, Flow, Reply
+
+T = TypeVar("T")
+
+
+async def drive(flow: Flow[T], call: Callable[[Ask], Awaitable[Reply]]) -> T:
+    """Runs `flow` to its end: each batch of asks in parallel, replies in their order.
+
+    When a call fails the others of its batch are cancelled, the flow is closed and the
+    error is raised.
+    """
+    try:
+        asks = next(flow)
+        while True:
+            asks = flow.send(await _answer(asks, call))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        flow.close()
+
+
+async def _answer(
+    asks: Sequence[Ask], call: Callable[[Ask], Awaitable[Reply]]
+) -> Sequence[Reply]:
+    if len(asks) == 1:
+        return [await call(asks[0])]
+
+    async def one(ask: Ask) -> Reply:
+        return await call(ask)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(one(ask)) for ask in asks]
+    except* Exception as group:
+        # Callers know the error, not the group that it came in.
+        raise group.exceptions[0] from None
+    return [task.result() for task in running]

@@ -1,0 +1,127 @@
+"""The prompt-prefix cache: what of a prompt is warm, as far as we can tell.
+
+Providers reuse the longest prefix they have seen. A prompt is a list of segments; the
+id of a segment stands for everything up to its end, so that two prompts share exactly
+the ids of their common prefix. The index remembers which ids were sent and when. It is
+advice: without it predictions are 0 and nothing else changes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Protocol
+from uuid import UUID
+
+from service.domain.flows import Segment
+from service.domain.tokens import estimate_tokens
+
+#: Bytes of a segment's id. A collision misleads a prediction, nothing else.
+ID_BYTES = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachePolicy:
+    """What a provider's cache does."""
+
+    #: Reuse ends at a multiple of this many tokens.
+    granularity_tokens: int
+    #: Shorter prefixes are not reused.
+    min_tokens: int
+    #: How long a prefix stays warm without being used.
+    ttl_seconds: int
+
+
+#: From the providers' documents, November 2026; the rest is taken for a plain prefix
+#: cache, which is what inference servers have.
+_POLICIES = {
+    "openai": CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=300),
+    "azure": CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=300),
+    "anthropic": CachePolicy(granularity_tokens=1, min_tokens=1024, ttl_seconds=300),
+    "gemini": CachePolicy(granularity_tokens=1, min_tokens=1024, ttl_seconds=300),
+    "hosted_vllm": CachePolicy(granularity_tokens=16, min_tokens=0, ttl_seconds=300),
+}
+_PLAIN = CachePolicy(granularity_tokens=1, min_tokens=0, ttl_seconds=300)
+
+
+def policy_of(model: str) -> CachePolicy:
+    """The policy of a model's provider; `model` is provider/name."""
+    return _POLICIES.get(model.partition("/")[0], _PLAIN)
+
+
+class PrefixIndex(Protocol):
+    """Remembers which prefixes were sent. Never raises: it is advice."""
+
+    async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
+        """Which of `ids` are warm. The first is shared by a group, the rest a memory's."""
+        ...
+
+    async def touch(
+        self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
+    ) -> None:
+        """Says that a prompt with these ids was sent now."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefix:
+    """The reusable part of a prompt."""
+
+    #: Of the memory; what its own segments are kept under.
+    memory_key: str
+    #: Of the task and schema; memories with the same share the first segment.
+    group_key: str
+    #: Ids of the reusable segments, from the first on.
+    ids: tuple[bytes, ...]
+    #: Estimate of the tokens up to the end of each.
+    tokens: tuple[int, ...]
+
+
+def prefix_of(
+    segments: Sequence[Segment], *, model: str, tenant_id: UUID, memory_id: UUID
+) -> Prefix:
+    """The reusable part of a prompt: its leading reusable segments."""
+    parent = _seed(model, tenant_id)
+    ids: list[bytes] = []
+    sizes: list[int] = []
+    for segment in segments:
+        if not segment.reusable:
+            break
+        parent, size = _extend(parent, segment.text)
+        ids.append(parent)
+        sizes.append(size)
+    return Prefix(
+        memory_key=f"{tenant_id}:{memory_id}",
+        group_key=f"{tenant_id}:{ids[0].hex()}" if ids else "",
+        ids=tuple(ids),
+        tokens=tuple(accumulate(sizes)),
+    )
+
+
+def predict(prefix: Prefix, warm: set[bytes], policy: CachePolicy) -> int:
+    """Tokens that the provider should find in its cache."""
+    deepest = 0
+    for one, tokens in zip(prefix.ids, prefix.tokens, strict=True):
+        if one in warm:
+            deepest = tokens
+    if deepest < policy.min_tokens:
+        return 0
+    return deepest - deepest % policy.granularity_tokens
+
+
+def _seed(model: str, tenant_id: UUID) -> bytes:
+    seed = f"{tenant_id}\0{model}".encode()
+    return hashlib.blake2b(seed, digest_size=ID_BYTES).digest()
+
+
+@lru_cache(maxsize=65536)
+def _extend(parent: bytes, text: str) -> tuple[bytes, int]:
+    """The id behind `text`, and its tokens.
+
+    A prompt repeats all segments of the one before it, so that nearly all are known.
+    """
+    name = hashlib.blake2b(parent, digest_size=ID_BYTES)
+    name.update(text.encode())
+    return name.digest(), estimate_tokens(text)
+
