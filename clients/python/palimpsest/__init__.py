@@ -1,7 +1,52 @@
-"""The Python client of Palimpsest."""
+"""The Python client of Palimpsest.
+
+    async with palimpsest.connect() as client:
+        session = await client.create_session("user-42", exist_ok=True)
+        async with session.producer("app") as producer:
+            await producer.append("The harbour museum is closed on Mondays.")
+            ack = await producer.flush()
+        answer = await session.memory("facts").ask("When is it closed?", after=ack.token)
+
+`palimpsest.sync` has the same without `await`.
+"""
 
 from pkgutil import extend_path
 
 # In a checkout the generated messages (palimpsest.v1) lie in another folder than
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
+
+from palimpsest.client import Client, Memory, Session, connect  # noqa: E402 - needs the path
+from palimpsest.errors import PalimpsestError  # noqa: E402
+from palimpsest.producer import Producer  # noqa: E402
+from palimpsest.values import (  # noqa: E402
+    Ack,
+    Amendment,
+    Answer,
+    Chunk,
+    Citation,
+    MemoryInfo,
+    MemoryState,
+    MemoryStatus,
+    SessionInfo,
+    Usage,
+)
+
+__all__ = [
+    "Ack",
+    "Amendment",
+    "Answer",
+    "Chunk",
+    "Citation",
+    "Client",
+    "Memory",
+    "MemoryInfo",
+    "MemoryState",
+    "MemoryStatus",
+    "PalimpsestError",
+    "Producer",
+    "Session",
+    "SessionInfo",
+    "Usage",
+    "connect",
+]

@@ -1,0 +1,214 @@
+"""From the proto's messages to the client's values, and the chunk's digest."""
+
+import hashlib
+import json
+import struct
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from palimpsest import values
+from palimpsest.v1 import (
+    answers_pb2,
+    log_pb2,
+    memories_pb2,
+    reading_pb2,
+    sessions_pb2,
+    usage_pb2,
+)
+
+
+def _time(message: Timestamp) -> datetime:
+    return message.ToDatetime(tzinfo=UTC)
+
+
+def digest(chunk: log_pb2.Chunk) -> bytes:
+    """SHA-256 of a chunk's content, 32 bytes, as docs/guides/appending.md defines it."""
+    kind = chunk.WhichOneof("content") or ""
+    parts = ["", "", "", "", ""]
+    if kind == "text":
+        parts[1] = chunk.text
+    elif kind == "message":
+        parts[0], parts[1] = chunk.message.role, chunk.message.text
+    else:
+        step = chunk.step
+        parts[2:] = step.observation, step.thought, step.action
+    pieces: list[bytes] = []
+    for part in (kind, *parts):
+        raw = part.encode()
+        pieces += (struct.pack(">Q", len(raw)), raw)
+    pieces.append(struct.pack(">Q", len(chunk.metadata)))
+    for key in sorted(chunk.metadata):
+        for part in (key, chunk.metadata[key]):
+            raw = part.encode()
+            pieces += (struct.pack(">Q", len(raw)), raw)
+    return hashlib.sha256(b"".join(pieces)).digest()
+
+
+def content_bytes(chunk: log_pb2.Chunk) -> int:
+    """Size of a chunk's content, in bytes of UTF-8."""
+    kind = chunk.WhichOneof("content")
+    if kind == "text":
+        return len(chunk.text.encode())
+    if kind == "message":
+        return len(chunk.message.role.encode()) + len(chunk.message.text.encode())
+    step = chunk.step
+    return sum(len(part.encode()) for part in (step.observation, step.thought, step.action))
+
+
+def session(message: sessions_pb2.Session) -> values.SessionInfo:
+    """A session."""
+    return values.SessionInfo(
+        name=message.name,
+        head=message.head,
+        content_bytes=message.content_bytes,
+        created_at=_time(message.create_time),
+    )
+
+
+def chunk(message: log_pb2.LoggedChunk) -> values.Chunk:
+    """A chunk of the log."""
+    content = message.chunk
+    kind = content.WhichOneof("content") or ""
+    text = content.message.text if kind == "message" else content.text
+    return values.Chunk(
+        position=message.position,
+        kind=kind,
+        text=text,
+        role=content.message.role,
+        observation=content.step.observation,
+        thought=content.step.thought,
+        action=content.step.action,
+        metadata=dict(content.metadata),
+        producer_id=message.producer_id,
+        producer_sequence=message.producer_sequence,
+        created_at=_time(message.create_time),
+    )
+
+
+def ack(message: log_pb2.Ack) -> values.Ack:
+    """An ack."""
+    return values.Ack(
+        producer_sequence=message.through_producer_sequence,
+        position=message.through_position,
+        token=message.token,
+    )
+
+
+def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
+    """A memory."""
+    stalled = message.status == memories_pb2.Memory.STATUS_STALLED
+    stall = message.stall
+    return values.MemoryInfo(
+        session=message.session,
+        name=message.name,
+        schema_source=message.prism.schema_source,
+        task=message.prism.task,
+        model=message.prism.model,
+        revision=message.revision,
+        applied_position=message.applied_position,
+        head=message.head,
+        status=values.MemoryStatus.STALLED if stalled else values.MemoryStatus.ACTIVE,
+        stall=values.Stall(
+            position=stall.position, cause=stall.cause, attempts=stall.attempts
+        )
+        if stalled
+        else None,
+        created_at=_time(message.create_time),
+    )
+
+
+def state(message: memories_pb2.GetMemoryResponse) -> values.MemoryState:
+    """A memory's value."""
+    return values.MemoryState(
+        info=memory(message.memory),
+        value=json.loads(message.value_json),
+        revision=message.revision,
+        applied_position=message.applied_position,
+        token=message.token,
+    )
+
+
+def amendment(message: memories_pb2.Amendment) -> values.Amendment:
+    """An amendment."""
+    return values.Amendment(
+        revision=message.revision,
+        ordinal=message.ordinal,
+        from_position=message.from_position,
+        to_position=message.to_position,
+        op="add" if message.op == memories_pb2.AMENDMENT_OP_ADD else "update",
+        path=message.path,
+        value=json.loads(message.value_json),
+        op_corrected=message.op_corrected,
+        created_at=_time(message.create_time),
+    )
+
+
+def rejection(message: memories_pb2.Rejection) -> values.Rejection:
+    """A rejection."""
+    return values.Rejection(
+        revision=message.revision,
+        ordinal=message.ordinal,
+        from_position=message.from_position,
+        to_position=message.to_position,
+        proposal=message.proposal,
+        reason=message.reason,
+        created_at=_time(message.create_time),
+    )
+
+
+def usage(message: reading_pb2.Usage) -> values.Usage:
+    """Model calls, summed."""
+    reported = message.HasField("reported_cached_tokens")
+    priced = message.HasField("cost_micro_usd")
+    return values.Usage(
+        calls=message.calls,
+        input_tokens=message.input_tokens,
+        predicted_cached_tokens=message.predicted_cached_tokens,
+        reported_cached_tokens=message.reported_cached_tokens if reported else None,
+        output_tokens=message.output_tokens,
+        cost_micro_usd=message.cost_micro_usd if priced else None,
+    )
+
+
+def usage_report(message: usage_pb2.GetUsageResponse) -> values.UsageReport:
+    """What a session's or a memory's model calls came to."""
+    return values.UsageReport(
+        total=usage(message.total),
+        lines=tuple(
+            values.UsageLine(purpose=line.purpose, model=line.model, usage=usage(line.usage))
+            for line in message.lines
+        ),
+    )
+
+
+_STATUS = {
+    answers_pb2.Answer.STATUS_PENDING: "pending",
+    answers_pb2.Answer.STATUS_COMPLETE: "complete",
+    answers_pb2.Answer.STATUS_FAILED: "failed",
+}
+
+
+def answer(message: answers_pb2.Answer) -> values.Answer:
+    """A stored answer."""
+    return values.Answer(
+        answer_id=message.answer_id,
+        query=message.query,
+        status=_STATUS.get(message.status, "unknown"),
+        text=message.text,
+        citations=tuple(
+            values.Citation(
+                position=cited.position,
+                path=cited.path,
+                revision=cited.revision,
+                excerpt=cited.excerpt,
+            )
+            for cited in message.citations
+        ),
+        revision=message.revision,
+        applied_position=message.applied_position,
+        model=message.model,
+        failure=message.failure,
+        usage=usage(message.usage),
+        created_at=_time(message.create_time),
+    )

@@ -1,0 +1,307 @@
+"""Producers: appending to a session's log, with batching, resume and retry."""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from palimpsest import convert
+from palimpsest.errors import (
+    PalimpsestError,
+    ProducerClosed,
+    ResourceExhausted,
+    Unavailable,
+    from_rpc,
+)
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.values import Ack
+
+#: Chunks and bytes of a batch; the service takes no more.
+BATCH_CHUNKS = 256
+BATCH_BYTES = 1024 * 1024
+#: Wait before the second try to connect; doubles up to the second value.
+BACKOFF_SECONDS = (0.05, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    produced: log_pb2.ProducedChunk
+    content_bytes: int
+
+
+class Producer:
+    """Appends chunks in order, each exactly once, over one long-lived stream.
+
+    What is appended is kept until it is acked, and sent again when the connection is
+    lost: the service knows what it has. Chunks are batched by themselves: what waits
+    while a batch is being written goes into the next one.
+
+    A producer that is opened again under the same id, in another process even, goes on
+    behind what is durable: `last_acked_sequence` says how many chunks that is, so that
+    an interrupted ingestion can skip them.
+    """
+
+    def __init__(
+        self,
+        channel: aio.Channel,
+        address: str,
+        session: str,
+        producer_id: str,
+        *,
+        epoch: int,
+        expected_head: int | None,
+        give_up_seconds: float,
+    ) -> None:
+        self._stub = log_pb2_grpc.LogServiceStub(channel)
+        self._address = address
+        self._opening = log_pb2.AppendChunksRequest.Open(
+            session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
+        )
+        self._give_up_seconds = give_up_seconds
+        self._waiting: deque[_Sent] = deque()
+        self._under_way: deque[_Sent] = deque()
+        self._bytes = 0
+        self._credits = log_pb2.Credits(chunks=1, bytes=1)
+        self._next_sequence = 1
+        self._last_ack: Ack | None = None
+        self._acked_sequence = 0
+        self._failure: PalimpsestError | None = None
+        self._opened = False
+        self._closing = False
+        self._running: asyncio.Task[None] | None = None
+        #: Set whenever anything changed that somebody may wait for.
+        self._changed = asyncio.Event()
+        #: Set while there is something to write.
+        self._some = asyncio.Event()
+
+    @property
+    def last_acked_sequence(self) -> int:
+        """The highest own number that is durable; 0 when there is none."""
+        return self._acked_sequence
+
+    @property
+    def last_ack(self) -> Ack | None:
+        """The newest ack of this run; None before the first."""
+        return self._last_ack
+
+    async def __aenter__(self) -> "Producer":
+        """Opens the producer. Raises PalimpsestError when the service refuses."""
+        self._running = asyncio.create_task(self._run())
+        try:
+            await self._until(lambda: self._opened)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Waits until everything is durable, unless an error is on its way out."""
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self._closing = True
+            await self._stop()
+
+    async def append(self, text: str, *, metadata: Mapping[str, str] | None = None) -> int:
+        """Appends plain text; returns its own number.
+
+        Waits only while there is no credit left. The chunk is durable when `flush`
+        returns, or `last_acked_sequence` has reached its number.
+        """
+        return await self._append(log_pb2.Chunk(text=text, metadata=metadata))
+
+    async def append_message(
+        self, role: str, text: str, *, metadata: Mapping[str, str] | None = None
+    ) -> int:
+        """Appends a turn of a conversation; otherwise as `append`."""
+        turn = log_pb2.Chunk.Message(role=role, text=text)
+        return await self._append(log_pb2.Chunk(message=turn, metadata=metadata))
+
+    async def append_step(
+        self,
+        *,
+        observation: str = "",
+        thought: str = "",
+        action: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> int:
+        """Appends a step of an agent; otherwise as `append`."""
+        step = log_pb2.Chunk.Step(observation=observation, thought=thought, action=action)
+        return await self._append(log_pb2.Chunk(step=step, metadata=metadata))
+
+    async def flush(self) -> Ack | None:
+        """Waits until everything appended so far is durable; the newest ack.
+
+        None when nothing was ever acked in this run.
+        """
+        wanted = self._next_sequence - 1
+        await self._until(lambda: self._acked_sequence >= wanted)
+        return self._last_ack
+
+    async def _append(self, chunk: log_pb2.Chunk) -> int:
+        if self._closing or self._running is None:
+            raise ProducerClosed("the producer is closed")
+        size = convert.content_bytes(chunk)
+        if not self._has_credit(size):
+            await self._until(lambda: self._has_credit(size))
+        elif len(self._waiting) >= BATCH_CHUNKS:
+            # Lets the writer begin while the caller goes on producing.
+            await asyncio.sleep(0)
+        if self._failure is not None:
+            raise self._failure
+        sequence = self._next_sequence
+        self._next_sequence += 1
+        produced = log_pb2.ProducedChunk(
+            producer_sequence=sequence, chunk=chunk, digest=convert.digest(chunk)
+        )
+        self._waiting.append(_Sent(produced, size))
+        self._bytes += size
+        self._some.set()
+        return sequence
+
+    def _has_credit(self, size: int) -> bool:
+        held = len(self._waiting) + len(self._under_way)
+        if held == 0:
+            return True
+        return held < self._credits.chunks and self._bytes + size <= self._credits.bytes
+
+    async def _until(self, reached: Any) -> None:
+        while not reached():
+            if self._failure is not None:
+                raise self._failure
+            if self._running is None or self._running.done():
+                raise ProducerClosed("the producer is closed")
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """Keeps a stream open until the producer is closed or refused for good."""
+        try:
+            await self._keep_open()
+        except PalimpsestError as error:
+            self._failure = error
+        finally:
+            self._changed.set()
+
+    async def _keep_open(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = BACKOFF_SECONDS[0]
+        progress = self._acked_sequence
+        since = loop.time()
+        while True:
+            try:
+                await self._stream()
+                return
+            except aio.AioRpcError as rpc_error:
+                error = from_rpc(rpc_error, self._address)
+                if not _may_pass(error, rpc_error.code()):
+                    raise error from rpc_error
+            if self._acked_sequence > progress:
+                progress, since, wait = self._acked_sequence, loop.time(), BACKOFF_SECONDS[0]
+            if loop.time() - since > self._give_up_seconds:
+                raise error
+            await asyncio.sleep(max(wait * random.uniform(0.5, 1.0), error.retry_seconds or 0.0))
+            wait = min(wait * 2, BACKOFF_SECONDS[1])
+
+    async def _stream(self) -> None:
+        call = self._stub.AppendChunks()
+        writing: asyncio.Task[None] | None = None
+        try:
+            await call.write(log_pb2.AppendChunksRequest(open=self._opening))
+            response = await call.read()
+            if response is aio.EOF:
+                await _raise_status(call)
+            self._begin(response.opened)
+            writing = asyncio.create_task(self._write(call))
+            while (response := await call.read()) is not aio.EOF:
+                self._take_ack(response.ack)
+            await _raise_status(call)
+        except asyncio.InvalidStateError:
+            # The call ended while it was being written to; its status says why.
+            await _raise_status(call)
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+            call.cancel()
+
+    def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
+        self._credits = opened.credits
+        self._waiting.extendleft(reversed(self._under_way))
+        self._under_way.clear()
+        self._drop_through(self._waiting, opened.last_producer_sequence)
+        self._acked_sequence = max(self._acked_sequence, opened.last_producer_sequence)
+        if not self._opened:
+            self._next_sequence = opened.last_producer_sequence + 1
+            # The head was checked; what we append ourselves moves it on.
+            self._opening.ClearField("expected_head")
+            self._opened = True
+        if self._waiting:
+            self._some.set()
+        self._changed.set()
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            await self._some.wait()
+            batch: list[log_pb2.ProducedChunk] = []
+            size = 0
+            while self._waiting and len(batch) < BATCH_CHUNKS:
+                size += self._waiting[0].content_bytes
+                if batch and size > BATCH_BYTES:
+                    break
+                sent = self._waiting.popleft()
+                self._under_way.append(sent)
+                batch.append(sent.produced)
+            if not self._waiting:
+                self._some.clear()
+            if batch:
+                request = log_pb2.AppendChunksRequest.Batch(chunks=batch)
+                await call.write(log_pb2.AppendChunksRequest(batch=request))
+
+    def _take_ack(self, message: log_pb2.Ack) -> None:
+        self._last_ack = convert.ack(message)
+        self._acked_sequence = message.through_producer_sequence
+        self._drop_through(self._under_way, message.through_producer_sequence)
+        self._changed.set()
+
+    def _drop_through(self, held: deque[_Sent], sequence: int) -> None:
+        while held and held[0].produced.producer_sequence <= sequence:
+            self._bytes -= held.popleft().content_bytes
+
+
+def _may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
+    if isinstance(error, Unavailable) or code is grpc.StatusCode.CANCELLED:
+        return True
+    return isinstance(error, ResourceExhausted) and error.retry_seconds is not None
+
+
+async def _raise_status(call: Any) -> None:
+    code = await call.code()
+    if code is grpc.StatusCode.OK:
+        # The service ends a stream only with a reason; be asked again.
+        code = grpc.StatusCode.UNAVAILABLE
+    raise aio.AioRpcError(
+        code,
+        await call.initial_metadata(),
+        await call.trailing_metadata(),
+        details=await call.details(),
+    )
