@@ -106,8 +106,6 @@ class RedisPrefixIndex:
             _log.info("redis is back")
 
 
-
-
 def _memory(key: str) -> str:
     # The braces keep all keys of one memory on one node of a cluster.
     return f"pc:{{{key}}}:seg"

@@ -26,9 +26,7 @@ async def drive(flow: Flow[T], call: Callable[[Ask], Awaitable[Reply]]) -> T:
         flow.close()
 
 
-async def _answer(
-    asks: Sequence[Ask], call: Callable[[Ask], Awaitable[Reply]]
-) -> Sequence[Reply]:
+async def _answer(asks: Sequence[Ask], call: Callable[[Ask], Awaitable[Reply]]) -> Sequence[Reply]:
     if len(asks) == 1:
         return [await call(asks[0])]
 

@@ -175,9 +175,7 @@ def _second(pair: tuple[float, int]) -> int:
     return pair[1]
 
 
-def _salience(
-    sentence: str, number: int, count: int, subject: set[str], wanted: set[str]
-) -> float:
+def _salience(sentence: str, number: int, count: int, subject: set[str], wanted: set[str]) -> float:
     held = set(terms(sentence))
     return (
         2.0 * bool(_DEFINITION.match(sentence))

@@ -124,4 +124,3 @@ def _extend(parent: bytes, text: str) -> tuple[bytes, int]:
     name = hashlib.blake2b(parent, digest_size=ID_BYTES)
     name.update(text.encode())
     return name.digest(), estimate_tokens(text)
-

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 #: Words that say nothing about what a text is about.
-STOP_WORDS = frozenset(
-    """a about above after again all also am an and any are as at be because been before being
-    below between both but by can could did do does doing down during each either else etc few
-    for from further given had has have having he her here hers him his how however i if in into
-    is it its itself just let like made make makes many may me might more most must my no nor not
-    now of off on once one only or other our out over own per rather same say see shall she should
-    since so some such than that the their them then there these they this those through thus to
-    too two under until up upon us use used uses using very was we well were what when where
-    whether which while who whom why will with within without would yes yet you your""".split()
-)
+_STOP_TEXT = """
+a about above after again all also am an and any are as at be because been before being
+below between both but by can could did do does doing down during each either else etc few
+for from further given had has have having he her here hers him his how however i if in
+into is it its itself just let like made make makes many may me might more most must my no
+nor not now of off on once one only or other our out over own per rather same say see
+shall she should since so some such than that the their them then there these they this
+those through thus to too two under until up upon us use used uses using very was we well
+were what when where whether which while who whom why will with within without would yes
+yet you your
+"""
+STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 #: A sentence ends at a full stop that is followed by a blank and a new beginning.

@@ -85,8 +85,7 @@ async def _measure(address: str, url: str, echo_port: int, seconds: float) -> di
 
         async def select() -> None:
             cursor = await bare.execute(
-                "SELECT revision, value FROM prism_value"
-                " WHERE session_key = %s AND memory_id = %s",
+                "SELECT revision, value FROM prism_value WHERE session_key = %s AND memory_id = %s",
                 where,
             )
             await cursor.fetchone()

@@ -51,7 +51,7 @@ class InstantModel:
         number = len(self.asked)
         key = f"topic {number % KEYS}"
         reply = (
-            f'[OBJECTS FOR UPDATE]\n{{"$.\'topics\'.\'{key}\'": {{"update":'
+            f"[OBJECTS FOR UPDATE]\n{{\"$.'topics'.'{key}'\": {{\"update\":"
             f' "what was said about it in step {number}, in some words more"}}}}\n'
             "[OBJECTS FOR ADD]\n{}"
         )

@@ -16,10 +16,10 @@ from pkgutil import extend_path
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
 
-from palimpsest.client import Client, Memory, Session, connect  # noqa: E402 - needs the path
-from palimpsest.errors import PalimpsestError  # noqa: E402
-from palimpsest.producer import Producer  # noqa: E402
-from palimpsest.values import (  # noqa: E402
+from palimpsest.client import Client, Memory, Session, connect
+from palimpsest.errors import PalimpsestError
+from palimpsest.producer import Producer
+from palimpsest.values import (
     Ack,
     Amendment,
     Answer,

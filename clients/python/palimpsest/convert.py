@@ -109,9 +109,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         applied_position=message.applied_position,
         head=message.head,
         status=values.MemoryStatus.STALLED if stalled else values.MemoryStatus.ACTIVE,
-        stall=values.Stall(
-            position=stall.position, cause=stall.cause, attempts=stall.attempts
-        )
+        stall=values.Stall(position=stall.position, cause=stall.cause, attempts=stall.attempts)
         if stalled
         else None,
         created_at=_time(message.create_time),

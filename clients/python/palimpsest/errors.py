@@ -1,11 +1,11 @@
 """Every error that the client raises. `str(error)` is one clear line.
 
-    PalimpsestError
-    ├── InvalidArgument, NotFound, AlreadyExists, OutOfRange, Aborted,
-    │   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Unavailable
-    │                        the service refused, with a reason
-    ├── ConnectionFailed     the service cannot be reached
-    └── ProducerClosed       a producer was used after it was closed
+PalimpsestError
+├── InvalidArgument, NotFound, AlreadyExists, OutOfRange, Aborted,
+│   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Unavailable
+│                        the service refused, with a reason
+├── ConnectionFailed     the service cannot be reached
+└── ProducerClosed       a producer was used after it was closed
 """
 
 from collections.abc import Mapping

@@ -1,0 +1,59 @@
+"""Reading texts for ingestion, and cutting them into chunks."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.cli.output import CommandError
+
+#: A chunk of the command line's, in characters. Small enough that a citation points
+#: somewhere, large enough that a step has something to read.
+CHUNK_CHARACTERS = 2000
+
+
+def read_text(name: str) -> str:
+    """A file's text, or standard input's for "-". Raises CommandError."""
+    try:
+        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}") from error
+    shown = "standard input" if name == "-" else name
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandError(
+            f"{shown} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}"
+        ) from error
+    if "\0" in text:
+        raise CommandError(f"{shown} holds a NUL character at {text.index(chr(0))}; is it text?")
+    if not text.strip():
+        raise CommandError(f"{shown} has no text")
+    return text
+
+
+def split(text: str, characters: int = CHUNK_CHARACTERS) -> Iterator[str]:
+    """A text in chunks of at most `characters`, cut at blank lines, lines or words.
+
+    Nothing is lost but the white space at the cuts.
+    """
+    text = text.replace("\r\n", "\n")
+    start = 0
+    while start < len(text):
+        end = _cut(text, start, characters)
+        piece = text[start:end].strip()
+        if piece:
+            yield piece
+        start = end
+
+
+def _cut(text: str, start: int, characters: int) -> int:
+    limit = start + characters
+    if limit >= len(text):
+        return len(text)
+    # A cut in the first half would leave needlessly small chunks.
+    least = start + characters // 2
+    for border in ("\n\n", "\n", " "):
+        at = text.rfind(border, least, limit)
+        if at >= 0:
+            return at + len(border)
+    return limit
