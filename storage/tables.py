@@ -140,7 +140,7 @@ memory = Table(
     # Set by the append that finds it unset, cleared by the step that reaches the
     # head under the session's lock. So a busy stream does not write here.
     Column("has_work", Boolean, nullable=False, server_default=text("false")),
-    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     # Failed tries of the step at the cursor.
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     _created(),
@@ -387,7 +387,7 @@ answer = Table(
     Column("model", Text, nullable=False, server_default=text("''")),
     Column("failure", Text, nullable=False, server_default=text("''")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
-    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=text("'-infinity'")),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     _created(),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(

@@ -121,7 +121,7 @@ CREATE TABLE memory (
     status text NOT NULL DEFAULT 'active'
         CONSTRAINT memory_status CHECK (status IN ('active', 'stalled')),
     has_work boolean NOT NULL DEFAULT false,
-    ready_at timestamptz NOT NULL DEFAULT '-infinity',
+    ready_at timestamptz NOT NULL DEFAULT now(),
     attempts integer NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (session_key, memory_id)
@@ -274,7 +274,7 @@ CREATE TABLE answer (
     model text NOT NULL DEFAULT '',
     failure text NOT NULL DEFAULT '',
     attempts integer NOT NULL DEFAULT 0,
-    ready_at timestamptz NOT NULL DEFAULT '-infinity',
+    ready_at timestamptz NOT NULL DEFAULT now(),
     created_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (session_key, answer_id),
     CONSTRAINT answer_revision_fkey

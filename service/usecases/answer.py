@@ -51,19 +51,20 @@ class Answerer:
         """
         async with self._database.transaction(item.tenant_id) as tx:
             asked = await answers.get(tx, item.session_key, item.item_id)
-            if asked is None or asked.status != "pending":
-                return
-            memory = await _load(tx, asked)
+        if asked is None or asked.status != "pending":
+            return
         with tracer().start_as_current_span("palimpsest.answer"):
             try:
-                await self._answer(item, asked, memory)
+                await self._answer(item, asked)
             except StorageError:
                 raise
             except Exception as error:
                 # A question that breaks the reader must fail, not kill its worker.
                 await self._failed(item, asked, error)
 
-    async def _answer(self, item: WorkItem, asked: StoredAnswer, memory: PrismMemory) -> None:
+    async def _answer(self, item: WorkItem, asked: StoredAnswer) -> None:
+        async with self._database.transaction(item.tenant_id) as tx:
+            memory = await _load(tx, asked)
         spec = PrismSpec.from_json(asked.spec)
         model = spec.model or self._config.model
         scope = CallScope(
