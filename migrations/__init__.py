@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import URL, Connection, create_engine, text
 
 from storage.tables import metadata
 
@@ -38,7 +38,7 @@ def known() -> frozenset[str]:
     return frozenset(s.revision for s in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
-def upgrade(url: str) -> tuple[str | None, str]:
+def upgrade(url: URL) -> tuple[str | None, str]:
     """Brings the database at `url` (SQLAlchemy form) to the newest revision.
 
     Returns the revisions before and after. Concurrent calls wait for each other.

@@ -38,6 +38,26 @@ async def find_reply(tx: Transaction, session_key: UUID, key: bytes) -> ModelRep
     return None if row is None else ModelReply(text=row.reply, model=row.model)
 
 
+async def find_occasion(
+    tx: Transaction, session_key: UUID, memory_id: UUID, prefix: str
+) -> str | None:
+    """The newest occasion that begins with `prefix` and has a reply; None without one."""
+    statement = (
+        select(call.c.occasion)
+        .where(
+            call.c.session_key == session_key,
+            call.c.memory_id == memory_id,
+            # A range, not LIKE: it finds its way in the index whatever the collation.
+            call.c.occasion >= prefix,
+            call.c.occasion < prefix + "\uffff",
+            call.c.reply.is_not(None),
+        )
+        .order_by(call.c.created_at.desc())
+        .limit(1)
+    )
+    return (await tx.connection.execute(statement)).scalar_one_or_none()
+
+
 async def record(tx: Transaction, scope: CallScope, made: Call) -> bool:
     """Writes a call; False when its reply is there already."""
     statement = (

@@ -219,7 +219,7 @@ CREATE TABLE call (
     call_id uuid NOT NULL,
     tenant_id uuid NOT NULL,
     memory_id uuid NOT NULL,
-    occasion text NOT NULL,
+    occasion text COLLATE "C" NOT NULL,
     key bytea NOT NULL,
     purpose text NOT NULL,
     template text NOT NULL,

@@ -13,10 +13,10 @@ class CallScope:
     tenant_id: UUID
     session_key: UUID
     memory_id: UUID
-    #: What the call is made for, unique within the memory: "revise:17" for the
-    #: step that makes revision 17, "answer:<id>" for an answer. The same ask on
-    #: the same occasion is the same call, so a crash does not pay for it twice;
-    #: the same ask on another occasion is a new call.
+    #: What the call is made for, unique within the memory: "revise:17:40" for the step
+    #: that makes revision 17 and ends at position 40, "answer:<id>" for an answer. The
+    #: same ask on the same occasion is the same call, so a crash does not pay for it
+    #: twice; the same ask on another occasion is a new call.
     occasion: str
 
 

@@ -116,7 +116,7 @@ def spawn(
 
     identity = {"user": user.uid, "group": user.gid, "extra_groups": []} if user.other else {}
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -127,6 +127,7 @@ def spawn(
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
             **identity,  # type: ignore[call-overload]
         )
+    return process
 
 
 def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> None:

@@ -16,7 +16,6 @@ from service.domain.json_values import Json, canonical
 from service.domain.prism import AnswerContent, ReviseContent
 from service.domain.schema import (
     PLACEHOLDER,
-    BoolType,
     DictType,
     FloatType,
     IntType,
@@ -136,13 +135,16 @@ def _loose_topics(part: Section, wanted: set[str]) -> list[_Topic]:
     """Topics of text without headings: the terms that most sentences share."""
     holders: Counter[str] = Counter()
     shown: dict[str, str] = {}
+    plain: dict[str, str] = {}
     for sentence in part.sentences:
         named = [*_QUOTED.findall(sentence), *_NAME.findall(sentence)]
         for name in dict.fromkeys(named):
             holders[stem(name)] += 2
             shown.setdefault(stem(name), name)
-        for term in set(terms(sentence)):
-            holders[term] += 1
+        for word in sentence.split():
+            for term in terms(word)[:1]:
+                holders[term] += 1
+                plain.setdefault(term, word.strip(".,;:!?\"'()[]*_`"))
     names = [(count, term) for term, count in holders.items() if term in shown and count >= 4]
     names.sort(key=lambda pair: (-pair[0], pair[1]))
     found: list[_Topic] = []
@@ -155,7 +157,7 @@ def _loose_topics(part: Section, wanted: set[str]) -> list[_Topic]:
             found.append(_Topic(cut(shown[term], KEY_CHARACTERS), tuple(best)))
     if not found:
         best = _salient(part.sentences, set(), wanted)
-        common = [term for term, _ in holders.most_common(2)]
+        common = [plain[term] for term, _ in holders.most_common(2) if term in plain]
         if best and common:
             found.append(_Topic(cut(" ".join(common), KEY_CHARACTERS), tuple(best)))
     return found
@@ -182,7 +184,7 @@ def _salience(sentence: str, number: int, count: int, subject: set[str], wanted:
         + 1.5 * len(held & subject)
         + 1.0 * len(held & wanted)
         + 1.0 * (1 - number / count)
-        - 2.0 * sentence.endswith(":")
+        - 2.0 * (not sentence.rstrip("\"')]").endswith((".", "!", "?")))
     )
 
 
@@ -298,8 +300,7 @@ def _value(of: Type, name: str, topic: _Topic) -> Json:
             return {topic.name: _value(of.value, "", topic)}
         case ListType():
             return [_value(of.item, "", topic)]
-        case BoolType():
-            return PLACEHOLDER
+    # A bool cannot be picked out of a text.
     return PLACEHOLDER
 
 
@@ -386,7 +387,7 @@ def _score(
     average: float,
 ) -> float:
     score = 0.0
-    norm = 1.2 * (0.25 + 0.75 * leaf.words.total() / average)
+    norm = 1.2 * (0.25 + 0.75 * leaf.words.total() / max(average, 1.0))
     for word in wanted:
         if frequency := leaf.words[word]:
             score += _rarity(count, holders[word]) * frequency * 2.2 / (frequency + norm)

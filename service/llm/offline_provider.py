@@ -7,7 +7,6 @@ other model. It is given the ask's content beside the prompt.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 
 from service.domain.tokens import estimate_tokens
@@ -28,10 +27,10 @@ def asking(content: object) -> Iterator[None]:
         _content.reset(token)
 
 
-def register(litellm: ModuleType) -> None:
+def register(litellm: Any) -> None:
     """Makes `offline/…` a provider of `litellm`."""
 
-    class Offline(litellm.CustomLLM):  # type: ignore[name-defined, misc]
+    class Offline(litellm.CustomLLM):  # type: ignore[misc]
         async def acompletion(self, *_: Any, **arguments: Any) -> Any:
             prompt = "".join(message["content"] for message in arguments["messages"])
             text = offline.complete(_content.get())

@@ -10,7 +10,6 @@ import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Protocol
 
 from service.config import Config
@@ -61,7 +60,7 @@ class LitellmTransport:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._litellm: ModuleType | None = None
+        self._litellm: Any = None
         self._importing = asyncio.Lock()
 
     async def warm(self) -> None:
@@ -104,11 +103,11 @@ class LitellmTransport:
         return arguments
 
 
-def _import_litellm() -> ModuleType:
+def _import_litellm() -> Any:
     # Nothing is fetched: neither the price list nor anybody's tokenizer.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    litellm = importlib.import_module("litellm")
+    litellm: Any = importlib.import_module("litellm")
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.drop_params = True
@@ -118,7 +117,7 @@ def _import_litellm() -> ModuleType:
     return litellm
 
 
-def _completion(litellm: ModuleType, response: Any, model: str) -> Completion:
+def _completion(litellm: Any, response: Any, model: str) -> Completion:
     usage = response.usage
     details = getattr(usage, "prompt_tokens_details", None)
     return Completion(
@@ -132,7 +131,7 @@ def _completion(litellm: ModuleType, response: Any, model: str) -> Completion:
     )
 
 
-def _cost(litellm: ModuleType, response: Any, model: str) -> int | None:
+def _cost(litellm: Any, response: Any, model: str) -> int | None:
     if model.startswith("offline/"):
         return 0
     try:
@@ -140,10 +139,10 @@ def _cost(litellm: ModuleType, response: Any, model: str) -> int | None:
     except Exception:
         # Raised, in several forms, for every model without a price.
         return None
-    return round(cost * 1_000_000)
+    return round(float(cost) * 1_000_000)
 
 
-def _failure(litellm: ModuleType, error: Exception) -> Exception:
+def _failure(litellm: Any, error: Exception) -> Exception:
     kinds = litellm.exceptions
     retryable = (
         kinds.RateLimitError,

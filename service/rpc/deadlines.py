@@ -16,7 +16,7 @@ def deadline_of(context: Context) -> float | None:
     A little before the caller's own deadline: past it gRPC would tell the caller only
     that time is up, and not how far things are.
     """
-    remaining = context.time_remaining()
+    remaining: float | None = context.time_remaining()
     if remaining is None:
         return None
     kept = min(max(remaining * _SHARE, _MIN_SECONDS), _MAX_SECONDS)

@@ -7,6 +7,7 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.usecases.memories import Memories
+from storage.memories import LoggedAmendment
 
 #: Values that a page of amendments ends at, in bytes: it must fit a message.
 PAGE_BYTES = 2 * 1024 * 1024
@@ -72,7 +73,7 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
             self._place(scope, request.page_token),
             size + 1,
         )
-        page = []
+        page: list[LoggedAmendment] = []
         total = 0
         for one in found[:size]:
             total += len(one.value.encode())

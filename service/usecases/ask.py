@@ -1,6 +1,6 @@
 """Asking: a question is stored, a worker answers it, the caller hears when."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -84,7 +84,7 @@ class Asker:
 
     async def ask(
         self, tenant_id: UUID, question: Question, *, deadline: float | None
-    ) -> AsyncIterator[Waiting | Reading | Answered]:
+    ) -> AsyncGenerator[Waiting | Reading | Answered]:
         """Waits until the memory is fresh enough, then for the answer, and says so.
 
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
@@ -126,7 +126,7 @@ class Asker:
 
     async def _until_fresh(
         self, tenant_id: UUID, question: Question, deadline: float | None
-    ) -> AsyncIterator[Waiting]:
+    ) -> AsyncGenerator[Waiting]:
         stored = await self._memory(tenant_id, question)
         wanted = question.consistency.wanted_position(
             self._token_key, stored.session_key, head=stored.head, incarnation=stored.incarnation
@@ -134,14 +134,15 @@ class Asker:
         if stored.applied_position >= wanted:
             return
         key = (stored.session_key, stored.memory_id)
-        progress = None
+        applied, revision = stored.applied_position, stored.revision
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             async for progress in seen:
                 refuse_stalled(question.memory, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
-                yield Waiting(applied_position=progress.applied_position, wanted_position=wanted)
-        raise not_applied_in_time(question.memory, wanted, progress or stored)
+                applied, revision = progress.applied_position, progress.revision
+                yield Waiting(applied_position=applied, wanted_position=wanted)
+        raise not_applied_in_time(question.memory, wanted, applied, revision)
 
     async def _memory(self, tenant_id: UUID, question: Question) -> StoredMemory:
         key = session_key(tenant_id, question.session)

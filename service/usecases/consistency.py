@@ -1,7 +1,7 @@
 """Consistency of reads: what a caller must see, and waiting until it is there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -73,17 +73,14 @@ def refuse_stalled(memory: str, wanted: int, progress: Progress) -> None:
     )
 
 
-def not_applied_in_time(memory: str, wanted: int, progress: Progress) -> DeadlineExceeded:
+def not_applied_in_time(
+    memory: str, wanted: int, applied_position: int, revision: int
+) -> DeadlineExceeded:
     """The error of a read whose deadline came first."""
     return DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
-        f"memory {memory!r} is applied up to position {progress.applied_position},"
-        f" not yet {wanted}",
-        {
-            "wanted": wanted,
-            "applied_position": progress.applied_position,
-            "revision": progress.revision,
-        },
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}",
+        {"wanted": wanted, "applied_position": applied_position, "revision": revision},
     )
 
 
@@ -105,7 +102,7 @@ class Watcher:
 
     async def progress(
         self, tenant_id: UUID, key: _Key, *, deadline: float | None
-    ) -> AsyncIterator[Progress]:
+    ) -> AsyncGenerator[Progress]:
         """How far the memory is, now and at each change, until the deadline.
 
         `deadline` is in the event loop's time; None never ends.
@@ -126,7 +123,7 @@ class Watcher:
                     return True
         return False
 
-    async def _looks(self, deadline: float | None) -> AsyncIterator[None]:
+    async def _looks(self, deadline: float | None) -> AsyncGenerator[None]:
         loop = asyncio.get_running_loop()
         while deadline is None or loop.time() < deadline:
             try:

@@ -224,7 +224,7 @@ class Memories:
                 refuse_stalled(stored.name, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
-        raise not_applied_in_time(stored.name, wanted, progress)
+        raise not_applied_in_time(stored.name, wanted, progress.applied_position, progress.revision)
 
     def _reading(
         self, stored: StoredMemory, value: str, revision: int, applied_position: int

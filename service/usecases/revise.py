@@ -31,7 +31,7 @@ from service.llm.driver import drive
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import meter, tracer
-from storage import log, memories, sessions
+from storage import calls, log, memories, sessions
 from storage.database import Database, Transaction
 from storage.errors import StorageError
 from storage.memories import Claim, Fenced, NewRevision
@@ -54,12 +54,14 @@ class _State:
     memory: PrismMemory
     #: Chunks behind the cursor that were read already.
     pending: Sequence[LoggedChunk] = ()
+    #: Where the next step ends, when a worker that died had paid for it already.
+    paid_position: int | None = None
 
     def moved(self, number: int, position: int, memory: PrismMemory) -> "_State":
         """The state after revision `number`, which reaches `position`."""
         held = replace(self.held, revision=number, applied_position=position, attempts=0)
         pending = tuple(chunk for chunk in self.pending if chunk.position > position)
-        return replace(self, held=held, memory=memory, pending=pending)
+        return replace(self, held=held, memory=memory, pending=pending, paid_position=None)
 
 
 class Reviser:
@@ -108,6 +110,9 @@ class Reviser:
             if held is None:
                 return None
             rows = await memories.read_prism(tx, held.session_key, held.memory_id, held.revision)
+            paid = await calls.find_occasion(
+                tx, held.session_key, held.memory_id, f"revise:{held.revision + 1}:"
+            )
         assert rows is not None, "the cursor's foreign key holds the revision"
         spec = PrismSpec.from_json(held.spec)
         memory = PrismMemory.load(
@@ -116,7 +121,13 @@ class Reviser:
             base_revision=rows.base_revision,
             amendments=rows.amendments,
         )
-        return _State(tenant_id=item.tenant_id, held=held, spec=spec, memory=memory)
+        return _State(
+            tenant_id=item.tenant_id,
+            held=held,
+            spec=spec,
+            memory=memory,
+            paid_position=None if paid is None else int(paid.rpartition(":")[2]),
+        )
 
     async def _advance(self, state: _State) -> _State | None:
         """One committed change; None when there is nothing more to do now."""
@@ -126,7 +137,7 @@ class Reviser:
             state = replace(state, pending=await self._read(state))
         if not state.pending:
             return await self._rest(state)
-        group = prism.read_group(state.pending, state.spec.chunk_tokens)
+        group = _next_group(state)
         with self._span("palimpsest.step", state) as span:
             span.set_attribute("palimpsest.to_position", group[-1].position)
             try:
@@ -164,7 +175,7 @@ class Reviser:
             tenant_id=state.tenant_id,
             session_key=held.session_key,
             memory_id=held.memory_id,
-            occasion=f"revise:{held.revision + 1}",
+            occasion=f"revise:{held.revision + 1}:{group[-1].position}",
         )
         flow = prism.revise(
             state.spec,
@@ -256,6 +267,18 @@ class Reviser:
                 "palimpsest.from_position": state.held.applied_position,
             },
         )
+
+
+def _next_group(state: _State) -> Sequence[LoggedChunk]:
+    """The chunks of the next step.
+
+    A step that was paid for, by a worker that died before the commit, is made again
+    with the same chunks, though more have come since: then its reply is in the journal.
+    """
+    paid = [chunk for chunk in state.pending if chunk.position <= (state.paid_position or 0)]
+    if paid and paid[-1].position == state.paid_position:
+        return paid
+    return prism.read_group(state.pending, state.spec.chunk_tokens)
 
 
 async def _locked_head(tx: Transaction, held: Claim) -> int:

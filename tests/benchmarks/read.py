@@ -81,7 +81,7 @@ async def _measure(address: str, url: str, echo_port: int, seconds: float) -> di
         stub = memories_pb2_grpc.MemoryServiceStub(channel)
         request = memories_pb2.GetMemoryRequest(session="read", memory="notes")
         payload = (await stub.GetMemory(request)).SerializeToString()
-        call = echo_channel.unary_unary("/bench.Echo/Echo")
+        call: Any = echo_channel.unary_unary("/bench.Echo/Echo")
 
         async def select() -> None:
             cursor = await bare.execute(

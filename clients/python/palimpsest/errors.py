@@ -99,7 +99,7 @@ _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
 
 def from_rpc(error: aio.AioRpcError, address: str) -> PalimpsestError:
     """The client's error for one of gRPC's."""
-    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    status = rpc_status.from_call(error)
     if status is None:
         return _without_details(error, address)
     kind = _CLASSES.get(error.code(), PalimpsestError)

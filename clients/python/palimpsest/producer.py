@@ -223,7 +223,7 @@ class Producer:
             wait = min(wait * 2, BACKOFF_SECONDS[1])
 
     async def _stream(self) -> None:
-        call = self._stub.AppendChunks()
+        call: Any = self._stub.AppendChunks()
         writing: asyncio.Task[None] | None = None
         try:
             await call.write(log_pb2.AppendChunksRequest(open=self._opening))

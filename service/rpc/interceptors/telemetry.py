@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 from grpc.aio import AbortError
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -35,6 +36,6 @@ class Telemetry(Around):
                 span.set_status(Status(StatusCode.ERROR))
                 raise
             finally:
-                code = context.code()
-                known = {**attributes, "rpc.grpc.status_code": str(code or "OK")}
+                code: grpc.StatusCode | None = context.code()
+                known = {**attributes, "rpc.grpc.status_code": "OK" if code is None else str(code)}
                 self._seconds.record(time.perf_counter() - start, known)

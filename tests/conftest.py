@@ -1,0 +1,46 @@
+"""Fixtures: real servers once a run, a migrated database of its own for each test."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+import palimpsest
+from storage.database import Database
+from tests.harness import Servers, api, worker
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """PostgreSQL and Valkey."""
+    with Servers.started() as started:
+        yield started
+
+
+@pytest.fixture
+def url(servers: Servers) -> str:
+    """A migrated database of the test's own."""
+    return servers.new_database()
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    """A pool on that database, in the application's role."""
+    database = Database.connect(url, pool_size=5, name="test")
+    yield database
+    await database.close()
+
+
+@pytest.fixture(scope="session")
+def address(servers: Servers) -> Iterator[str]:
+    """An API and a worker that tests with sessions of their own share."""
+    url = servers.new_database()
+    redis = {"PALIMPSEST_REDIS_URL": servers.valkey.url}
+    with api(url) as (_, address), worker(url, **redis):
+        yield address
+
+
+@pytest.fixture
+async def client(address: str) -> AsyncIterator[palimpsest.Client]:
+    """A client of the shared service."""
+    async with palimpsest.connect(address) as client:
+        yield client

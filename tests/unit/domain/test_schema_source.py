@@ -1,0 +1,229 @@
+import keyword
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.errors import SchemaInvalid
+from service.domain.schema import (
+    PLACEHOLDER,
+    BoolType,
+    DictType,
+    Field,
+    FloatType,
+    IntType,
+    ListType,
+    LiteralType,
+    Mismatch,
+    OptionalType,
+    RecordType,
+    Schema,
+    StrType,
+    TupleType,
+    Type,
+    fit,
+    render,
+)
+from service.domain.schema_source import MAX_SOURCE_BYTES, parse_source
+
+#: In the forms of the paper's listings, with words of our own.
+NESTED = '''
+@dataclasses.dataclass
+class FunctionFinder(pg.Object):
+    """candidates is keyed by name.
+    Never the same twice."""
+    @dataclasses.dataclass
+    class Description(pg.Object):
+        """How a function works."""  # pylint: disable=line-too-long
+        purpose: str
+        input: str
+        """What goes in."""
+        score: float  # between 0 and 1
+    candidates: dict[str, Description]
+'''
+ALIASED = """
+class Comparison(TypedDict):
+    names: tuple[str, str]
+    Facet = str
+    values: dict[Facet, tuple[str, str]]
+    best: Optional[int] = None
+    state: Literal["open", 2, True] | None
+"""
+
+
+def test_the_papers_forms_are_read() -> None:
+    record = parse_source(NESTED).root
+    (candidates,) = record.fields
+    assert record.name == "FunctionFinder"
+    assert record.doc == "candidates is keyed by name.\nNever the same twice."
+    assert isinstance(candidates.type, DictType)
+    described = candidates.type.value
+    assert isinstance(described, RecordType)
+    assert [(field.name, field.doc) for field in described.fields] == [
+        ("purpose", ""),
+        ("input", "What goes in."),
+        ("score", "between 0 and 1"),
+    ]
+
+
+def test_aliases_optionals_and_literals_are_read() -> None:
+    fields = {field.name: field.type for field in parse_source(ALIASED).root.fields}
+    pair = TupleType(items=(StrType(), StrType()))
+    assert fields == {
+        "names": pair,
+        "values": DictType(value=pair),
+        "best": OptionalType(inner=IntType()),
+        "state": OptionalType(inner=LiteralType(values=("open", 2, True))),
+    }
+
+
+def test_the_class_that_no_other_uses_is_the_memory() -> None:
+    schema = parse_source("class A:\n  x: int\nclass B:\n  a: A\nclass C:\n  b: list[B]\n  a: A")
+    assert schema.root.name == "C"
+    assert parse_source(render(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "column", "about"),
+    [
+        ("", 1, 1, "no class"),
+        ("class A(", 1, 8, "no Python class"),
+        ("class A:\n  x: set[int]", 2, 6, "set"),
+        ("class A:\n  x: Any", 2, 6, "Any"),
+        ("class A:\n  x: dict[int, str]", 2, 11, "keys"),
+        ("class A:\n  x: list", 2, 6, "list[str]"),
+        ("class A:\n  x: A", 2, 6, "contains itself"),
+        ("class A:\n  x: B", 2, 6, "B"),
+        ("class A:\n  x: int\n  x: str", 3, 3, "twice"),
+        ("class A:\n  pass", 1, 1, "no fields"),
+        ("class A:\n  x: int | str", 2, 6, "None"),
+        ("class A:\n  def f(self): pass", 2, 3, "methods"),
+        ("import os\nclass A:\n  x: int", 1, 1, "imports"),
+        ("class A:\n  x: int = open('f')", 2, 12, "nothing is run"),
+        ("class A(f()):\n  x: int", 1, 9, "base"),
+        ("@f()\nclass A:\n  x: int", 1, 2, "decorator"),
+        ("class A:\n  x: f()", 2, 6, "type"),
+        ("print(1)\nclass A:\n  x: int", 1, 1, "classes only"),
+        ("class A:\n  x: " + "list[" * 40 + "int" + "]" * 40, 2, 91, "nested"),
+        ("x" * (MAX_SOURCE_BYTES + 1), 1, 1, "bytes"),
+        ("class A:\n  x: int\0", 1, 1, "NUL"),
+    ],
+)
+def test_what_a_schema_cannot_hold_is_refused_with_its_place(
+    source: str, line: int, column: int, about: str
+) -> None:
+    with pytest.raises(SchemaInvalid) as refused:
+        parse_source(source)
+    assert (refused.value.line, refused.value.column) == (line, column)
+    assert about in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{run}",
+        "class A:\n  x: int = {run}",
+        "class A:\n  x: {run}",
+        "class A({run}):\n  x: int",
+        "@{run}\nclass A:\n  x: int",
+        "class A:\n  {run}\n  x: int",
+        "class A:\n  x: '{run}'",
+        "class A:\n  X = {run}\n  x: X",
+    ],
+)
+def test_source_is_never_run(source: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    with pytest.raises(SchemaInvalid):
+        parse_source(source.format(run=f'open("{trace}", "w")'))
+    assert not trace.exists()
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_schema_or_refused(text: str) -> None:
+    try:
+        schema = parse_source(text)
+    except SchemaInvalid as error:
+        assert error.line >= 1
+        assert error.column >= 1
+    else:
+        assert schema.root.fields
+
+
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(
+    lambda name: name.isidentifier() and not keyword.iskeyword(name)
+)
+DOCS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30).map(str.strip)
+
+
+@st.composite
+def records(draw: st.DrawFn, depth: int = 2) -> RecordType:
+    serial = draw(st.integers(0, 10**9))
+    leaf: st.SearchStrategy[Type] = st.sampled_from(
+        [StrType(), IntType(), FloatType(), BoolType(), LiteralType(values=("a", 2))]
+    )
+    inner = st.one_of(leaf, records(depth - 1)) if depth else leaf
+    wrapped = st.one_of(
+        inner,
+        inner.map(lambda of: ListType(item=of)),
+        inner.map(lambda of: DictType(value=of)),
+        inner.map(lambda of: OptionalType(inner=of)),
+        st.lists(inner, min_size=1, max_size=3).map(lambda of: TupleType(items=tuple(of))),
+    )
+    names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    fields = tuple(Field(name=name, type=draw(wrapped), doc=draw(DOCS)) for name in names)
+    return RecordType(name=f"R{serial}", fields=fields, doc=draw(DOCS))
+
+
+def _names(record: RecordType) -> list[str]:
+    return render(Schema(root=record)).split("class ")[1:]
+
+
+@given(records())
+def test_a_schema_survives_being_shown(root: RecordType) -> None:
+    shown = render(Schema(root=root))
+    names = [part.split(":")[0] for part in _names(root)]
+    if len(set(names)) != len(names):
+        return
+    assert parse_source(shown) == Schema(root=root)
+    assert render(parse_source(shown)) == shown
+
+
+PAIR = TupleType(items=(StrType(), IntType()))
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "fitted"),
+    [
+        (IntType(), 3.0, 3),
+        (FloatType(), 3, 3),
+        (StrType(), None, None),
+        (IntType(), PLACEHOLDER, PLACEHOLDER),
+        (PAIR, ["a", 1], ["a", 1]),
+        (OptionalType(inner=IntType()), 4, 4),
+        (DictType(value=ListType(item=StrType())), {"a": ["b", PLACEHOLDER]}, {"a": ["b", "????"]}),
+    ],
+)
+def test_values_that_fit(of: Type, value: Any, fitted: Any) -> None:
+    assert fit(of, value) == fitted
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "place"),
+    [
+        (IntType(), "3", "the value"),
+        (IntType(), 3.5, "the value"),
+        (IntType(), True, "the value"),
+        (StrType(), 3, "the value"),
+        (BoolType(), 1, "the value"),
+        (LiteralType(values=(1,)), True, "the value"),
+        (PAIR, ["a"], "the value"),
+        (DictType(value=ListType(item=StrType())), {"a": ["b", 1]}, "the value['a'][1]"),
+        (parse_source(NESTED).root, {"candidate": {}}, "the value"),
+    ],
+)
+def test_values_that_do_not_fit_are_named(of: Type, value: Any, place: str) -> None:
+    with pytest.raises(Mismatch, match="^" + re.escape(place)):
+        fit(of, value)

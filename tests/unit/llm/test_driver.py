@@ -1,0 +1,56 @@
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.llm.driver import drive
+
+
+def ask(text: str) -> ModelAsk:
+    segment = Segment(kind=SegmentKind.TASK, text=text)
+    return ModelAsk(
+        purpose=Purpose.ANSWER,
+        template="t/1",
+        segments=(segment,),
+        content=None,
+        max_output_tokens=1,
+    )
+
+
+def two_batches() -> Flow[list[str]]:
+    first: Sequence[ModelReply] = yield [ask("a"), ask("b"), ask("c")]
+    second: Sequence[ModelReply] = yield [ask("d")]
+    return [reply.text for reply in (*first, *second)]
+
+
+async def test_batches_run_in_parallel_and_replies_keep_their_order() -> None:
+    together = asyncio.Barrier(3)
+
+    async def call(one: ModelAsk) -> ModelReply:
+        if one.text in "abc":
+            await together.wait()
+        return ModelReply(text=one.text.upper(), model="m")
+
+    assert await drive(two_batches(), call) == ["A", "B", "C", "D"]
+
+
+async def test_an_error_cancels_its_neighbours_and_comes_out_as_itself() -> None:
+    cancelled: list[str] = []
+
+    async def call(one: ModelAsk) -> ModelReply:
+        if one.text == "b":
+            raise RuntimeError("no")
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            cancelled.append(one.text)
+            raise
+        raise AssertionError("it is cancelled before")
+
+    flow = two_batches()
+    with pytest.raises(RuntimeError, match=r"^no$"):
+        await drive(flow, call)
+    assert sorted(cancelled) == ["a", "c"]
+    with pytest.raises(StopIteration):
+        next(flow)

@@ -1,0 +1,178 @@
+"""The gateway against a scripted transport: paid once, retried, predicted, recorded."""
+
+from dataclasses import dataclass, field, replace
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.ledger import Call, CallScope
+from service.llm.gateway import Gateway
+from service.llm.prefix_cache import CachePolicy, predict, prefix_of
+from service.llm.transport import Completion, ModelFailure
+
+SCOPE = CallScope(
+    tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="revise:1:1"
+)
+
+
+def make_ask(*texts: str, chunk: str = "chunk") -> ModelAsk:
+    stable = [Segment(kind=SegmentKind.BASE, text=text) for text in texts]
+    last = Segment(kind=SegmentKind.CHUNK, text=chunk, reusable=False)
+    return ModelAsk(
+        purpose=Purpose.REVISE,
+        template="t/1",
+        segments=(*stable, last),
+        content=None,
+        max_output_tokens=10,
+    )
+
+
+@dataclass
+class Script:
+    """Gives its replies, or raises its failures, one after the other."""
+
+    outcomes: list[str | ModelFailure]
+    asked: int = 0
+
+    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+        self.asked += 1
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, ModelFailure):
+            raise outcome
+        return Completion(
+            text=outcome,
+            model=model,
+            input_tokens=1000,
+            output_tokens=5,
+            cached_tokens=None,
+            cache_write_tokens=None,
+            cost_micro_usd=7,
+        )
+
+
+@dataclass
+class Ledger:
+    calls: list[Call] = field(default_factory=list)
+
+    async def find_reply(self, scope: CallScope, key: bytes) -> ModelReply | None:
+        for call in self.calls:
+            if call.key == key and call.reply is not None:
+                return ModelReply(text=call.reply, model=call.model)
+        return None
+
+    async def record(self, scope: CallScope, call: Call) -> ModelReply | None:
+        known = await self.find_reply(scope, call.key)
+        if known is None:
+            self.calls.append(call)
+        return known or await self.find_reply(scope, call.key)
+
+
+@dataclass
+class Index:
+    warm: set[bytes] = field(default_factory=set)
+
+    async def lookup(self, memory_key: str, group_key: str, ids: tuple[bytes, ...]) -> set[bytes]:
+        return self.warm & set(ids)
+
+    async def touch(
+        self, memory_key: str, group_key: str, ids: tuple[bytes, ...], ttl_seconds: int
+    ) -> None:
+        self.warm |= set(ids)
+
+
+def gateway(script: Script, ledger: Ledger, index: Index, waits: list[float]) -> Gateway:
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    return Gateway(script, ledger, index, tries=3, sleep=sleep)  # type: ignore[arg-type]
+
+
+async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call() -> None:
+    script, ledger = Script(["one", "two", "three"]), Ledger()
+    calls = gateway(script, ledger, Index(), [])
+    first = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    again = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert (first.text, again.text, script.asked) == ("one", "one", 1)
+    await calls.call(make_ask("a"), model="m/x", scope=replace(SCOPE, occasion="revise:2:2"))
+    await calls.call(replace(make_ask("a"), attempt=1), model="m/x", scope=SCOPE)
+    assert len({call.key for call in ledger.calls}) == script.asked == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        make_ask("b"),
+        make_ask("a", chunk="other"),
+        make_ask("a", ""),
+        replace(make_ask("a"), template="t/2"),
+        replace(make_ask("a"), max_output_tokens=11),
+    ],
+)
+async def test_whatever_affects_the_output_makes_another_call(other: ModelAsk) -> None:
+    script, ledger = Script(["one", "two"]), Ledger()
+    calls = gateway(script, ledger, Index(), [])
+    await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    await calls.call(other, model="m/x", scope=SCOPE)
+    assert script.asked == 2
+
+
+async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> None:
+    waits: list[float] = []
+    busy = ModelFailure("busy", retryable=True, retry_after_seconds=4.0)
+    ledger = Ledger()
+    calls = gateway(Script([busy, busy, "at last"]), ledger, Index(), waits)
+    assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "at last"
+    assert [call.failure for call in ledger.calls] == ["busy", "busy", None]
+    assert waits == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(("retryable", "tries"), [(False, 1), (True, 3)])
+async def test_what_does_not_pass_is_raised(retryable: bool, tries: int) -> None:
+    script = Script([ModelFailure("no", retryable=retryable) for _ in range(5)])
+    with pytest.raises(ModelFailure, match="no"):
+        await gateway(script, Ledger(), Index(), []).call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert script.asked == tries
+
+
+async def test_the_prompt_before_is_predicted_to_be_cached() -> None:
+    ledger, index = Ledger(), Index()
+    calls = gateway(Script(["", "", ""]), ledger, index, [])
+    for number, texts in enumerate((("a" * 400,), ("a" * 400, "b" * 80), ("c",))):
+        scope = replace(SCOPE, occasion=f"revise:{number}:1")
+        await calls.call(make_ask(*texts), model="m/x", scope=scope)
+    assert [call.predicted_cached_tokens for call in ledger.calls] == [0, 100, 0]
+
+
+TEXTS = st.lists(st.sampled_from(["aaaa", "bbbb", "cccccccc"]), min_size=1, max_size=8)
+PLAIN = CachePolicy(granularity_tokens=1, min_tokens=0, ttl_seconds=1)
+
+
+@given(TEXTS, TEXTS)
+def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: list[str]) -> None:
+    def prefix(texts: list[str], tenant: UUID = SCOPE.tenant_id, model: str = "m") -> object:
+        return prefix_of(
+            make_ask(*texts).segments, model=model, tenant_id=tenant, memory_id=SCOPE.memory_id
+        )
+
+    before, after = prefix(sent), prefix(now)
+    warm = set(before.ids)  # type: ignore[attr-defined]
+    common = 0
+    for one, other in zip(sent, now, strict=False):
+        if one != other:
+            break
+        common += len(one) // 4
+    assert predict(after, warm, PLAIN) == common  # type: ignore[arg-type]
+    assert predict(prefix(now, tenant=uuid4()), warm, PLAIN) == 0  # type: ignore[arg-type]
+    assert predict(prefix(now, model="other"), warm, PLAIN) == 0  # type: ignore[arg-type]
+
+
+def test_predictions_respect_the_providers_minimum_and_granularity() -> None:
+    one = prefix_of(
+        make_ask("x" * 8000).segments, model="m", tenant_id=UUID(int=1), memory_id=UUID(int=1)
+    )
+    coarse = CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=1)
+    assert predict(one, set(one.ids), coarse) == 1920
+    assert predict(one, set(one.ids), replace(coarse, min_tokens=2001)) == 0

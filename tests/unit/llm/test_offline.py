@@ -1,0 +1,102 @@
+"""The offline model fills any schema and answers with the right sentence."""
+
+from pydoc_data.topics import topics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.cli.texts import split
+from service.domain.prism import AnswerContent, PrismMemory, ReviseContent
+from service.domain.replies import read_answer
+from service.domain.revisions import parse_reply
+from service.domain.schema_source import parse_source
+from service.llm import offline
+
+SCHEMAS = [
+    "class A:\n    topics: dict[str, list[str]]",
+    "class A:\n    notes: list[str]",
+    "class A:\n    summary: str\n    about: str | None",
+    "class A:\n    facts: dict[str, str]",
+    "class P:\n    name: str\n    role: str\n    years: int\nclass A:\n    people: list[P]",
+    "class F:\n    purpose: str\n    lines: list[str]\nclass A:\n    found: dict[str, F]",
+    "class A:\n    pairs: dict[str, tuple[str, str]]\n    kind: Literal['open', 'closed']",
+    "class B:\n    price: float\n    open: bool\nclass A:\n    b: B",
+    "class A:\n    nested: dict[str, dict[str, list[str]]]",
+]
+TEXT = """The harbour museum
+==================
+
+The harbour museum is a collection of old ships. It was founded by Ada Lovelace in 1843.
+Its years of closure were 12. The price of a ticket is 9.50 euros for everyone.
+"""
+
+
+def revise(source: str, texts: list[str]) -> PrismMemory:
+    schema = parse_source(source)
+    memory = PrismMemory.create(schema)
+    for number, text in enumerate(texts, start=1):
+        content = ReviseContent(
+            schema=schema, task="", question="", value=memory.value, chunks=((number, text),)
+        )
+        reply = offline.complete(content)
+        assert reply == offline.complete(content), "it is deterministic"
+        revision = parse_reply(reply, schema, memory.value)
+        assert revision.rejections == ()
+        memory = memory.apply(number, revision.amendments)
+    return memory
+
+
+def answer(memory: PrismMemory, query: str) -> tuple[str, list[str]]:
+    content = AnswerContent(
+        query=query, task="", question="", schema=memory.schema, value=memory.value
+    )
+    text, paths = read_answer(offline.complete(content))
+    return text, list(paths)
+
+
+@pytest.mark.parametrize("source", SCHEMAS)
+def test_it_fills_the_schema_it_is_given(source: str) -> None:
+    memory = revise(source, [TEXT, TEXT + "The harbour museum is closed on Mondays, it is said."])
+    assert memory.value
+
+
+def test_it_extends_what_it_knows_and_repeats_nothing() -> None:
+    more = TEXT + "\nThe harbour museum is closed on Mondays during the whole winter.\n"
+    memory = revise(SCHEMAS[0], [TEXT, more, more])
+    assert isinstance(memory.value, dict)
+    sentences = memory.value["topics"]["harbour museum"]  # type: ignore[index, call-overload]
+    assert any("Mondays" in one for one in sentences)  # type: ignore[union-attr]
+    assert len(set(sentences)) == len(sentences)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def reference() -> PrismMemory:
+    return revise(SCHEMAS[0], [piece for text in topics.values() for piece in split(text)])
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("What does the assert statement do?", "insert debugging assertions"),
+        ("What is a lambda expression?", "anonymous functions"),
+        ("What does the global statement mean?", "entire current code block"),
+    ],
+)
+def test_it_answers_from_the_right_place(reference: PrismMemory, query: str, said: str) -> None:
+    text, paths = answer(reference, query)
+    assert said in text
+    assert paths
+
+
+def test_it_says_when_the_memory_does_not_say(reference: PrismMemory) -> None:
+    assert answer(reference, "Zebra xylophone?") == (offline.NOTHING, [])
+
+
+def test_the_memory_stays_small(reference: PrismMemory) -> None:
+    assert len(reference.value_json) < sum(map(len, topics.values())) / 3
+
+
+@given(st.text(), st.sampled_from(SCHEMAS), st.text())
+def test_any_text_and_question_will_do(text: str, source: str, query: str) -> None:
+    answer(revise(source, [text, f"Heading\n====\n\n{text}\n\nIt is {text} and so on."]), query)
