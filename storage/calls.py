@@ -85,8 +85,9 @@ async def record(tx: Transaction, scope: CallScope, made: Call) -> bool:
         .on_conflict_do_nothing(
             index_elements=["session_key", "key"], index_where=call.c.reply.is_not(None)
         )
+        .returning(call.c.call_id)
     )
-    return (await tx.connection.execute(statement)).rowcount == 1
+    return (await tx.connection.execute(statement)).one_or_none() is not None
 
 
 async def usage(

@@ -207,8 +207,9 @@ async def create(
             has_work=head > 0,
         )
         .on_conflict_do_nothing(index_elements=["session_key", "memory_id"])
+        .returning(memory.c.memory_id)
     )
-    if (await tx.connection.execute(new)).rowcount == 0:
+    if (await tx.connection.execute(new)).one_or_none() is None:
         return False
     keys = {"session_key": session_key, "memory_id": memory_id, "tenant_id": tx.tenant_id}
     await tx.connection.execute(

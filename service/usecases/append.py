@@ -31,7 +31,7 @@ from service.domain.tenancy import session_key
 from service.usecases.hints import Hints
 from storage import log, sessions
 from storage.database import Database, DirectTransaction
-from storage.errors import StorageError, Unreachable
+from storage.errors import StorageError, Unreachable, Violated
 
 _log = structlog.get_logger("palimpsest.append")
 
@@ -164,8 +164,13 @@ class Appender:
                     await self._commit(tenant_id, part)
                 return
             _log.warning("append not written", cause=str(error), submissions=len(entries))
-            refusal = Unavailable(
-                Reason.DATABASE_UNAVAILABLE, "the database cannot be reached; send again"
+            # A key that refuses what the plan allowed is a defect, and is told as one.
+            refusal = (
+                error
+                if isinstance(error, Violated)
+                else Unavailable(
+                    Reason.DATABASE_UNAVAILABLE, "the database cannot be reached; send again"
+                )
             )
             for entry in entries:
                 entry.refuse(refusal)

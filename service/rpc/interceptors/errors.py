@@ -11,7 +11,7 @@ from service.domain.errors import PalimpsestError, Unavailable
 from service.domain.reasons import Reason
 from service.rpc.errors import abort_arguments, internal_error
 from service.rpc.interceptors.base import Around, Context
-from storage.errors import StorageError
+from storage.errors import Busy, Unreachable
 
 _log = structlog.get_logger("palimpsest.rpc")
 
@@ -26,7 +26,7 @@ class Errors(Around):
             yield
         except PalimpsestError as error:
             await context.abort(*abort_arguments(error))
-        except StorageError as error:
+        except (Unreachable, Busy) as error:
             _log.warning("database trouble", method=method, cause=str(error))
             await context.abort(
                 *abort_arguments(
