@@ -5,20 +5,27 @@ security shows it nothing else. Use cases open transactions; the modules beside 
 one only work inside them.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from storage import tables
-from storage.errors import translated
+from storage.errors import Unreachable, translated
 
 Row = tuple[Any, ...]
+Connection = psycopg.AsyncConnection[Row]
+
+#: How long a caller waits for a free connection.
+POOL_SECONDS = 10.0
 
 #: What every connection is told when it opens. A lock is waited for briefly: whoever
 #: holds it longer is in trouble, and the caller is told to retry. Durability is not
@@ -47,39 +54,57 @@ class Transaction:
 
 
 class Database:
-    """A pool of connections in the role of the application."""
+    """Connections in the role of the application.
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    Two pools: SQLAlchemy's for statements of its Core, and the driver's own for the hot
+    paths, where handing a connection out must not cost as much as a round trip.
+    """
+
+    def __init__(self, engine: AsyncEngine, direct: AsyncConnectionPool[Connection]) -> None:
         self._engine = engine
+        self._direct = direct
+        self._checking: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(
         cls, url: str, *, pool_size: int, name: str, role: str = tables.APP_ROLE
     ) -> "Database":
-        """Makes a pool of at most `pool_size` connections; opens none yet.
+        """Makes pools of at most `pool_size` connections each; opens none yet.
 
         `name` is shown by the server as application_name.
         """
         settings = {"role": role, **_SETTINGS}
-        options = " ".join(f"-c {key}={value}" for key, value in settings.items())
+        arguments: dict[str, Any] = {
+            "options": " ".join(f"-c {key}={value}" for key, value in settings.items()),
+            "application_name": name,
+            "connect_timeout": 5,
+            "keepalives_idle": 30,
+        }
         engine = create_async_engine(
             sqlalchemy_url(url),
             # We send BEGIN ourselves, together with the tenant, in one round trip.
             isolation_level="AUTOCOMMIT",
             pool_size=pool_size,
             max_overflow=0,
-            pool_timeout=10,
-            connect_args={
-                "options": options,
-                "application_name": name,
-                "connect_timeout": 5,
-                "keepalives_idle": 30,
-            },
+            pool_timeout=POOL_SECONDS,
+            connect_args=arguments,
         )
-        return cls(engine)
+        direct: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url,
+            kwargs={"autocommit": True, **arguments},
+            min_size=1,
+            max_size=pool_size,
+            timeout=POOL_SECONDS,
+            reconnect_timeout=5.0,
+            open=False,
+        )
+        return cls(engine, direct)
 
     async def close(self) -> None:
         """Closes every connection."""
+        if self._checking is not None:
+            await self._checking
+        await self._direct.close()
         await self._engine.dispose()
 
     @asynccontextmanager
@@ -102,11 +127,21 @@ class Database:
         The caller begins and commits with `DirectTransaction`'s methods; what it
         does not commit is rolled back. Raises StorageError.
         """
-        with translated():
-            async with self._engine.connect() as connection:
-                raw = await connection.get_raw_connection()
-                driver = cast("psycopg.AsyncConnection[Row]", raw.driver_connection)
-                yield DirectTransaction(tenant_id=tenant_id, driver=driver)
+        if self._direct.closed:
+            await self._direct.open()
+        try:
+            with translated():
+                async with self._direct.connection() as driver:
+                    try:
+                        yield DirectTransaction(tenant_id=tenant_id, driver=driver)
+                    finally:
+                        if driver.info.transaction_status is not TransactionStatus.IDLE:
+                            await driver.rollback()
+        except Unreachable:
+            # The server went away: the other idle connections are as dead as this one.
+            if self._checking is None or self._checking.done():
+                self._checking = asyncio.create_task(self._direct.check())
+            raise
 
     @asynccontextmanager
     async def sweeping(self) -> AsyncIterator[AsyncConnection]:
@@ -135,7 +170,7 @@ class DirectTransaction:
     """A transaction in as few round trips as can be."""
 
     tenant_id: UUID
-    driver: psycopg.AsyncConnection[Row]
+    driver: Connection
 
     async def read(self, query: str, values: Sequence[object]) -> list[Row]:
         """A whole read-only transaction of one statement, in one round trip."""
@@ -157,6 +192,15 @@ class DirectTransaction:
     async def commit(self) -> None:
         """Commits; after this the writes are on disk."""
         await self.driver.execute("COMMIT")
+
+    async def write(self, query: str, values: Sequence[object]) -> list[Row]:
+        """A whole transaction of one statement, in one round trip; its rows.
+
+        When it returns the writes are on disk.
+        """
+        statement = f"BEGIN; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
+        results = await self._batch(statement, values)
+        return results[2]
 
     async def _batch(self, statement: str, values: Sequence[object]) -> list[list[Row]]:
         # The simple protocol takes several statements at once but no values, so

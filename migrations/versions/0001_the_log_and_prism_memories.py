@@ -305,6 +305,57 @@ GRANT SELECT (session_key, answer_id, tenant_id, status, ready_at)
     ON answer TO palimpsest_sweeper;
 """
 
+#: Compare-and-set: appends new chunks of one producer if session and producer are as the
+#: caller last saw them, and returns no row, having written nothing, if they are not.
+#: Each statement has a snapshot of its own, taken under the session's lock: a step that
+#: was about to rest has committed by then, and its `has_work` is seen.
+APPEND = """
+CREATE FUNCTION append_if_unchanged(
+    p_session uuid, p_head bigint, p_incarnation integer,
+    p_producer text, p_epoch bigint, p_last bigint,
+    p_kinds text[], p_roles text[], p_texts text[],
+    p_observations text[], p_thoughts text[], p_actions text[],
+    p_metadata jsonb[], p_digests bytea[], p_bytes bigint,
+    OUT woken uuid[], OUT applied bigint
+) RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE
+    v_tenant uuid;
+BEGIN
+    SELECT tenant_id INTO v_tenant FROM session
+    WHERE session_key = p_session AND head = p_head AND incarnation = p_incarnation
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE producer SET last_sequence = p_last + cardinality(p_kinds)
+    WHERE session_key = p_session AND producer_id = p_producer
+        AND epoch = p_epoch AND last_sequence = p_last;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE session
+    SET head = p_head + cardinality(p_kinds), content_bytes = content_bytes + p_bytes
+    WHERE session_key = p_session;
+    INSERT INTO chunk (tenant_id, session_key, position, producer_id, producer_sequence,
+                       kind, role, text, observation, thought, action, metadata, digest)
+    SELECT v_tenant, p_session, p_head + t.n, p_producer, p_last + t.n,
+        t.kind, t.role, t.text, t.observation, t.thought, t.action, t.metadata, t.digest
+    FROM unnest(p_kinds, p_roles, p_texts, p_observations, p_thoughts, p_actions,
+                p_metadata, p_digests) WITH ORDINALITY
+        AS t (kind, role, text, observation, thought, action, metadata, digest, n);
+    WITH roused AS (
+        UPDATE memory SET has_work = true
+        WHERE session_key = p_session AND NOT has_work
+        RETURNING memory_id, status
+    )
+    SELECT array_agg(memory_id) FILTER (WHERE status = 'active') INTO woken FROM roused;
+    SELECT min(applied_position) INTO applied FROM memory
+    WHERE session_key = p_session AND status = 'active';
+    RETURN NEXT;
+END
+$$
+"""
+
 #: The keys come from gen_random_uuid, which PostgreSQL draws from the operating
 #: system's generator: two of them give 244 random bits. pgcrypto is not everywhere.
 DEPLOYMENT = """
@@ -331,3 +382,4 @@ def upgrade() -> None:
     for table, columns in CHANGING.items():
         op.execute(f"GRANT UPDATE ({', '.join(columns)}) ON {table} TO palimpsest_app")
     op.execute(SWEEPER)
+    op.execute(APPEND)

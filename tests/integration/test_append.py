@@ -22,7 +22,7 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 @pytest.fixture
 async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
-    return log_pb2_grpc.LogServiceStub(client.channel)  # type: ignore[return-value]
+    return log_pb2_grpc.LogServiceStub(client.channel)
 
 
 def produced(sequence: int, text: str = "", **fields: Any) -> log_pb2.ProducedChunk:

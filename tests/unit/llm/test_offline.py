@@ -1,6 +1,7 @@
 """The offline model fills any schema and answers with the right sentence."""
 
 from pydoc_data.topics import topics
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -64,10 +65,10 @@ def test_it_fills_the_schema_it_is_given(source: str) -> None:
 def test_it_extends_what_it_knows_and_repeats_nothing() -> None:
     more = TEXT + "\nThe harbour museum is closed on Mondays during the whole winter.\n"
     memory = revise(SCHEMAS[0], [TEXT, more, more])
-    assert isinstance(memory.value, dict)
-    sentences = memory.value["topics"]["harbour museum"]  # type: ignore[index, call-overload]
-    assert any("Mondays" in one for one in sentences)  # type: ignore[union-attr]
-    assert len(set(sentences)) == len(sentences)  # type: ignore[arg-type]
+    value: Any = memory.value
+    sentences = value["topics"]["harbour museum"]
+    assert any("Mondays" in one for one in sentences)
+    assert len(set(sentences)) == len(sentences)
 
 
 @pytest.fixture(scope="module")
