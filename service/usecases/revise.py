@@ -154,7 +154,7 @@ class Reviser:
         async with self._database.transaction(state.tenant_id) as tx:
             return await log.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
 
-    async def _step(self, state: _State, group: Sequence[LoggedChunk]) -> _State:
+    async def _step(self, state: _State, group: Sequence[LoggedChunk]) -> _State | None:
         revision = await self._think(state, group)
         number = state.held.revision + 1
         memory = state.memory.apply(number, revision.amendments)
@@ -166,8 +166,8 @@ class Reviser:
             rejections=revision.rejections,
             value=memory.value_json if revision.amendments else None,
         )
-        await self._commit(state, new, may_rest=len(group) == len(state.pending))
-        return state.moved(number, new.to_position, memory)
+        has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
+        return state.moved(number, new.to_position, memory) if has_work else None
 
     async def _think(self, state: _State, group: Sequence[LoggedChunk]) -> Revision:
         held = state.held
@@ -199,8 +199,11 @@ class Reviser:
         await self._commit(state, new, may_rest=False)
         return state.moved(number, new.to_position, memory)
 
-    async def _commit(self, state: _State, new: NewRevision, *, may_rest: bool) -> None:
-        """Writes a revision. With `may_rest` it looks whether that was the last chunk."""
+    async def _commit(self, state: _State, new: NewRevision, *, may_rest: bool) -> bool:
+        """Writes a revision. With `may_rest` it looks whether that was the last chunk.
+
+        Returns whether there is more to do.
+        """
         held = state.held
         with self._span("palimpsest.commit", state):
             async with self._database.transaction(state.tenant_id) as tx:
@@ -209,6 +212,7 @@ class Reviser:
                     has_work = await _locked_head(tx, held) > new.to_position
                 await memories.commit_revision(tx, held, new, has_work=has_work)
         self._steps.add(1, {"kind": new.kind})
+        return has_work
 
     async def _rest(self, state: _State) -> _State | None:
         """Leaves a memory that is at the head, unless a chunk came just now."""

@@ -1,0 +1,227 @@
+"""What the schema itself refuses: other tenants' rows, and any second application."""
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+import migrations
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from storage import memories, sessions, tables, work
+from storage.database import Database, sqlalchemy_url
+from storage.errors import Violated
+from storage.memories import Claim, Fenced, NewRevision
+from tests.harness import Servers
+from tests.integration.writing import append_texts
+
+KEY = session_key(DEFAULT_TENANT, "s")
+MEMORY = memory_id(KEY, "m")
+OTHER = UUID(int=7)
+
+
+@pytest.fixture
+async def held(database: Database) -> Claim:
+    """A memory over three chunks, in our hands."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await append_texts(database, "s", ["a", "b", "c"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await memories.create(
+            tx, session_key=KEY, memory_id=MEMORY, name="m", spec={}, head=3, value="{}", digest=b""
+        )
+        claimed = await memories.claim(tx, KEY, MEMORY)
+    assert claimed is not None
+    return claimed
+
+
+async def commit(database: Database, held: Claim, to_position: int, kind: str = "step") -> int:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        new = NewRevision(kind=kind, to_position=to_position, digest=b"", value='{"a":1}')
+        return await memories.commit_revision(tx, held, new, has_work=True)
+
+
+async def test_a_step_is_committed_once(database: Database, held: Claim) -> None:
+    assert await commit(database, held, 2) == 1
+    with pytest.raises(Fenced):
+        await commit(database, held, 2)
+    with pytest.raises(Fenced):
+        await commit(database, held, 3)
+
+
+async def test_a_worker_that_lost_the_memory_commits_nothing(
+    database: Database, held: Claim
+) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        later = await memories.claim(tx, KEY, MEMORY)
+    assert later is not None
+    assert later.epoch == held.epoch + 1
+    with pytest.raises(Fenced):
+        await commit(database, held, 2)
+    assert await commit(database, later, 2) == 1
+
+
+async def test_of_two_commits_at_once_one_wins(database: Database, held: Claim) -> None:
+    outcomes = await asyncio.gather(
+        *(commit(database, held, 2) for _ in range(4)), return_exceptions=True
+    )
+    assert outcomes.count(1) == 1
+    assert sum(isinstance(outcome, Fenced) for outcome in outcomes) == 3
+
+
+#: Revisions that must be impossible even for code that checks nothing.
+FORGED = [
+    ("a second root", {"revision": 0, "parent": None, "a": 0, "b": 0, "kind": "create"}),
+    ("a gap in revisions", {"revision": 2, "parent": 1, "a": 0, "b": 1, "kind": "step"}),
+    ("a skipped parent", {"revision": 1, "parent": None, "a": 0, "b": 1, "kind": "step"}),
+    ("a gap in positions", {"revision": 1, "parent": 0, "a": 1, "b": 2, "kind": "step"}),
+    ("a range beyond the log", {"revision": 1, "parent": 0, "a": 0, "b": 4, "kind": "step"}),
+    ("an empty step", {"revision": 1, "parent": 0, "a": 0, "b": 0, "kind": "step"}),
+    ("a fold that reads", {"revision": 1, "parent": 0, "a": 0, "b": 1, "kind": "fold"}),
+    ("a range backwards", {"revision": 1, "parent": 0, "a": 0, "b": -1, "kind": "step"}),
+]
+
+
+@pytest.mark.parametrize(("what", "forged"), FORGED, ids=[name for name, _ in FORGED])
+async def test_a_forged_revision_is_refused(
+    database: Database, held: Claim, what: str, forged: dict[str, Any]
+) -> None:
+    with pytest.raises(Violated):
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.execute(
+                text(
+                    "INSERT INTO revision (session_key, memory_id, tenant_id, revision,"
+                    " parent_revision, from_position, to_position, kind, epoch, digest)"
+                    " VALUES (:key, :memory, :tenant, :revision, :parent, :a, :b, :kind, 1, '')"
+                ),
+                {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT, **forged},
+            )
+
+
+async def test_a_repeated_range_is_refused_by_the_chain_and_by_its_own_key(
+    database: Database, held: Claim, servers: Servers, url: str
+) -> None:
+    await commit(database, held, 2)
+    insert = (
+        "INSERT INTO revision (session_key, memory_id, tenant_id, revision, parent_revision,"
+        " from_position, to_position, kind, epoch, digest)"
+        " VALUES (%s, %s, %s, 2, 1, 0, 2, 'step', 1, '')"
+    )
+    with psycopg.connect(servers.as_superuser(url)) as connection:
+        with pytest.raises(psycopg.IntegrityError) as once:
+            connection.execute(insert, (KEY, MEMORY, DEFAULT_TENANT))
+        assert once.value.diag.constraint_name == "revision_once"
+        connection.rollback()
+        connection.execute("DROP INDEX revision_once")
+        with pytest.raises(psycopg.IntegrityError) as chain:
+            connection.execute(insert, (KEY, MEMORY, DEFAULT_TENANT))
+        assert chain.value.diag.constraint_name == "revision_chain_fkey"
+
+
+async def test_a_cursor_without_its_revision_is_refused(database: Database, held: Claim) -> None:
+    with pytest.raises(Violated) as refused:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.execute(text("UPDATE memory SET applied_position = 3"))
+    assert refused.value.constraint == "memory_revision_fkey"
+
+
+async def test_a_stored_sequence_is_refused_a_second_time(database: Database, held: Claim) -> None:
+    with pytest.raises(Violated) as refused:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.execute(
+                text(
+                    "INSERT INTO chunk (session_key, position, tenant_id, producer_id,"
+                    " producer_sequence, kind, role, text, observation, thought, action, digest)"
+                    " SELECT session_key, 4, tenant_id, producer_id, producer_sequence, kind,"
+                    " role, text, observation, thought, action, digest FROM chunk LIMIT 1"
+                )
+            )
+    assert refused.value.constraint == "chunk_once"
+
+
+@pytest.mark.parametrize("table", ["chunk", "revision", "amendment", "prism_base", "call"])
+@pytest.mark.parametrize(
+    "change", ["DELETE FROM {}", "UPDATE {} SET created_at = now()", "TRUNCATE {}"]
+)
+async def test_the_past_cannot_be_changed(database: Database, table: str, change: str) -> None:
+    with pytest.raises(Exception, match=r"permission denied|does not exist"):
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.execute(text(change.format(table)))
+
+
+async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, held: Claim) -> None:
+    await commit(database, held, 2)
+    tenant_tables = [t for t in tables.metadata.sorted_tables if "tenant_id" in t.c]
+    assert len(tenant_tables) == 13
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        seen = await tx.connection.execute(text("SELECT count(*) FROM chunk"))
+        assert seen.scalar_one() == 3
+    async with database.transaction(OTHER) as tx:
+        for table in tenant_tables:
+            found = await tx.connection.execute(text(f"SELECT count(*) FROM {table.name}"))
+            assert found.scalar_one() == 0, table.name
+        changed = await tx.connection.execute(text("UPDATE memory SET epoch = 99"))
+        assert changed.rowcount == 0
+        assert await memories.claim(tx, KEY, MEMORY) is None
+
+
+async def test_rows_for_another_tenant_are_refused(database: Database, held: Claim) -> None:
+    with pytest.raises(Exception, match="row-level security"):
+        async with database.transaction(OTHER) as tx:
+            await tx.connection.execute(
+                text("INSERT INTO session (session_key, tenant_id, name) VALUES (:k, :t, 'x')"),
+                {"k": uuid4(), "t": DEFAULT_TENANT},
+            )
+
+
+async def test_without_a_tenant_nothing_is_read(database: Database, held: Claim) -> None:
+    async with database.connection() as connection:
+        with pytest.raises(Exception, match=r"app\.tenant|invalid input syntax for type uuid"):
+            await connection.execute(text("SELECT * FROM chunk"))
+
+
+def test_every_table_with_a_tenant_is_separated_for_good(servers: Servers, url: str) -> None:
+    with psycopg.connect(servers.as_superuser(url)) as connection:
+        rows = connection.execute(
+            "SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity,"
+            " EXISTS (SELECT FROM pg_policy p WHERE p.polrelid = c.oid)"
+            " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+            " WHERE a.attname = 'tenant_id' AND c.relkind = 'r'"
+        ).fetchall()
+        assert len(rows) == 13
+        assert all(forced and policed for _, forced, policed in rows), rows
+        roles = connection.execute(
+            "SELECT rolsuper OR rolbypassrls OR rolcanlogin FROM pg_roles"
+            " WHERE rolname IN ('palimpsest_app', 'palimpsest_sweeper')"
+        ).fetchall()
+        assert roles == [(False,), (False,)]
+        owners = connection.execute(
+            "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchall()
+        assert owners == [("palimpsest",)]
+
+
+async def test_the_sweeper_sees_what_is_runnable_and_nothing_else(
+    database: Database, held: Claim
+) -> None:
+    async with database.sweeping() as connection:
+        (item,) = await work.runnable(connection, 10)
+        assert (item.session_key, item.item_id) == (KEY, MEMORY)
+        with pytest.raises(Exception, match="permission denied"):
+            await connection.execute(text("SELECT spec FROM memory"))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await memories.clear_work(tx, held)
+    async with database.sweeping() as connection:
+        assert await work.runnable(connection, 10) == []
+
+
+def test_tables_and_migrations_agree(servers: Servers, url: str) -> None:
+    from sqlalchemy import create_engine
+
+    engine = create_engine(sqlalchemy_url(url))
+    with engine.connect() as connection:
+        assert migrations.differences(connection) == []
+    engine.dispose()
+    assert migrations.upgrade(sqlalchemy_url(url)) == (migrations.newest(),) * 2

@@ -1,0 +1,262 @@
+"""Steps under trouble: failures, stalls, skips, retries, and the journal."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from service.config import Config
+from service.domain.flows import ModelAsk, Purpose
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.work import WorkItem, WorkKind
+from service.llm.gateway import Gateway
+from service.llm.transport import Completion, ModelFailure
+from service.usecases.answer import Answerer
+from service.usecases.journal import Journal
+from service.usecases.revise import Reviser
+from storage import answers, calls, memories, sessions
+from storage.database import Database
+from storage.memories import StoredMemory
+from storage.prefix_index import NullPrefixIndex
+from tests.integration.writing import append_texts
+
+KEY = session_key(DEFAULT_TENANT, "s")
+MEMORY = memory_id(KEY, "m")
+ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
+SPEC = {
+    "schema_source": "class N:\n    topics: dict[str, str]\n",
+    "task": "",
+    "question": "",
+    "encoding": "amendments",
+    "chunk_tokens": 1,
+    "model": "test/scripted",
+    "on_failure": "stall",
+    "fold_tokens": 8000,
+}
+
+
+@dataclass
+class Script:
+    """A model that fails as often as it is told to, and then adds a topic a call."""
+
+    failures: list[Exception] = field(default_factory=list)
+    asked: list[ModelAsk] = field(default_factory=list)
+    #: Called while the model thinks.
+    meanwhile: Any = None
+
+    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+        self.asked.append(ask)
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        text = f'[OBJECTS FOR ADD]\n{{"$.topics.t{len(self.asked)}": {{"add": "x"}}}}'
+        if ask.purpose is Purpose.ANSWER:
+            text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.t1\n"
+        return Completion(
+            text=text,
+            model=model,
+            input_tokens=9,
+            output_tokens=3,
+            cached_tokens=0,
+            cache_write_tokens=None,
+            cost_micro_usd=None,
+        )
+
+
+CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
+
+
+def reviser(database: Database, script: Script, config: Config = CONFIG) -> Reviser:
+    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
+    return Reviser(database, gateway, b"marker", config)
+
+
+async def make(database: Database, texts: list[str], **changes: Any) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await append_texts(database, "s", texts)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        made = await memories.create(
+            tx,
+            session_key=KEY,
+            memory_id=MEMORY,
+            name="m",
+            spec={**SPEC, **changes},
+            head=len(texts),
+            value="{}",
+            digest=b"",
+        )
+    assert made
+
+
+async def read(database: Database) -> StoredMemory:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        stored = await memories.get(tx, KEY, MEMORY)
+    assert stored is not None
+    return stored
+
+
+async def test_a_failing_step_backs_off_and_then_goes_on(database: Database) -> None:
+    await make(database, ["a", "b"])
+    script = Script([ModelFailure("busy", retryable=True)])
+    await reviser(database, script).drain(ITEM)
+    assert (await read(database)).applied_position == 0
+    await asyncio.sleep(0.01)
+    await reviser(database, script).drain(ITEM)
+    stored = await read(database)
+    assert (stored.applied_position, stored.revision, stored.status) == (2, 2, "active")
+
+
+@pytest.mark.parametrize(
+    ("failures", "cause"),
+    [
+        ([ModelFailure("busy", retryable=True)] * 3, "busy"),
+        ([ModelFailure("wrong key", retryable=False)], "wrong key"),
+        ([KeyError("a defect")] * 3, "'a defect'"),
+    ],
+)
+async def test_a_step_that_fails_for_good_stalls_its_memory_until_it_is_retried(
+    database: Database, failures: list[Exception], cause: str
+) -> None:
+    await make(database, ["a", "b"])
+    script = Script(list(failures))
+    for _ in failures:
+        await reviser(database, script).drain(ITEM)
+        await asyncio.sleep(0.01)
+    stalled = await read(database)
+    assert stalled.status == "stalled"
+    assert stalled.stall is not None
+    assert (stalled.stall.position, stalled.stall.cause) == (1, cause)
+    assert stalled.stall.attempts == len(failures)
+    await reviser(database, script).drain(ITEM)
+    assert (await read(database)).applied_position == 0, "it waits"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await memories.retry(tx, KEY, MEMORY)
+    await reviser(database, script).drain(ITEM)
+    again = await read(database)
+    assert (again.status, again.applied_position, again.stall) == ("active", 2, None)
+
+
+async def test_a_memory_that_skips_records_what_it_skipped(database: Database) -> None:
+    await make(database, ["a", "b"], on_failure="skip")
+    script = Script([ModelFailure("no", retryable=False)])
+    await reviser(database, script).drain(ITEM)
+    stored = await read(database)
+    assert (stored.status, stored.applied_position, stored.revision) == ("active", 2, 2)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        changes = await memories.list_amendments(tx, KEY, MEMORY, (0, 0), 10)
+    assert [change.revision for change in changes] == [2]
+
+
+async def test_a_paid_reply_is_used_after_a_crash_though_more_has_come(
+    database: Database,
+) -> None:
+    await make(database, ["a"], chunk_tokens=100)
+    script = Script()
+
+    class Crash(BaseException):
+        """What SIGKILL is to a process."""
+
+    dying = reviser(database, script)
+
+    async def crash(*_: Any, **__: Any) -> None:
+        raise Crash
+
+    dying._commit = crash  # type: ignore[method-assign]
+    with pytest.raises(Crash):
+        await dying.drain(ITEM)
+    assert len(script.asked) == 1
+    await append_texts(database, "s", ["b", "c"], first=2)
+    await reviser(database, script).drain(ITEM)
+    stored = await read(database)
+    assert (stored.applied_position, stored.revision) == (3, 2)
+    assert len(script.asked) == 2, "the first step was not paid for again"
+    assert script.asked[0].text != script.asked[1].text
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        (line,) = await calls.usage(tx, KEY)
+    assert (line.calls, line.reported_cached_tokens, line.cost_micro_usd) == (2, 0, None)
+
+
+async def test_a_result_is_thrown_away_when_the_memory_was_taken_over(database: Database) -> None:
+    await make(database, ["a"])
+    other = Script()
+
+    async def take_over() -> None:
+        await reviser(database, other).drain(ITEM)
+
+    await reviser(database, Script(meanwhile=take_over)).drain(ITEM)
+    stored = await read(database)
+    assert (stored.applied_position, stored.revision) == (1, 1)
+    assert len(other.asked) == 1
+
+
+async def test_a_chunk_that_comes_while_the_last_step_rests_is_not_forgotten(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+
+    async def append() -> None:
+        script.meanwhile = None
+        await append_texts(database, "s", ["b"], first=2)
+
+    script = Script(meanwhile=append)
+    await reviser(database, script).drain(ITEM)
+    assert (await read(database)).applied_position == 2
+
+
+async def test_draining_gives_others_their_turn(database: Database) -> None:
+    await make(database, ["a", "b", "c"])
+    impatient = CONFIG.model_copy(update={"drain_seconds": 0.0})
+    assert await reviser(database, Script(), impatient).drain(ITEM) is True
+    assert await reviser(database, Script()).drain(ITEM) is False
+
+
+async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Database) -> None:
+    await make(database, ["a"])
+    await reviser(database, Script()).drain(ITEM)
+    script = Script([ModelFailure("wrong key", retryable=False)])
+    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
+    answerer = Answerer(database, gateway, b"marker", CONFIG)
+    for number, (status, failure) in enumerate([("failed", "wrong key"), ("complete", "")]):
+        item = WorkItem(
+            kind=WorkKind.ANSWER,
+            tenant_id=DEFAULT_TENANT,
+            session_key=KEY,
+            item_id=session_key(DEFAULT_TENANT, f"answer {number}"),
+        )
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await answers.create(
+                tx,
+                session_key=KEY,
+                answer_id=item.item_id,
+                memory_id=MEMORY,
+                query="?",
+                revision=1,
+                applied_position=1,
+            )
+        await answerer.make(item)
+        await answerer.make(item)
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            made = await answers.get(tx, KEY, item.item_id)
+        assert made is not None
+        assert (made.status, made.failure) == (status, failure)
+        cited = [1] if status == "complete" else []
+        assert [one.position for one in made.citations] == cited
+
+
+async def test_a_step_sends_a_bounded_number_of_statements(database: Database) -> None:
+    """The hot path: what a step costs must be seen when it grows."""
+    from sqlalchemy import event
+
+    await make(database, [f"chunk {n}" for n in range(12)])
+    sent: list[str] = []
+    event.listen(
+        database._engine.sync_engine,
+        "before_cursor_execute",
+        lambda _c, _cur, statement, *_: sent.append(statement),
+    )
+    await reviser(database, Script()).drain(ITEM)
+    claim, read_chunks, a_step = 7, 3, 12
+    assert len(sent) <= claim + read_chunks + a_step * 12 + 1, "\n".join(sent[-15:])
