@@ -7,10 +7,10 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test verify fix bench lock proto clean
+.PHONY: help setup demo test test-debian verify fix bench lock proto clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## install everything into .venv (once; again only when a lock changes)
 
@@ -29,6 +29,12 @@ demo: setup ## the main job, end to end (FILE=path for a text of your own)
 
 test: setup ## the tests, on embedded servers
 	$(BIN)/python -m pytest
+
+test-debian: setup ## the storage tests on Debian's own servers, if they are installed
+	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \
+	if [ -z "$$programs" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
+	PALIMPSEST_PG_BIN_DIR=$$programs PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true) \
+	$(BIN)/python -m pytest tests/integration --ignore tests/integration/test_embedded.py
 
 verify: setup ## format, lint, types, layers, generated code, proto and migration drift
 	$(BIN)/python -m tests.verify

@@ -85,6 +85,8 @@ class Worker:
         while True:
             try:
                 await look()
+            except StorageError as error:
+                _log.warning("look put off", look=look.__name__, cause=str(error))
             except Exception:
                 # The loop is the guarantee that work is found: it must outlive
                 # whatever one look runs into.

@@ -45,7 +45,8 @@ def up(
     PALIMPSEST_REDIS_URL name others. A second start finds the data again.
     """
     # The embedded servers are only ever started from here and from the demo.
-    from service.embedded.stack import Stack, StackError
+    from service.embedded.processes import ServerError
+    from service.embedded.stack import Stack
 
     config = read_config(data_dir=data_dir, listen=listen)
     stop = StopSignals()
@@ -57,7 +58,7 @@ def up(
             show("Ctrl-C stops it.")
             stack.supervise(stop.requested)
             say("stopping")
-    except StackError as error:
+    except ServerError as error:
         raise CommandError(str(error)) from error
     say("stopped; nothing is lost")
 

@@ -3,6 +3,7 @@
 import shutil
 import signal
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,9 @@ from service.embedded.processes import ServerError, ServerUser
 READY_SECONDS = 120.0
 #: A fast shutdown writes a checkpoint.
 STOP_SECONDS = 60.0
+#: How long it is tried to start a server that ends at once for a passing reason.
+LAUNCH_SECONDS = 15.0
+_PASSING = ("Address already in use", "still in use", "could not bind")
 #: The login role and the database that everything of ours lives in.
 NAME = "palimpsest"
 
@@ -103,9 +107,9 @@ class PostgresServer:
         return self._process is not None and self._process.poll() is None
 
     def restart(self) -> None:
-        """Starts a server that died again, on the same port."""
+        """Starts a server that died again, on the same port. From the main thread."""
         processes.end_leftovers(self._cluster)
-        self._launch()
+        self._launch(keep_port=True)
 
     def __enter__(self) -> "PostgresServer":
         self.start()
@@ -152,31 +156,39 @@ class PostgresServer:
             password.unlink()
         part.rename(self._cluster)
 
-    def _launch(self) -> None:
-        pid_file = self._cluster / "postmaster.pid"
-        for last in (False, False, True):
-            # Nobody works in the folder, so whatever the file says is old.
-            pid_file.unlink(missing_ok=True)
+    def _launch(self, *, keep_port: bool = False) -> None:
+        until = time.monotonic() + LAUNCH_SECONDS
+        while True:
             self._port = self._port or processes.free_port()
-            settings = {**_SETTINGS, "port": str(self._port)}
-            options = [f"--{name}={value}" for name, value in settings.items()]
-            self._log.touch()
-            self._process = processes.spawn(
-                [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
-                user=self._user,
-                folder=self._cluster,
-                log=self._log,
-                death_signal=signal.SIGQUIT,
-            )
             try:
-                processes.wait_until(self._is_ready, self._process, READY_SECONDS, self._log)
+                self._launch_once()
             except ServerError as error:
-                # Somebody took the port between our look and the server's.
-                if last or "Address already in use" not in str(error):
+                # A backend of a server that was killed is still on its way out, or
+                # somebody took the port between our look and the server's.
+                passing = any(reason in str(error) for reason in _PASSING)
+                if not passing or time.monotonic() > until:
                     raise
-                self._port = 0
+                if not keep_port:
+                    self._port = 0
+                time.sleep(0.1)
             else:
                 return
+
+    def _launch_once(self) -> None:
+        # Nobody works in the folder, so whatever the file says is old.
+        (self._cluster / "postmaster.pid").unlink(missing_ok=True)
+        settings = {**_SETTINGS, "port": str(self._port)}
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        self._log.touch()
+        before = self._log.stat().st_size
+        self._process = processes.spawn(
+            [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
+            user=self._user,
+            folder=self._cluster,
+            log=self._log,
+            death_signal=signal.SIGQUIT,
+        )
+        processes.wait_until(self._is_ready, self._process, READY_SECONDS, self._log, before)
 
     def _is_ready(self) -> bool:
         try:

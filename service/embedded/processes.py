@@ -1,6 +1,5 @@
 """Starting processes that do not outlive us, as a user that they may run as."""
 
-import ctypes
 import fcntl
 import os
 import pwd
@@ -21,8 +20,6 @@ from pathlib import Path
 PARENT_FD = "PALIMPSEST_PARENT_FD"
 #: How long a process of ours may take to end by itself once its parent is gone.
 ORPHAN_SECONDS = 10.0
-
-_PR_SET_PDEATHSIG = 1
 
 
 class ServerError(Exception):
@@ -92,6 +89,25 @@ def make_folder(folder: Path, user: ServerUser) -> None:
         )
 
 
+#: Becomes a server: first the server's user, then tied to its parent, then the program.
+#: A process of its own, since a function between fork and exec is not safe in a program
+#: with threads (gRPC's fork handlers crash there). The tie comes last, because a change
+#: of user undoes it.
+_BECOME = """
+import ctypes, os, sys
+parent, signal, uid, gid = map(int, sys.argv[1:5])
+if uid != os.geteuid():
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal)
+if os.getppid() != parent:
+    sys.exit("the parent is gone")
+os.execv(sys.argv[5], sys.argv[5:])
+"""
+
+
 def spawn(
     command: Sequence[str],
     *,
@@ -105,29 +121,18 @@ def spawn(
     Call it from the main thread: Linux sends the signal when the thread that started
     the process ends.
     """
-    parent = os.getpid()
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-    def tie_to_parent() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, death_signal)
-            if os.getppid() != parent:
-                os._exit(1)
-
-    identity = {"user": user.uid, "group": user.gid, "extra_groups": []} if user.other else {}
+    identity = [user.uid, user.gid] if user.other else [os.geteuid(), os.getegid()]
+    numbers = [os.getpid(), int(death_signal), *identity]
     with log.open("ab") as output:
-        process: subprocess.Popen[bytes] = subprocess.Popen(
-            command,
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BECOME, *map(str, numbers), *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=tie_to_parent,  # noqa: PLW1509 - nothing else runs between fork and exec
             start_new_session=True,
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
-            **identity,  # type: ignore[call-overload]
         )
-    return process
 
 
 def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> None:
@@ -263,23 +268,29 @@ def write_private(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def last_lines(log: Path, count: int = 3) -> str:
-    """The end of a log, on one line."""
+def last_lines(log: Path, count: int = 3, since: int = 0) -> str:
+    """The end of a log, or of what came behind byte `since`, on one line."""
     try:
-        lines = log.read_text(errors="replace").strip().splitlines()
+        lines = log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
     except FileNotFoundError:
         lines = []
     return " | ".join(lines[-count:]) or "its log is empty"
 
 
 def wait_until(
-    ready: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float, log: Path
+    ready: Callable[[], bool],
+    process: "subprocess.Popen[bytes]",
+    seconds: float,
+    log: Path,
+    log_begin: int = 0,
 ) -> None:
     """Waits until a server is ready. Raises ServerError when it ends or time is up."""
     until = time.monotonic() + seconds
     while not ready():
         if process.poll() is not None:
-            raise ServerError(f"the server ended: {last_lines(log)}")
+            raise ServerError(
+                f"the server ended with {process.returncode}: {last_lines(log, 10, log_begin)}"
+            )
         if time.monotonic() > until:
             raise ServerError(f"the server is not ready after {seconds} s: {last_lines(log)}")
         time.sleep(0.005)

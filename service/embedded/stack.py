@@ -207,7 +207,12 @@ class Stack:
         for name, server in (("PostgreSQL", self._postgres), ("Valkey", self._valkey)):
             if server is not None and not server.is_running():
                 self._on_event(f"{name} died; starting it again")
-                server.restart()
+                try:
+                    server.restart()
+                except ServerError as error:
+                    # Perhaps the disk is full; the next look tries again.
+                    self._on_event(f"{name} does not start: {error}")
+                    time.sleep(RESTART_SECONDS[0])
         for child in (self._api, *self._workers):
             if child.due():
                 self._on_event(f"{child.name} died; starting it again")

@@ -173,8 +173,7 @@ def _failure(litellm: Any, error: Exception) -> Exception:
 
 
 def _retry_after(error: Exception) -> float | None:
-    response = getattr(error, "response", None)
-    headers: Mapping[str, str] = getattr(response, "headers", None) or {}
+    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
     value = headers.get(_RETRY_AFTER)
     try:
         return None if value is None else max(float(value), 0.0)

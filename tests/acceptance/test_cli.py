@@ -1,0 +1,293 @@
+"""The command line as a user has it: real processes, one clear line for what goes wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.harness import Servers, eventually
+
+TEXT = """The harbour museum
+==================
+
+The harbour museum is a collection of old ships. It is closed on Mondays and in winter.
+
+The bakery
+==========
+
+The bakery is the oldest house of the town. It sells rolls before the sun is up.
+"""
+
+
+def run(*arguments: str, stdin: Any = b"", **environment: Any) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", *arguments],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=100,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+def succeed(*arguments: str, stdin: Any = b"", **environment: Any) -> str:
+    done = run(*arguments, stdin=stdin, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], about: str) -> None:
+    assert done.returncode == 1, done.stdout
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert about in last
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that the servers' user can get to, also when the tests run as root."""
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def children_of(folder: Path) -> list[str]:
+    """Processes that work in a folder, or were started with it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            here = os.readlink(entry / "cwd")
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if here.startswith(str(folder)) or str(folder).encode() in environment:
+            found.append(entry.name)
+    return found
+
+
+class Up:
+    """`palimpsest up`, running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "up", "--listen", "127.0.0.1:0"],
+            env={
+                **os.environ,
+                "PALIMPSEST_DATA_DIR": str(folder / "data"),
+                "PALIMPSEST_DEAD_AFTER_SECONDS": "2",
+                "PALIMPSEST_HEARTBEAT_SECONDS": "0.5",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.popen.stdout is not None
+        line = self.popen.stdout.readline()
+        assert "listens at" in line, self.popen.communicate()[1]
+        self.address = line.split("listens at ")[1].split(";")[0]
+
+    def close(self) -> None:
+        self.popen.kill()
+        self.popen.communicate()
+
+
+def test_up_keeps_everything_through_ctrl_c_and_kill(folder: Path) -> None:
+    (folder / "text.txt").write_text(TEXT)
+    first = Up(folder)
+    at = {"PALIMPSEST_ADDRESS": first.address}
+    succeed("ingest", str(folder / "text.txt"), "--chunk-characters", "120", **at)
+    second = run("up", PALIMPSEST_DATA_DIR=str(folder / "data"))
+    assert_one_clear_line(second, "another process uses the data folder")
+    first.popen.send_signal(signal.SIGKILL)
+    first.popen.communicate()
+    eventually("nothing is left of the killed one", lambda: not children_of(folder), 20)
+
+    again = Up(folder)
+    at = {"PALIMPSEST_ADDRESS": again.address}
+    shown = json.loads(succeed("memory", "show", "--applied", "--json", **at))
+    assert shown["applied_position"] == shown["head"] > 1
+    answer = json.loads(succeed("ask", "When is the harbour museum closed?", "--json", **at))
+    assert "closed on Mondays" in answer["text"]
+    assert answer["citations"]
+    repeated = json.loads(
+        succeed("ingest", str(folder / "text.txt"), "--chunk-characters", "120", "--json", **at)
+    )
+    assert repeated["skipped"] == repeated["chunks"] == shown["head"]
+    again.popen.send_signal(signal.SIGINT)
+    _, stderr = again.popen.communicate(timeout=60)
+    assert again.popen.returncode == 0
+    assert "stopped; nothing is lost" in stderr
+    assert children_of(folder) == []
+
+
+def test_a_worker_that_dies_is_started_again(folder: Path) -> None:
+    up = Up(folder)
+    try:
+        workers = [
+            pid
+            for pid in children_of(folder)
+            if b"service.cli\0work" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert len(workers) == 1
+        os.kill(int(workers[0]), signal.SIGKILL)
+        answered = succeed("ingest", "-", stdin=TEXT.encode(), PALIMPSEST_ADDRESS=up.address)
+        assert "everything applied" in answered
+    finally:
+        up.close()
+
+
+def test_the_demo_prints_one_json_object_last_and_leaves_nothing(folder: Path) -> None:
+    (folder / "text.txt").write_text(TEXT * 3)
+    started = time.monotonic()
+    done = run("demo", "--json", "--file", str(folder / "text.txt"), TMPDIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert time.monotonic() - started < 100
+    assert result["chunks"] == result["acked"] == result["applied_position"] >= 1
+    assert result["revisions"] >= 1
+    assert result["amendments"] >= 1
+    assert result["calls"] >= result["revisions"] - 1 + 3
+    assert result["tokens"]["input_tokens"] > 0
+    assert len(result["answers"]) == 3
+    for answer in result["answers"]:
+        assert set(answer) == {"query", "text", "citations"}
+    assert children_of(folder) == []
+    assert [one.name for one in folder.iterdir()] == ["text.txt"]
+
+
+def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers) -> None:
+    from service.cli.demo import _job
+
+    job = _job("", [])
+    done = run("demo", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    right = 0
+    for answer, subject in zip(
+        result["answers"], ('"assert" statement', "Lambdas", '"global" statement'), strict=True
+    ):
+        cited = [job.texts[position - 1] for position in answer["citations"]]
+        right += bool(cited) and all(subject in text for text in cited)
+    assert right >= 2, result["answers"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "about"),
+    [
+        (("ingest", "-"), b"\xff\xfe\xff", "standard input is not UTF-8: byte 0 is 0xff"),
+        (("ingest", "-"), b"a\0b", "NUL character"),
+        (("ingest", "-"), b"  \n ", "has no text"),
+        (("ingest", "/nowhere/at/all"), b"", "cannot read /nowhere/at/all"),
+        (("ingest", "-", "--session", "no good"), b"text", "name: "),
+        (("ask", "?", "--session", "nobody"), b"", "there is no session 'nobody'"),
+        (("ask", "", "--session", "nobody"), b"", "query"),
+        (("memory", "show", "m", "--session", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "log", "m", "--session", "nobody"), b"", "there is no session 'nobody'"),
+        (("session", "show", "nobody"), b"", "there is no session 'nobody'"),
+        (("usage", "--session", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "create", "m", "--schema", "/nowhere"), b"", "cannot read /nowhere"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    address: str, arguments: tuple[str, ...], stdin: bytes, about: str
+) -> None:
+    done = run(*arguments, stdin=stdin, PALIMPSEST_ADDRESS=address)
+    assert_one_clear_line(done, about)
+
+
+def test_bad_schemas_names_and_tokens_are_one_clear_line(address: str, folder: Path) -> None:
+    session = f"cli-{uuid4().hex}"
+    at = {"PALIMPSEST_ADDRESS": address}
+    succeed("session", "create", session, **at)
+    assert_one_clear_line(run("session", "create", session, **at), "already")
+    schema = folder / "schema.py"
+    evil = folder / "evil"
+    for source, about in (
+        ("class A(", "line 1, column 8"),
+        ("class A:\n    x: bytes", "bytes is no type"),
+        (f"open({str(evil)!r}, 'w')", "classes only"),
+    ):
+        schema.write_text(source)
+        create = ("memory", "create", "m", "--schema", str(schema), "--session", session)
+        assert_one_clear_line(run(*create, **at), about)
+    assert not evil.exists()
+    schema.write_text("class A:\n    x: list[str]")
+    succeed(*create, **at)
+    assert_one_clear_line(run(*create, **at), "has a memory 'm' already")
+    asked = run("ask", "?", "--session", session, "--memory", "m", "--after", "nonsense", **at)
+    assert_one_clear_line(asked, "not issued by this service")
+    late = run("memory", "show", "m", "--session", session, "--revision", "5", **at)
+    assert_one_clear_line(late, "has no revision 5; the newest is 0")
+
+
+def test_nothing_to_talk_to_is_one_clear_line() -> None:
+    done = run("ask", "?", "--address", "127.0.0.1:1", "--timeout", "2")
+    assert_one_clear_line(done, "cannot reach Palimpsest at 127.0.0.1:1")
+
+
+@pytest.mark.parametrize("command", ["serve", "work"])
+def test_a_database_that_is_not_there_is_one_clear_line(command: str, servers: Servers) -> None:
+    assert_one_clear_line(run(command), "PALIMPSEST_DATABASE_URL is not set")
+    nowhere = "postgresql://u:secret-word@127.0.0.1:1/d"
+    quick = {"PALIMPSEST_START_SECONDS": "0.1", "PALIMPSEST_DATABASE_URL": nowhere}
+    done = run(command, **quick)
+    assert_one_clear_line(done, "cannot reach the database")
+    assert "secret-word" not in done.stderr
+    assert_one_clear_line(run("migrate", PALIMPSEST_DATABASE_URL=nowhere), "cannot migrate")
+    assert_one_clear_line(
+        run(command, PALIMPSEST_POOL_SIZE="none"), "PALIMPSEST_POOL_SIZE: Input should be"
+    )
+
+
+def test_a_database_that_is_not_migrated_is_one_clear_line(servers: Servers) -> None:
+    import psycopg
+
+    from tests.harness import with_database
+
+    with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE empty OWNER palimpsest TEMPLATE template0")
+    url = with_database(servers.postgres.url, "empty")
+    done = run("serve", PALIMPSEST_DATABASE_URL=url)
+    assert_one_clear_line(done, "run `palimpsest migrate`")
+    assert "migrated from nothing" in succeed("migrate", PALIMPSEST_DATABASE_URL=url)
+    assert succeed("migrate", PALIMPSEST_DATABASE_URL=url).startswith("at ")
+    superuser = with_database(servers.postgres.superuser_url, "empty")
+    assert "at " in succeed("migrate", PALIMPSEST_DATABASE_URL=superuser)
+
+
+def test_a_port_that_is_taken_is_one_clear_line(servers: Servers, address: str) -> None:
+    url = servers.new_database()
+    done = run("serve", "--listen", address, PALIMPSEST_DATABASE_URL=url)
+    assert_one_clear_line(done, f"cannot listen at {address}")
+
+
+def test_every_command_has_help() -> None:
+    for command in (
+        ("up",),
+        ("demo",),
+        ("serve",),
+        ("work",),
+        ("migrate",),
+        ("ingest",),
+        ("ask",),
+        ("usage",),
+        ("session", "list"),
+        ("memory", "show"),
+    ):
+        assert "--help" in succeed(*command, "--help")

@@ -1,0 +1,216 @@
+"""Processes that are killed and servers that go away, for real."""
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import migrations
+import palimpsest
+from palimpsest import errors
+from service.dispatch.setup import install
+from service.embedded.postgres import PostgresServer
+from storage.database import sqlalchemy_url
+from tests.fake_model import FakeModel, fake_model
+from tests.harness import Servers, api, eventually, worker
+
+SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
+#: Short, so that a dead worker is noticed while a test waits.
+QUICK = {
+    "PALIMPSEST_HEARTBEAT_SECONDS": "0.5",
+    "PALIMPSEST_DEAD_AFTER_SECONDS": "2",
+    "PALIMPSEST_SWEEP_SECONDS": "0.5",
+    "PALIMPSEST_RECONCILE_SECONDS": "0.5",
+}
+
+
+@pytest.fixture
+def model() -> Iterator[FakeModel]:
+    with fake_model() as model:
+        yield model
+
+
+def scripted(model: FakeModel) -> dict[str, str]:
+    """The environment of a worker with that model."""
+    return {
+        **QUICK,
+        "PALIMPSEST_MODEL": "openai/fake",
+        "PALIMPSEST_MODEL_BASE_URL": model.url,
+        "PALIMPSEST_MODEL_API_KEY": "sk-not-to-be-logged",
+    }
+
+
+async def start(address: str, texts: list[str]) -> tuple[palimpsest.Memory, str]:
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("s")
+        await session.create_memory("m", schema_source=SCHEMA, chunk_tokens=1)
+        async with session.producer("p") as producer:
+            for text in texts:
+                await producer.append(text)
+            ack = await producer.flush()
+    assert ack is not None
+    return session.memory("m"), ack.token
+
+
+async def finish(address: str, token: str) -> tuple[int, int, list[tuple[int, int]]]:
+    """Revision, position and the ranges of the amendments, once all is applied."""
+    async with palimpsest.connect(address) as client:
+        memory = client.session("s").memory("m")
+        state = await memory.get(after=token, timeout=40)
+        ranges = [(one.from_position, one.to_position) async for one in memory.amendments()]
+    return state.revision, state.applied_position, ranges
+
+
+def test_a_worker_killed_between_call_and_commit_pays_once_and_applies_once(
+    servers: Servers, model: FakeModel
+) -> None:
+    url = servers.new_database()
+    with api(url) as (_, address), psycopg.connect(servers.as_superuser(url)) as blocker:
+        _, token = asyncio.run(start(address, ["only chunk"]))
+        # The step's commit looks at the session's head, and waits for us.
+        blocker.execute("SELECT FROM session FOR UPDATE")
+        with (
+            worker(url, **scripted(model)) as doomed,
+            psycopg.connect(servers.as_superuser(url), autocommit=True) as look,
+        ):
+
+            def replied() -> bool:
+                row = look.execute("SELECT count(*) FROM call WHERE reply IS NOT NULL").fetchone()
+                return row == (1,)
+
+            eventually("the reply is in the journal", replied)
+            assert look.execute("SELECT max(revision) FROM revision").fetchone() == (0,)
+            doomed.kill()
+        blocker.rollback()
+        killed = time.monotonic()
+        with worker(url, **scripted(model)) as survivor:
+            revision, position, ranges = asyncio.run(finish(address, token))
+            assert time.monotonic() - killed < 30
+            assert "sk-not-to-be-logged" not in survivor.log()
+    assert (revision, position, ranges) == (1, 1, [(0, 1)])
+    assert len(model.prompts) == 1, "the call was paid for once"
+
+
+def test_workers_killed_at_random_apply_each_chunk_once(servers: Servers, model: FakeModel) -> None:
+    url = servers.new_database()
+    texts = [f"chunk {number}" for number in range(60)]
+    with api(url) as (_, address):
+        _, token = asyncio.run(start(address, texts))
+        for delay in (0.05, 0.2, 0.4):
+            with worker(url, **scripted(model)) as doomed:
+                time.sleep(delay)
+                doomed.kill()
+        with worker(url, **scripted(model)), worker(url, **scripted(model)):
+            revision, position, ranges = asyncio.run(finish(address, token))
+    assert (revision, position) == (60, 60)
+    assert ranges == [(n, n + 1) for n in range(60)]
+    with psycopg.connect(servers.as_superuser(url)) as look:
+        paid = look.execute("SELECT count(*), count(DISTINCT occasion) FROM call").fetchone()
+        assert paid == (60, 60)
+    # Whoever dies between the model's reply and the journal's commit may pay again.
+    assert 60 <= len(model.prompts) <= 63
+
+
+def test_a_deadline_says_how_far_the_memory_is(servers: Servers) -> None:
+    url = servers.new_database()
+
+    async def ask(address: str, token: str) -> errors.DeadlineExceeded:
+        async with palimpsest.connect(address) as client:
+            memory = client.session("s").memory("m")
+            with pytest.raises(errors.DeadlineExceeded) as caught:
+                await memory.ask("?", after=token, timeout=0.6)
+            with pytest.raises(errors.DeadlineExceeded) as read:
+                await memory.get(fully_applied=True, timeout=0.6)
+            assert read.value.metadata == caught.value.metadata
+            with pytest.raises(errors.DeadlineExceeded) as late:
+                await memory.ask("?", timeout=0.6)
+            assert late.value.reason == "ANSWER_NOT_READY_IN_TIME"
+            stored = await client.session("s").answer(late.value.metadata["answer"])
+            assert stored.status == "pending"
+        return caught.value
+
+    with api(url) as (_, address):
+        _, token = asyncio.run(start(address, ["a", "b"]))
+        error = asyncio.run(ask(address, token))
+    assert error.reason == "NOT_APPLIED_IN_TIME"
+    assert error.metadata == {"wanted": "2", "applied_position": "0", "revision": "0"}
+    assert str(error) == "memory 'm' is applied up to position 0, not yet 2"
+
+
+def test_a_stalled_memory_is_an_error_at_once_and_goes_on_when_retried(
+    servers: Servers, model: FakeModel
+) -> None:
+    url = servers.new_database()
+    model.script = [(401, {}, '{"error": {"message": "no"}}')]
+
+    async def use(address: str, token: str) -> None:
+        async with palimpsest.connect(address) as client:
+            memory = client.session("s").memory("m")
+            with pytest.raises(errors.FailedPrecondition) as caught:
+                await memory.get(after=token, timeout=30)
+            assert caught.value.reason == "MEMORY_STALLED"
+            assert caught.value.metadata["position"] == "1"
+            with pytest.raises(errors.FailedPrecondition):
+                await memory.ask("?", fully_applied=True, timeout=30)
+            assert (await memory.retry()).status == "active"
+            assert (await memory.get(after=token, timeout=30)).applied_position == 2
+
+    with api(url) as (_, address), worker(url, **scripted(model)):
+        _, token = asyncio.run(start(address, ["a", "b"]))
+        asyncio.run(use(address, token))
+
+
+def test_nothing_acked_is_lost_when_the_database_dies(model: FakeModel) -> None:
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        Path(name).chmod(0o755)
+        with PostgresServer(Path(name) / "postgres") as postgres:
+            migrations.upgrade(sqlalchemy_url(postgres.url))
+            install(postgres.url)
+            with api(postgres.url) as (_, address), worker(postgres.url, **scripted(model)):
+                acked, position = asyncio.run(_append_through_crashes(address, postgres))
+                assert acked == position
+                revision, applied, ranges = asyncio.run(finish(address, _token))
+                assert applied == acked
+                assert ranges == [(n, n + 1) for n in range(acked)]
+                assert revision == acked
+
+
+_token = ""
+
+
+async def _append_through_crashes(address: str, postgres: PostgresServer) -> tuple[int, int]:
+    global _token
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("s")
+        await session.create_memory("m", schema_source=SCHEMA, chunk_tokens=1)
+        async with session.producer("p") as producer:
+            for number in range(60):
+                await producer.append(f"chunk {number}")
+                if number in (20, 40):
+                    assert postgres._process is not None
+                    postgres._process.send_signal(signal.SIGKILL)
+                    postgres._process.wait()
+                    # From this very thread: the server dies with the one that starts it.
+                    postgres.restart()
+            ack = await producer.flush()
+            assert ack is not None
+            _token = ack.token
+        texts = [chunk.text async for chunk in session.chunks()]
+        assert texts == [f"chunk {number}" for number in range(60)]
+        return ack.producer_sequence, ack.position
+
+
+def test_losing_redis_only_logs(servers: Servers) -> None:
+    url = servers.new_database()
+    dead = {"PALIMPSEST_REDIS_URL": "redis://:secret-word@127.0.0.1:1/0"}
+    with api(url) as (_, address), worker(url, **QUICK, **dead) as process:
+        _, token = asyncio.run(start(address, ["The museum is a ship in the harbour."] * 3))
+        assert asyncio.run(finish(address, token))[1] == 3
+        log = process.log()
+    assert log.count("redis is gone") == 1
+    assert "secret-word" not in log

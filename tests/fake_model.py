@@ -1,0 +1,81 @@
+"""An OpenAI-compatible server that counts its calls: the model, faked at its transport."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class FakeModel:
+    """What the server was asked, and what it is to say."""
+
+    #: Status, headers and body of the next replies; when it is empty `reply` serves.
+    script: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+    #: Text of the reply to the n-th prompt, from 1.
+    reply: Callable[[int], str] = lambda n: (
+        f'[OBJECTS FOR ADD]\n{{"$.topics.t{n}": {{"add": ["x"]}}}}'
+    )
+    url: str = ""
+
+    def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
+        """The response to a completion request."""
+        self.prompts.append(request["messages"][-1]["content"])
+        if self.script:
+            return self.script.pop(0)
+        body = {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": request["model"],
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": self.reply(len(self.prompts))},
+                }
+            ],
+            "usage": {
+                "prompt_tokens": 100,
+                "completion_tokens": 10,
+                "total_tokens": 110,
+                "prompt_tokens_details": {"cached_tokens": 64},
+            },
+        }
+        return 200, {}, json.dumps(body)
+
+
+@contextmanager
+def fake_model() -> Iterator[FakeModel]:
+    """A server on a free port of this machine."""
+    model = FakeModel()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            status, headers, body = model.respond(json.loads(self.rfile.read(length)))
+            raw = body.encode()
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **headers}.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Keeps quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

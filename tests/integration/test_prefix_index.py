@@ -1,0 +1,64 @@
+"""The prefix index on a real Valkey: right while it is there, silent when it is not."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from service.embedded.valkey import ValkeyServer
+from storage import prefix_index
+from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
+
+IDS = (b"task0000", b"base0000", b"amend001")
+
+
+@pytest.fixture
+def valkey() -> Iterator[ValkeyServer]:
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        Path(name).chmod(0o755)
+        with ValkeyServer(Path(name) / "valkey") as server:
+            yield server
+
+
+async def test_what_was_sent_is_warm_for_its_memory_and_group(valkey: ValkeyServer) -> None:
+    index = RedisPrefixIndex(valkey.url)
+    await index.touch("t:m1", "t:g", IDS, 60)
+    assert await index.lookup("t:m1", "t:g", IDS) == set(IDS)
+    assert await index.lookup("t:m2", "t:g", IDS) == {IDS[0]}, "the task is shared"
+    assert await index.lookup("u:m1", "u:g", IDS) == set(), "tenants share nothing"
+    assert await index.lookup("t:m1", "t:g", ()) == set()
+    with Redis.from_url(valkey.url) as redis:
+        keys = sorted(redis.keys())
+        assert keys == [b"pc:g:{t:g}:seg", b"pc:{t:m1}:seg"]
+        assert all(0 < redis.ttl(key) <= 60 for key in keys)
+        assert b"secret" not in b"".join(keys)
+    await index.close()
+
+
+async def test_losing_it_means_nothing_is_warm_until_it_is_back(
+    valkey: ValkeyServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(prefix_index, "PAUSE_SECONDS", 0.0)
+    index = RedisPrefixIndex(valkey.url)
+    await index.touch("t:m", "t:g", IDS, 60)
+    valkey.kill()
+    for _ in range(3):
+        assert await index.lookup("t:m", "t:g", IDS) == set()
+        await index.touch("t:m", "t:g", IDS, 60)
+    valkey.restart()
+    await index.touch("t:m", "t:g", IDS, 60)
+    assert await index.lookup("t:m", "t:g", IDS) == set(IDS)
+    logged = capfd.readouterr().out
+    assert logged.count("redis is gone") == 1
+    assert logged.count("redis is back") == 1
+    await index.close()
+
+
+async def test_without_redis_nothing_is_warm() -> None:
+    index = NullPrefixIndex()
+    await index.touch("t:m", "t:g", IDS, 60)
+    assert await index.lookup("t:m", "t:g", IDS) == set()

@@ -1,0 +1,85 @@
+"""litellm for real: the offline provider, and a server that misbehaves."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from service.config import Config
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.prism import AnswerContent
+from service.domain.schema_source import parse_source
+from service.llm.transport import LitellmTransport, ModelFailure
+from tests.fake_model import FakeModel, fake_model
+
+ASK = ModelAsk(
+    purpose=Purpose.ANSWER,
+    template="t/1",
+    segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
+    content=AnswerContent(
+        query="What is the harbour museum?",
+        task="",
+        question="",
+        schema=parse_source("class A:\n    facts: dict[str, str]"),
+        value={"facts": {"museum": "The harbour museum is a ship."}},
+    ),
+    max_output_tokens=100,
+)
+
+
+@pytest.fixture
+def model() -> Iterator[FakeModel]:
+    with fake_model() as model:
+        yield model
+
+
+def transport(model: FakeModel | None = None) -> LitellmTransport:
+    return LitellmTransport(Config(model_base_url=model.url if model else None))
+
+
+async def test_the_offline_model_is_a_provider_like_any_other() -> None:
+    done = await transport().complete(ASK, "offline/extractive")
+    assert "The harbour museum is a ship." in done.text
+    assert (done.model, done.cost_micro_usd, done.cached_tokens) == ("offline/extractive", 0, None)
+    assert done.input_tokens == (len(ASK.text) + 3) // 4
+
+
+async def test_usage_is_taken_as_the_provider_reports_it(model: FakeModel) -> None:
+    done = await transport(model).complete(ASK, "openai/some-model")
+    assert (done.input_tokens, done.output_tokens, done.cached_tokens) == (100, 10, 64)
+    assert done.cost_micro_usd is None, "a model without a price has none, not a price of 0"
+    assert model.prompts == [ASK.text]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "retryable", "after"),
+    [
+        (429, {"retry-after": "7"}, "{}", True, 7.0),
+        (429, {"retry-after": "tomorrow"}, "{}", True, None),
+        (500, {}, '{"error": "secret prompt text"}', True, None),
+        (503, {}, "no json", True, None),
+        (401, {}, '{"error": {"message": "sk-secret is wrong"}}', False, None),
+        (400, {}, '{"error": {"message": "bad"}}', False, None),
+    ],
+)
+async def test_failures_say_whether_to_retry_and_tell_no_secrets(
+    model: FakeModel,
+    status: int,
+    headers: dict[str, str],
+    body: str,
+    retryable: bool,
+    after: float | None,
+) -> None:
+    model.script = [(status, headers, body)]
+    with pytest.raises(ModelFailure) as caught:
+        await transport(model).complete(ASK, "openai/some-model")
+    assert (caught.value.retryable, caught.value.retry_after_seconds) == (retryable, after)
+    assert "secret" not in str(caught.value)
+    assert "museum" not in str(caught.value)
+    assert len(model.prompts) == 1, "litellm's own retries are off"
+
+
+async def test_a_server_that_is_not_there_may_be_there_later() -> None:
+    nowhere = LitellmTransport(Config(model_base_url="http://127.0.0.1:1/v1"))
+    with pytest.raises(ModelFailure) as caught:
+        await nowhere.complete(ASK, "openai/some-model")
+    assert caught.value.retryable
