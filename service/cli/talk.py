@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_NAME = "default"
+#: How often progress is a line, where there is no terminal to draw a bar on.
+LINE_SECONDS = 2.0
 #: The schema of a memory when none is given: it fits any text.
 DEFAULT_SCHEMA = '''class Notes:
     """What the text says, by topic."""
@@ -141,9 +144,10 @@ async def ensure_memory(session: palimpsest.Session, name: str) -> palimpsest.Me
 
 
 async def follow(memory: palimpsest.Memory) -> values.MemoryState:
-    """Waits until the memory is at today's head, with a bar; its state."""
+    """Waits until the memory is at today's head, with a bar (or lines); its state."""
     state = await memory.get()
     head = state.info.head
+    told = time.monotonic()
     with Progress(
         TextColumn("revising"),
         BarColumn(),
@@ -151,7 +155,7 @@ async def follow(memory: palimpsest.Memory) -> values.MemoryState:
         TextColumn("chunks, revision {task.fields[revision]}"),
         TimeElapsedColumn(),
         console=err,
-        transient=not err.is_terminal,
+        disable=not err.is_terminal,
     ) as progress:
         bar = progress.add_task("", total=head, revision=state.revision)
         while state.applied_position < head:
@@ -161,6 +165,9 @@ async def follow(memory: palimpsest.Memory) -> values.MemoryState:
                     f"memory {memory.name!r} stalled at position {stall.position}: {stall.cause}"
                 )
             progress.update(bar, completed=state.applied_position, revision=state.revision)
+            if not err.is_terminal and time.monotonic() - told > LINE_SECONDS:
+                told = time.monotonic()
+                say(f"revising: {state.applied_position} of {head}, revision {state.revision}")
             await asyncio.sleep(0.2)
             state = await memory.get()
         progress.update(bar, completed=head, revision=state.revision)

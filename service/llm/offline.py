@@ -138,7 +138,7 @@ def _loose_topics(part: Section, wanted: set[str]) -> list[_Topic]:
     plain: dict[str, str] = {}
     for sentence in part.sentences:
         named = [*_QUOTED.findall(sentence), *_NAME.findall(sentence)]
-        for name in dict.fromkeys(named):
+        for name in dict.fromkeys(one for one in named if terms(one)):
             holders[stem(name)] += 2
             shown.setdefault(stem(name), name)
         for word in sentence.split():

@@ -14,9 +14,12 @@ from typing import Any, Protocol
 
 from service.config import Config
 from service.domain.flows import ModelAsk
+from service.domain.tokens import estimate_tokens
 
 #: Where a provider says when to try again.
 _RETRY_AFTER = "retry-after"
+#: Statuses below 500 that may pass: timeout, too early, too many requests.
+_PASSING = frozenset({408, 425, 429})
 
 
 class ModelFailure(Exception):
@@ -37,7 +40,9 @@ class Completion:
     text: str
     #: The model that was asked, as provider/name.
     model: str
+    #: As the provider reports them, else our estimate.
     input_tokens: int
+    #: As the provider reports them, else our estimate.
     output_tokens: int
     #: None when the provider does not say.
     cached_tokens: int | None
@@ -83,7 +88,10 @@ class LitellmTransport:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
             raise _failure(litellm, error) from error
-        return _completion(litellm, response, model)
+        if not getattr(response, "choices", None):
+            # Servers of one's own answer like this while they load, or filter a prompt.
+            raise ModelFailure("the model's response holds no reply", retryable=True)
+        return _completion(litellm, response, ask, model)
 
     def _arguments(self, ask: ModelAsk, model: str) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -110,21 +118,25 @@ def _import_litellm() -> Any:
     litellm: Any = importlib.import_module("litellm")
     litellm.telemetry = False
     litellm.suppress_debug_info = True
-    litellm.drop_params = True
+    # On, a parameter that a server refuses is dropped and the call made again unseen:
+    # a retry that is not ours, with another meaning than the journal's key says.
+    litellm.drop_params = False
     from service.llm.offline_provider import register
 
     register(litellm)
     return litellm
 
 
-def _completion(litellm: Any, response: Any, model: str) -> Completion:
-    usage = response.usage
+def _completion(litellm: Any, response: Any, ask: ModelAsk, model: str) -> Completion:
+    text = response.choices[0].message.content or ""
+    usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
     return Completion(
-        text=response.choices[0].message.content or "",
+        text=text,
         model=model,
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
+        # Some servers count nothing; litellm then says 0, which no prompt has.
+        input_tokens=getattr(usage, "prompt_tokens", None) or estimate_tokens(ask.text),
+        output_tokens=getattr(usage, "completion_tokens", None) or estimate_tokens(text),
         cached_tokens=getattr(details, "cached_tokens", None),
         cache_write_tokens=getattr(details, "cache_creation_tokens", None),
         cost_micro_usd=_cost(litellm, response, model),
@@ -143,33 +155,27 @@ def _cost(litellm: Any, response: Any, model: str) -> int | None:
 
 
 def _failure(litellm: Any, error: Exception) -> Exception:
+    """What a failed call means to us; an error that is no provider's comes back as it is.
+
+    The message names the kind and the status only: what providers write may repeat the
+    prompt or the key.
+    """
     kinds = litellm.exceptions
-    retryable = (
-        kinds.RateLimitError,
-        kinds.Timeout,
-        kinds.APIConnectionError,
-        kinds.InternalServerError,
-        kinds.ServiceUnavailableError,
-        TimeoutError,
-    )
-    final = (
-        kinds.AuthenticationError,
-        kinds.PermissionDeniedError,
-        kinds.NotFoundError,
-        kinds.BadRequestError,
-        kinds.UnprocessableEntityError,
-    )
-    if isinstance(error, retryable):
+    if isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError):
         return ModelFailure(
-            f"the model could not be reached: {type(error).__name__}",
-            retryable=True,
-            retry_after_seconds=_retry_after(error),
+            f"the model could not be reached: {type(error).__name__}", retryable=True
         )
-    if isinstance(error, final):
-        return ModelFailure(f"the model refused: {type(error).__name__}", retryable=False)
-    if isinstance(error, kinds.APIError):
-        return ModelFailure(f"the model failed: {type(error).__name__}", retryable=True)
-    return error
+    # The ancestor of all that litellm raises for a provider, in its own name or not.
+    if not isinstance(error, kinds.openai.OpenAIError):
+        return error
+    status = getattr(error, "status_code", None)
+    said = f"{type(error).__name__}, status {status}"
+    # By status, not by class: litellm has classes for a few of them only.
+    if not isinstance(status, int) or status >= 500 or status in _PASSING:
+        return ModelFailure(
+            f"the model failed: {said}", retryable=True, retry_after_seconds=_retry_after(error)
+        )
+    return ModelFailure(f"the model refused: {said}", retryable=False)
 
 
 def _retry_after(error: Exception) -> float | None:

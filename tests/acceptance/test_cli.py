@@ -218,13 +218,13 @@ def test_bad_schemas_names_and_tokens_are_one_clear_line(address: str, folder: P
     assert_one_clear_line(run("session", "create", session, **at), "already")
     schema = folder / "schema.py"
     evil = folder / "evil"
+    create = ("memory", "create", "m", "--schema", str(schema), "--session", session)
     for source, about in (
         ("class A(", "line 1, column 8"),
         ("class A:\n    x: bytes", "bytes is no type"),
         (f"open({str(evil)!r}, 'w')", "classes only"),
     ):
         schema.write_text(source)
-        create = ("memory", "create", "m", "--schema", str(schema), "--session", session)
         assert_one_clear_line(run(*create, **at), about)
     assert not evil.exists()
     schema.write_text("class A:\n    x: list[str]")

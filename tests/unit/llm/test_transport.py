@@ -1,5 +1,6 @@
 """litellm for real: the offline provider, and a server that misbehaves."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -56,9 +57,16 @@ async def test_usage_is_taken_as_the_provider_reports_it(model: FakeModel) -> No
         (429, {"retry-after": "7"}, "{}", True, 7.0),
         (429, {"retry-after": "tomorrow"}, "{}", True, None),
         (500, {}, '{"error": "secret prompt text"}', True, None),
-        (503, {}, "no json", True, None),
+        (502, {}, "secret prompt text, repeated by a proxy", True, None),
+        (503, {"Retry-After": "2"}, "no json", True, 2.0),
+        (200, {}, "{not json", True, None),
+        (200, {}, '{"id": "x", "object": "chat.completion", "choices": []}', True, None),
         (401, {}, '{"error": {"message": "sk-secret is wrong"}}', False, None),
         (400, {}, '{"error": {"message": "bad"}}', False, None),
+        (402, {}, "{}", False, None),
+        (403, {}, '{"error": {"message": "museum is closed to sk-secret"}}', False, None),
+        (404, {}, "{}", False, None),
+        (422, {}, '{"error": {"message": "max_tokens: secret"}}', False, None),
     ],
 )
 async def test_failures_say_whether_to_retry_and_tell_no_secrets(
@@ -76,6 +84,15 @@ async def test_failures_say_whether_to_retry_and_tell_no_secrets(
     assert "secret" not in str(caught.value)
     assert "museum" not in str(caught.value)
     assert len(model.prompts) == 1, "litellm's own retries are off"
+
+
+async def test_a_server_that_counts_no_tokens_is_estimated(model: FakeModel) -> None:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "a ship, 12 by"}}
+    body = {"id": "x", "object": "chat.completion", "created": 1, "choices": [choice]}
+    model.script = [(200, {}, json.dumps(body))]
+    done = await transport(model).complete(ASK, "openai/some-model")
+    assert (done.input_tokens, done.output_tokens) == ((len(ASK.text) + 3) // 4, 4)
+    assert (done.cached_tokens, done.cache_write_tokens) == (None, None)
 
 
 async def test_a_server_that_is_not_there_may_be_there_later() -> None:
