@@ -51,9 +51,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         watcher = Watcher(database)
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token)
-        memories = Memories(
-            database, hints, watcher, keys.token, config.limits, default_model=config.model
-        )
+        memories = Memories(database, hints, watcher, keys.token, config.limits)
         asker = Asker(database, hints, watcher, keys.token, config.limits)
         server = Server(
             Services(

@@ -7,12 +7,13 @@ one only work inside them.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 import psycopg
+from opentelemetry import trace
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.engine import URL, make_url
@@ -37,6 +38,10 @@ _SETTINGS = {
     "synchronous_commit": "on",
     "TimeZone": "UTC",
 }
+
+
+def _span(name: str) -> AbstractContextManager[object]:
+    return trace.get_tracer("palimpsest").start_as_current_span(name)
 
 
 def sqlalchemy_url(url: str) -> URL:
@@ -113,7 +118,7 @@ class Database:
 
         READ COMMITTED: every invariant is one row or one key. Raises StorageError.
         """
-        with translated():
+        with _span("palimpsest.transaction"), translated():
             async with self._engine.connect() as connection:
                 # After an error the pool rolls back as it takes the connection back.
                 await connection.exec_driver_sql(f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'")
@@ -130,7 +135,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with translated():
+            with _span("palimpsest.transaction"), translated():
                 async with self._direct.connection() as driver:
                     try:
                         yield DirectTransaction(tenant_id=tenant_id, driver=driver)

@@ -1,8 +1,12 @@
 """The prefix cache's index in Redis (or Valkey).
 
 One hash a memory and one a group of memories with the same task and schema; a field a
-segment, whose value is when it was last sent. One round trip each way. Whatever Redis
-does, the service goes on: what cannot be looked up is not warm.
+segment, whose value is when it goes cold (Unix seconds). One round trip each way.
+Whatever Redis does, the service goes on: what cannot be looked up is not warm.
+
+Fields have no expiry of their own (Redis before 7.4 knows none), and a memory that is
+never quiet would keep its key: so each value is compared with the clock, and a hash
+that has grown far beyond its prompt is begun anew.
 """
 
 import time
@@ -20,6 +24,9 @@ _log = structlog.get_logger("palimpsest.prefix_cache")
 TIMEOUT_SECONDS = 0.2
 #: How long it is left alone after that, so that steps do not wait for it each time.
 PAUSE_SECONDS = 1.0
+#: Fields that a hash may have beyond those of the prompt at hand: what folds left
+#: behind, and the prompts of answers.
+SPARE_FIELDS = 512
 
 
 class NullPrefixIndex:
@@ -67,8 +74,9 @@ class RedisPrefixIndex:
             self._gone(error)
             return set()
         self._back()
+        now = time.time()
         found = [value for reply in replies for value in reply]
-        return {one for one, value in zip(ids, found, strict=True) if value is not None}
+        return {one for one, value in zip(ids, found, strict=True) if _is_warm(value, now)}
 
     async def touch(
         self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
@@ -76,20 +84,36 @@ class RedisPrefixIndex:
         """Says that a prompt with these ids was sent now."""
         if not ids or self._paused():
             return
-        now = str(int(time.time()))
+        cold_at = str(int(time.time()) + ttl_seconds)
+        hashes = [(_group(group_key), ids[:1]), (_memory(memory_key), ids[1:])]
         try:
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for key, part in ((_group(group_key), ids[:1]), (_memory(memory_key), ids[1:])):
-                    if part:
-                        # A fold leaves fields behind; they go with the key when the
-                        # memory has been quiet for as long as a prefix stays warm.
-                        pipe.hset(key, mapping=dict.fromkeys(part, now))
-                        pipe.expire(key, ttl_seconds)
-                await pipe.execute()
+            sizes = await self._write([(k, part) for k, part in hashes if part], cold_at)
+            grown = [
+                (key, part)
+                for (key, part), size in zip(hashes, sizes, strict=False)
+                if size > len(part) + SPARE_FIELDS
+            ]
+            if grown:
+                await self._write(grown, cold_at, anew=True)
         except (RedisError, OSError) as error:
             self._gone(error)
             return
         self._back()
+
+    async def _write(
+        self, hashes: Sequence[tuple[str, Sequence[bytes]]], cold_at: str, *, anew: bool = False
+    ) -> list[int]:
+        """Writes fields, in one round trip; how many each hash has now."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for key, part in hashes:
+                if anew:
+                    pipe.delete(key)
+                pipe.hset(key, mapping=dict.fromkeys(part, cold_at))
+                pipe.expireat(key, int(cold_at))
+                pipe.hlen(key)
+            replies = await pipe.execute()
+        step = 4 if anew else 3
+        return [int(size) for size in replies[step - 1 :: step]]
 
     def _paused(self) -> bool:
         return time.monotonic() < self._resume_at
@@ -104,6 +128,10 @@ class RedisPrefixIndex:
         if self._lost:
             self._lost = False
             _log.info("redis is back")
+
+
+def _is_warm(value: bytes | None, now: float) -> bool:
+    return value is not None and value.isdigit() and int(value) > now
 
 
 def _memory(key: str) -> str:

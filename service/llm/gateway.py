@@ -25,6 +25,11 @@ _log = structlog.get_logger("palimpsest.llm")
 #: Wait before the second try of a call; doubles with each further one.
 BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
+#: The longest wait that a provider is granted when it says when to come again.
+MAX_RETRY_AFTER_SECONDS = 120.0
+#: Share of a wait that is added at most, so that calls that failed together do not
+#: come again together.
+JITTER = 0.25
 
 
 class CallLedger(Protocol):
@@ -105,7 +110,7 @@ class Gateway:
             assert made.failure is not None, "a call without a completion has failed"
             if not made.failure.retryable or attempt == self._tries:
                 raise made.failure
-            await self._sleep(_wait_seconds(made.failure, attempt))
+            await self._sleep(_wait_seconds(made.failure, attempt, key))
         raise AssertionError("the last try returns or raises")
 
     async def _try(self, ask: ModelAsk, model: str) -> _Made:
@@ -176,7 +181,11 @@ def _record(ask: ModelAsk, model: str, key: bytes, predicted: int, made: _Made) 
     )
 
 
-def _wait_seconds(failure: ModelFailure, attempt: int) -> float:
-    backoff = BACKOFF_SECONDS * 2 ** (attempt - 1)
-    asked = failure.retry_after_seconds or 0.0
-    return float(min(max(backoff, asked), MAX_BACKOFF_SECONDS))
+def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:
+    """How long to wait behind the `attempt`-th try: never less than the provider asks.
+
+    The jitter is taken from the call's key: differs between calls, not between runs.
+    """
+    backoff = min(BACKOFF_SECONDS * 2.0 ** (attempt - 1), MAX_BACKOFF_SECONDS)
+    asked = min(failure.retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS)
+    return max(backoff, asked) * (1 + JITTER * key[attempt % len(key)] / 255)

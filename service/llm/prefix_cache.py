@@ -19,6 +19,8 @@ from service.domain.tokens import estimate_tokens
 
 #: Bytes of a segment's id. A collision misleads a prediction, nothing else.
 ID_BYTES = 8
+#: Segments up to this many characters are hashed once a process, longer ones each time.
+REMEMBERED_CHARACTERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,12 +117,18 @@ def _seed(model: str, tenant_id: UUID) -> bytes:
     return hashlib.blake2b(seed, digest_size=ID_BYTES).digest()
 
 
-@lru_cache(maxsize=65536)
 def _extend(parent: bytes, text: str) -> tuple[bytes, int]:
-    """The id behind `text`, and its tokens.
+    """The id behind `text`, and its tokens."""
+    # A prompt repeats nearly all segments of the one before it. Bases may have a
+    # megabyte and are hashed each time; kept, they would be the worker's memory.
+    known = len(text) <= REMEMBERED_CHARACTERS
+    return _extend_remembered(parent, text) if known else _extend_anew(parent, text)
 
-    A prompt repeats all segments of the one before it, so that nearly all are known.
-    """
+
+def _extend_anew(parent: bytes, text: str) -> tuple[bytes, int]:
     name = hashlib.blake2b(parent, digest_size=ID_BYTES)
     name.update(text.encode())
     return name.digest(), estimate_tokens(text)
+
+
+_extend_remembered = lru_cache(maxsize=8192)(_extend_anew)

@@ -54,15 +54,12 @@ class Memories:
         watcher: Watcher,
         token_key: bytes,
         limits: Limits,
-        *,
-        default_model: str,
     ) -> None:
         self._database = database
         self._hints = hints
         self._watcher = watcher
         self._token_key = token_key
         self._limits = limits
-        self._default_model = default_model
 
     async def create(
         self, tenant_id: UUID, session: str, name: str, spec: PrismSpec

@@ -1,6 +1,7 @@
 """The prefix index on a real Valkey: right while it is there, silent when it is not."""
 
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,44 @@ async def test_what_was_sent_is_warm_for_its_memory_and_group(valkey: ValkeyServ
         assert keys == [b"pc:g:{t:g}:seg", b"pc:{t:m1}:seg"]
         assert all(0 < redis.ttl(key) <= 60 for key in keys)
         assert b"secret" not in b"".join(keys)
+    await index.close()
+
+
+async def test_what_was_not_sent_for_long_is_cold_though_the_memory_is_not_quiet(
+    valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = RedisPrefixIndex(valkey.url)
+    now = time.time()
+    await index.touch("t:m", "t:g", IDS, 60)
+    monkeypatch.setattr(prefix_index.time, "time", lambda: now + 50)
+    await index.touch("t:m", "t:g", IDS[:2], 60)
+    assert await index.lookup("t:m", "t:g", IDS) == set(IDS)
+    monkeypatch.setattr(prefix_index.time, "time", lambda: now + 70)
+    assert await index.lookup("t:m", "t:g", IDS) == set(IDS[:2])
+    await index.close()
+
+
+async def test_a_memory_that_is_never_quiet_does_not_grow_for_ever(
+    valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_index, "SPARE_FIELDS", 4)
+    index = RedisPrefixIndex(valkey.url)
+    with Redis.from_url(valkey.url) as redis:
+        for fold in range(20):
+            ids = (IDS[0], f"base{fold:04}".encode())
+            await index.touch("t:m", "t:g", ids, 60)
+            assert await index.lookup("t:m", "t:g", ids) == set(ids)
+            assert redis.hlen("pc:{t:m}:seg") <= 1 + 4
+            assert 0 < redis.ttl("pc:{t:m}:seg") <= 60
+    await index.close()
+
+
+async def test_what_others_wrote_there_is_not_warm(valkey: ValkeyServer) -> None:
+    index = RedisPrefixIndex(valkey.url)
+    with Redis.from_url(valkey.url) as redis:
+        redis.hset("pc:{t:m}:seg", IDS[1], "nonsense")
+    await index.touch("t:m", "t:g", IDS[:1], 60)
+    assert await index.lookup("t:m", "t:g", IDS) == {IDS[0]}
     await index.close()
 
 

@@ -54,3 +54,36 @@ async def test_an_error_cancels_its_neighbours_and_comes_out_as_itself() -> None
     assert sorted(cancelled) == ["a", "c"]
     with pytest.raises(StopIteration):
         next(flow)
+
+
+async def test_cancelling_it_cancels_the_calls_and_closes_the_flow() -> None:
+    started, closed = asyncio.Barrier(4), asyncio.Event()
+
+    def flow() -> Flow[None]:
+        try:
+            yield [ask("a"), ask("b"), ask("c")]
+        finally:
+            closed.set()
+
+    async def call(one: ModelAsk) -> ModelReply:
+        await started.wait()
+        await asyncio.sleep(30)
+        raise AssertionError("it is cancelled before")
+
+    task = asyncio.create_task(drive(flow(), call))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed.is_set()
+
+
+async def test_a_flow_without_asks_makes_no_calls() -> None:
+    def flow() -> Flow[str]:
+        none: Sequence[ModelReply] = yield []
+        return f"{len(none)} replies"
+
+    async def call(one: ModelAsk) -> ModelReply:
+        raise AssertionError("there is nothing to ask")
+
+    assert await drive(flow(), call) == "0 replies"

@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import Call, CallScope
-from service.llm.gateway import Gateway
-from service.llm.prefix_cache import CachePolicy, predict, prefix_of
+from service.llm import prefix_cache
+from service.llm.gateway import (
+    BACKOFF_SECONDS,
+    JITTER,
+    MAX_RETRY_AFTER_SECONDS,
+    Gateway,
+)
+from service.llm.prefix_cache import REMEMBERED_CHARACTERS, CachePolicy, predict, prefix_of
 from service.llm.transport import Completion, ModelFailure
 
 SCOPE = CallScope(
@@ -126,7 +132,41 @@ async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> 
     calls = gateway(Script([busy, busy, "at last"]), ledger, Index(), waits)
     assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "at last"
     assert [call.failure for call in ledger.calls] == ["busy", "busy", None]
-    assert waits == [4.0, 4.0]
+    assert all(4.0 <= wait <= 4.0 * (1 + JITTER) for wait in waits)
+    assert len(set(waits)) == 2
+
+
+async def test_waits_double_and_differ_between_calls_but_not_between_runs() -> None:
+    async def waits_of(text: str) -> list[float]:
+        waits: list[float] = []
+        script = Script([ModelFailure("busy", retryable=True) for _ in range(2)] + ["done"])
+        calls = gateway(script, Ledger(), Index(), waits)
+        await calls.call(make_ask(text), model="m/x", scope=SCOPE)
+        return waits
+
+    first, second = await waits_of("a")
+    assert BACKOFF_SECONDS <= first <= BACKOFF_SECONDS * (1 + JITTER)
+    assert BACKOFF_SECONDS * 2 <= second <= BACKOFF_SECONDS * 2 * (1 + JITTER)
+    assert await waits_of("a") == [first, second]
+    assert await waits_of("b") != [first, second]
+
+
+async def test_a_provider_may_ask_for_a_long_wait_but_not_for_any() -> None:
+    waits: list[float] = []
+    far = [ModelFailure("busy", retryable=True, retry_after_seconds=s) for s in (60.0, 1e9)]
+    calls = gateway(Script([*far, "done"]), Ledger(), Index(), waits)
+    await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert waits[0] >= 60.0
+    assert waits[1] <= MAX_RETRY_AFTER_SECONDS * (1 + JITTER)
+
+
+async def test_the_reply_of_whoever_was_first_counts() -> None:
+    class Late(Ledger):
+        async def record(self, scope: CallScope, call: Call) -> ModelReply | None:
+            return ModelReply(text="theirs", model=call.model)
+
+    calls = gateway(Script(["ours"]), Late(), Index(), [])
+    assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "theirs"
 
 
 @pytest.mark.parametrize(("retryable", "tries"), [(False, 1), (True, 3)])
@@ -167,6 +207,19 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
     assert predict(after, warm, PLAIN) == common  # type: ignore[arg-type]
     assert predict(prefix(now, tenant=uuid4()), warm, PLAIN) == 0  # type: ignore[arg-type]
     assert predict(prefix(now, model="other"), warm, PLAIN) == 0  # type: ignore[arg-type]
+
+
+def test_long_segments_are_told_apart_and_not_kept() -> None:
+    def ids(*texts: str) -> tuple[bytes, ...]:
+        tenant, memory = SCOPE.tenant_id, SCOPE.memory_id
+        segments = make_ask(*texts).segments
+        return prefix_of(segments, model="m", tenant_id=tenant, memory_id=memory).ids
+
+    long = "x" * (REMEMBERED_CHARACTERS + 1)
+    kept = prefix_cache._extend_remembered.cache_info().currsize
+    assert ids(long) == ids(long) != ids(long + "x")
+    assert prefix_cache._extend_remembered.cache_info().currsize == kept
+    assert ids(long, "a")[0] == ids(long, "b")[0]
 
 
 def test_predictions_respect_the_providers_minimum_and_granularity() -> None:

@@ -1,0 +1,62 @@
+"""Spans and metrics reach a collector when an endpoint is set, and cost nothing else."""
+
+import subprocess
+import sys
+from concurrent import futures
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2,
+    metrics_service_pb2_grpc,
+)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+SCRIPT = """
+from service import telemetry
+telemetry.configure("palimpsest-test", "1")
+with telemetry.tracer().start_as_current_span("palimpsest.step"):
+    telemetry.meter().create_counter("palimpsest.steps").add(1)
+telemetry.shutdown()
+"""
+
+
+class Collector(
+    trace_service_pb2_grpc.TraceServiceServicer, metrics_service_pb2_grpc.MetricsServiceServicer
+):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def Export(self, request: object, context: object) -> object:
+        if isinstance(request, trace_service_pb2.ExportTraceServiceRequest):
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    self.names += [span.name for span in scope.spans]
+            return trace_service_pb2.ExportTraceServiceResponse()
+        assert isinstance(request, metrics_service_pb2.ExportMetricsServiceRequest)
+        for measured in request.resource_metrics:
+            for metrics in measured.scope_metrics:
+                self.names += [metric.name for metric in metrics.metrics]
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_exporting_is_on_when_an_endpoint_is_set(configured: bool) -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    collector = Collector()
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        collector, server
+    )
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        collector, server
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    environment = {"PATH": "", "OTEL_EXPORTER_OTLP_INSECURE": "true"}
+    if configured:
+        environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{port}"
+    subprocess.run([sys.executable, "-c", SCRIPT], env=environment, check=True, timeout=60)
+    server.stop(0)
+    wanted = {"palimpsest.step", "palimpsest.steps"} if configured else set()
+    assert wanted <= set(collector.names)
+    assert bool(collector.names) == configured
