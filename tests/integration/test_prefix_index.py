@@ -44,10 +44,10 @@ async def test_what_was_not_sent_for_long_is_cold_though_the_memory_is_not_quiet
     index = RedisPrefixIndex(valkey.url)
     now = time.time()
     await index.touch("t:m", "t:g", IDS, 60)
-    monkeypatch.setattr(prefix_index.time, "time", lambda: now + 50)
+    monkeypatch.setattr("storage.prefix_index.time.time", lambda: now + 50)
     await index.touch("t:m", "t:g", IDS[:2], 60)
     assert await index.lookup("t:m", "t:g", IDS) == set(IDS)
-    monkeypatch.setattr(prefix_index.time, "time", lambda: now + 70)
+    monkeypatch.setattr("storage.prefix_index.time.time", lambda: now + 70)
     assert await index.lookup("t:m", "t:g", IDS) == set(IDS[:2])
     await index.close()
 
