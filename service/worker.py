@@ -39,9 +39,11 @@ class Worker:
         self._reviser = reviser
         self._answerer = answerer
         self._config = config
+        self._stop: asyncio.Event | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until `stop` is set, and then ends what it began within `stop_seconds`."""
+        self._stop = stop
         loops = [
             asyncio.create_task(self._hints.run()),
             asyncio.create_task(self._every(self._config.reconcile_seconds, self._reconcile)),
@@ -64,7 +66,7 @@ class Worker:
         try:
             if item.kind is WorkKind.ANSWER:
                 await self._answerer.make(item)
-            elif await self._reviser.drain(item):
+            elif await self._reviser.drain(item, stop=self._stop):
                 self._hints.add([item])
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))

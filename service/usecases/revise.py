@@ -84,17 +84,19 @@ class Reviser:
             "palimpsest.steps.failed", description="Tries of steps that failed"
         )
 
-    async def drain(self, item: WorkItem) -> bool:
-        """Advances the memory until it is at the head; True when it had to stop before.
+    async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> bool:
+        """Advances the memory until it is at the head; True when there is more to do.
 
-        It stops when its time is up (`drain_seconds`), so that others get their turn,
-        when a step failed and waits for its next try, and when another worker has
-        taken the memory over. Raises StorageError when the database cannot be reached.
+        It leaves between two steps when its time is up (`drain_seconds`), so that others
+        get their turn, and when `stop` is set; and for good when a step failed and waits
+        for its next try, or another worker has taken the memory over. Raises
+        StorageError when the database cannot be reached.
         """
         until = asyncio.get_running_loop().time() + self._config.drain_seconds
         state = await self._take(item)
         while state is not None:
-            if asyncio.get_running_loop().time() > until:
+            late = asyncio.get_running_loop().time() > until
+            if late or (stop is not None and stop.is_set()):
                 return True
             try:
                 state = await self._advance(state)

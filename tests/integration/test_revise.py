@@ -210,7 +210,12 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
     await make(database, ["a", "b", "c"])
     impatient = CONFIG.model_copy(update={"drain_seconds": 0.0})
     assert await reviser(database, Script(), impatient).drain(ITEM) is True
+    stop = asyncio.Event()
+    stop.set()
+    assert await reviser(database, Script()).drain(ITEM, stop=stop) is True
+    assert (await read(database)).applied_position == 0
     assert await reviser(database, Script()).drain(ITEM) is False
+    assert (await read(database)).applied_position == 3
 
 
 async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Database) -> None:
