@@ -116,7 +116,11 @@ async def _process(
             heartbeat_seconds=config.heartbeat_seconds,
             dead_after_seconds=config.dead_after_seconds,
         )
-        async with dispatcher:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(dispatcher)
+            except ConnectionError as error:
+                raise CannotStart(str(error)) from error
             yield database, keys, dispatcher
     finally:
         await database.close()

@@ -21,6 +21,7 @@ from typing import Any
 from uuid import UUID
 
 import procrastinate
+import psycopg
 import structlog
 from procrastinate.exceptions import ConnectorException
 
@@ -97,8 +98,8 @@ class ProcrastinateDispatcher:
         """Connects. Raises ConnectionError when it cannot."""
         try:
             await self._app.open_async()
-        except ConnectorException as error:
-            raise ConnectionError(f"cannot reach the dispatch database: {error}") from error
+        except (ConnectorException, psycopg.Error) as error:
+            raise ConnectionError(f"cannot reach the dispatch database: {_cause(error)}") from error
         return self
 
     async def __aexit__(self, *error: object) -> None:

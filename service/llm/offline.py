@@ -27,7 +27,7 @@ from service.domain.schema import (
     TupleType,
     Type,
 )
-from service.llm.texts import Section, cut, sections, stem, terms
+from service.llm.texts import Section, cut, name_words, sections, stem, terms
 
 #: Topics that one chunk may add to or begin.
 MAX_TOPICS = 3
@@ -79,7 +79,8 @@ _Path = tuple[str | int, ...]
 
 
 def _revise(content: ReviseContent) -> str:
-    text = "\n\n".join(text for _, text in content.chunks)
+    # A NUL can be in a text and not in a memory.
+    text = "\n\n".join(text for _, text in content.chunks).replace("\0", " ")
     topics = _topics(text, f"{content.task} {content.question}")
     updates: list[tuple[_Path, Json]] = []
     additions: list[tuple[_Path, Json]] = []
@@ -251,7 +252,7 @@ def _fill_list(
 
 
 def _normal(key: str) -> str:
-    return " ".join(terms(key)) or key.casefold()
+    return name_words(key) or key.casefold()
 
 
 def _merge(of: Type, held: Json, topic: _Topic) -> Json:
@@ -333,12 +334,14 @@ class _Leaf:
     words: Counter[str]
     #: Stems of the keys above it.
     keys: frozenset[str]
+    #: The keys above it, as `name_words` has them.
+    names: frozenset[str]
 
 
 def _answer(content: AnswerContent) -> str:
-    leaves = list(_leaves(content.value, (), frozenset()))
+    leaves = list(_leaves(content.value, (), frozenset(), frozenset()))
     wanted = set(terms(content.query)) or {stem(word) for word in content.query.split()}
-    ranked = _rank(leaves, wanted)
+    ranked = _rank(leaves, wanted, content.query)
     if not ranked:
         return f"[ANSWER]\n{NOTHING}\n[PATHS]\n"
     best = ranked[0][0]
@@ -348,51 +351,70 @@ def _answer(content: AnswerContent) -> str:
     return f"[ANSWER]\n{text}\n[PATHS]\n{paths}\n"
 
 
-def _leaves(value: Json, at: _Path, keys: frozenset[str]) -> Iterator[_Leaf]:
+def _leaves(value: Json, at: _Path, keys: frozenset[str], names: frozenset[str]) -> Iterator[_Leaf]:
     match value:
         case dict():
             for key, child in value.items():
-                yield from _leaves(child, (*at, key), keys | set(terms(key)))
+                yield from _leaves(
+                    child, (*at, key), keys | set(terms(key)), names | {name_words(key)}
+                )
         case list():
             for number, child in enumerate(value):
-                yield from _leaves(child, (*at, number), keys)
+                yield from _leaves(child, (*at, number), keys, names)
         case str() if value and value != PLACEHOLDER:
-            yield _Leaf(at, value, Counter(terms(value)), keys)
+            yield _Leaf(at, value, Counter(terms(value)), keys, names)
         case bool() | int() | float():
-            yield _Leaf(at, str(value), Counter([str(value)]), keys)
+            yield _Leaf(at, str(value), Counter([str(value)]), keys, names)
 
 
-def _rank(leaves: Sequence[_Leaf], wanted: set[str]) -> list[tuple[float, _Leaf]]:
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked, and how rare its words are in the memory."""
+
+    #: How much a word in a leaf's text says.
+    said: dict[str, float]
+    #: How much a word in a leaf's keys says.
+    named: dict[str, float]
+    #: How much a key says that stands in the question as a whole.
+    called: dict[str, float]
+    #: Words of an average leaf.
+    average: float
+
+
+def _rank(leaves: Sequence[_Leaf], wanted: set[str], query: str) -> list[tuple[float, _Leaf]]:
     """Leaves that share words with the question, best first (BM25, keys count double)."""
-    holders = Counter(word for leaf in leaves for word in wanted if word in leaf.words)
-    topics = Counter(word for leaf in leaves for word in wanted if word in leaf.keys)
     if not leaves:
         return []
-    average = sum(leaf.words.total() for leaf in leaves) / len(leaves)
-    scored: list[tuple[float, int, _Leaf]] = []
-    for number, leaf in enumerate(leaves):
-        score = _score(leaf, wanted, holders, topics, len(leaves), average)
-        if score > 0:
-            scored.append((score, number, leaf))
+    phrase = f" {name_words(query)} "
+    said = Counter(word for leaf in leaves for word in wanted if word in leaf.words)
+    named = Counter(word for leaf in leaves for word in wanted if word in leaf.keys)
+    names = Counter(name for leaf in leaves for name in leaf.names)
+    called = {
+        name: count
+        for name, count in names.items()
+        if " " in name and f" {name} " in phrase and any(word in named for word in name.split())
+    }
+    count = len(leaves)
+    question = _Question(
+        said={word: _rarity(count, said[word]) for word in wanted},
+        named={word: _rarity(count, named[word]) for word in wanted},
+        called={name: _rarity(count, held) for name, held in called.items()},
+        average=max(sum(leaf.words.total() for leaf in leaves) / count, 1.0),
+    )
+    scored = [(_score(leaf, question), number) for number, leaf in enumerate(leaves)]
     scored.sort(key=lambda entry: (-entry[0], entry[1]))
-    return [(score, leaf) for score, _, leaf in scored]
+    return [(score, leaves[number]) for score, number in scored if score > 0]
 
 
-def _score(
-    leaf: _Leaf,
-    wanted: set[str],
-    holders: Counter[str],
-    topics: Counter[str],
-    count: int,
-    average: float,
-) -> float:
+def _score(leaf: _Leaf, question: _Question) -> float:
     score = 0.0
-    norm = 1.2 * (0.25 + 0.75 * leaf.words.total() / max(average, 1.0))
-    for word in wanted:
+    norm = 1.2 * (0.25 + 0.75 * leaf.words.total() / question.average)
+    for word, rarity in question.said.items():
         if frequency := leaf.words[word]:
-            score += _rarity(count, holders[word]) * frequency * 2.2 / (frequency + norm)
+            score += rarity * frequency * 2.2 / (frequency + norm)
         if word in leaf.keys:
-            score += 2.0 * _rarity(count, topics[word])
+            score += 2.0 * question.named[word]
+    score += max((question.called.get(name, 0.0) for name in leaf.names), default=0.0)
     if score and _DEFINITION.match(leaf.text):
         score *= 1.15
     return score

@@ -19,6 +19,8 @@ yet you your
 """
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 
+_ARTICLES = frozenset({"a", "an", "the"})
+
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 #: A sentence ends at a full stop that is followed by a blank and a new beginning.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])")
@@ -132,6 +134,15 @@ def terms(text: str) -> list[str]:
             if bare and bare != word:
                 found.append(stem(bare))
     return found
+
+
+def name_words(text: str) -> str:
+    """A name in its comparable form: all its words' stems, also the little ones.
+
+    "The with statement" and "the while statement" are told apart by nothing else.
+    """
+    words = _WORD.findall(text)
+    return " ".join(stem(word) for word in words if word.casefold() not in _ARTICLES)
 
 
 def cut(text: str, width: int) -> str:

@@ -24,6 +24,9 @@ SCHEMAS = [
     "class A:\n    pairs: dict[str, tuple[str, str]]\n    kind: Literal['open', 'closed']",
     "class B:\n    price: float\n    open: bool\nclass A:\n    b: B",
     "class A:\n    nested: dict[str, dict[str, list[str]]]",
+    "class A:\n    title: str\n    years: int | None\n    price: float | None",
+    "class P:\n    name: str\n    notes: list[str]\nclass A:\n    people: dict[str, P]\n    all: list[str]",
+    "class A:\n    kind: Literal[1, 2] | None\n    where: tuple[str, int]\n    flags: list[bool]",
 ]
 TEXT = """The harbour museum
 ==================
@@ -71,6 +74,28 @@ def test_it_extends_what_it_knows_and_repeats_nothing() -> None:
     assert len(set(sentences)) == len(sentences)
 
 
+def test_names_that_differ_in_a_little_word_are_different_topics() -> None:
+    def about(word: str) -> str:
+        title = f"The {word} statement"
+        return (
+            f"{title}\n{'=' * len(title)}\n\nThe {word} statement is one that does things {word}."
+        )
+
+    words = ("with", "while", "for", "if")
+    memory = revise(SCHEMAS[0], [about(word) for word in words])
+    value: Any = memory.value
+    assert list(value["topics"]) == [f"{word} statement" for word in words]
+    for word in words:
+        text, paths = answer(memory, f"What does a {word} statement do?")
+        assert text == f"The {word} statement is one that does things {word}."
+        assert paths == [f"$.'topics'.'{word} statement'[0]"]
+
+
+def test_what_a_memory_cannot_hold_is_left_out() -> None:
+    heading = "The har\0bour\n==========\n\nThe har\0bour is a place where it is quiet."
+    assert "\0" not in revise(SCHEMAS[0], [heading]).value_json
+
+
 @pytest.fixture(scope="module")
 def reference() -> PrismMemory:
     return revise(SCHEMAS[0], [piece for text in topics.values() for piece in split(text)])
@@ -82,6 +107,10 @@ def reference() -> PrismMemory:
         ("What does the assert statement do?", "insert debugging assertions"),
         ("What is a lambda expression?", "anonymous functions"),
         ("What does the global statement mean?", "entire current code block"),
+        ("When is the finally clause of a try statement executed?", '"finally" clause is executed'),
+        ("How does a with statement call __enter__ and __exit__?", "will always be called"),
+        ("What is the for statement used for?", "iterate over the elements"),
+        ("What does the if statement do?", "conditional execution"),
     ],
 )
 def test_it_answers_from_the_right_place(reference: PrismMemory, query: str, said: str) -> None:
@@ -95,7 +124,13 @@ def test_it_says_when_the_memory_does_not_say(reference: PrismMemory) -> None:
 
 
 def test_the_memory_stays_small(reference: PrismMemory) -> None:
+    # A third of the text; 465 KB of it make about 125 KB, whatever Python's release.
     assert len(reference.value_json) < sum(map(len, topics.values())) / 3
+    value: Any = reference.value
+    assert max(map(len, value["topics"])) <= offline.KEY_CHARACTERS
+    for sentences in value["topics"].values():
+        assert len(set(sentences)) == len(sentences) <= offline.MAX_SENTENCES
+        assert max(map(len, sentences)) <= offline.SENTENCE_CHARACTERS
 
 
 @given(st.text(), st.sampled_from(SCHEMAS), st.text())
