@@ -151,7 +151,11 @@ def _loose_topics(part: Section, wanted: set[str]) -> list[_Topic]:
     found: list[_Topic] = []
     used: set[str] = set()
     for _, term in names[: MAX_TOPICS - 1]:
-        about = [s for s in part.sentences if shown[term] in s and s not in used]
+        about = [
+            s
+            for s in part.sentences
+            if shown[term] in s and cut(s, SENTENCE_CHARACTERS) not in used
+        ]
         best = _salient(about, {term}, wanted)
         used.update(best)
         if best:
@@ -165,13 +169,14 @@ def _loose_topics(part: Section, wanted: set[str]) -> list[_Topic]:
 
 
 def _salient(sentences: Sequence[str], subject: set[str], wanted: set[str]) -> list[str]:
-    """The best sentences, in the order of the text."""
+    """The best sentences, in the order of the text, each once."""
+    sentences = list(dict.fromkeys(cut(one, SENTENCE_CHARACTERS) for one in sentences))
     scored = [
         (_salience(sentence, number, len(sentences), subject, wanted), number)
         for number, sentence in enumerate(sentences)
     ]
     best = sorted(scored, key=lambda pair: (-pair[0], pair[1]))[:MAX_NEW_SENTENCES]
-    return [cut(sentences[number], SENTENCE_CHARACTERS) for _, number in sorted(best, key=_second)]
+    return [sentences[number] for _, number in sorted(best, key=_second)]
 
 
 def _second(pair: tuple[float, int]) -> int:
@@ -247,6 +252,7 @@ def _fill_list(
             new = [_value(of.item, "", topic)]
         for item in new:
             if canonical(item) not in known and item != PLACEHOLDER and end < MAX_ENTRIES:
+                known.add(canonical(item))
                 yield (*at, end), item, False
                 end += 1
 

@@ -27,6 +27,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])"
 _UNDERLINE = re.compile(r"^\s*([*=~^#+\"-])\1{2,}\s*$")
 _MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s+(.{2,100}?)\s*#*\s*$")
 _BULLET = re.compile(r"^\s*(?:[*•+-]|\d+[.)])\s+")
+_NOTE = re.compile(r"[\"'*`(\[]*[A-Z][^=]*[.!?][\"')\]*]*$")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
@@ -83,8 +84,9 @@ def _items(paragraph: str) -> Iterator[str]:
     """The items of a list, or the paragraph as it is."""
     lines = paragraph.splitlines()
     if not any(_BULLET.match(line) for line in lines):
-        # Deeply indented, it is code.
-        if all(line.startswith("     ") for line in lines):
+        # Deeply indented, it is code, unless it reads like a note.
+        deep = all(line.startswith("     ") for line in lines)
+        if deep and not _NOTE.match(" ".join(paragraph.split())):
             return
         yield paragraph
         return

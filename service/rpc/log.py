@@ -191,13 +191,13 @@ class _AppendStream:
 
     async def _read(self, requests: Requests) -> None:
         stopping = asyncio.create_task(self._stopping.wait())
+        coming: asyncio.Future[log_pb2.AppendChunksRequest | None] | None = None
         try:
             while True:
                 await self._credit.wait()
                 coming = asyncio.ensure_future(anext(requests, None))
                 await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    coming.cancel()
                     raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
                 request = coming.result()
                 if request is None:
@@ -205,6 +205,8 @@ class _AppendStream:
                 self._submit(request)
         finally:
             stopping.cancel()
+            if coming is not None:
+                coming.cancel()
 
     def _submit(self, request: log_pb2.AppendChunksRequest) -> None:
         validate(request)

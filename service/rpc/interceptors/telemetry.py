@@ -36,6 +36,7 @@ class Telemetry(Around):
                 span.set_status(Status(StatusCode.ERROR))
                 raise
             finally:
-                code: grpc.StatusCode | None = context.code()
-                known = {**attributes, "rpc.grpc.status_code": "OK" if code is None else str(code)}
+                # Unset, it is no StatusCode but 0.
+                code = getattr(context.code(), "name", grpc.StatusCode.OK.name)
+                known = {**attributes, "rpc.grpc.status_code": code}
                 self._seconds.record(time.perf_counter() - start, known)

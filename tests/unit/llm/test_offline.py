@@ -25,7 +25,7 @@ SCHEMAS = [
     "class B:\n    price: float\n    open: bool\nclass A:\n    b: B",
     "class A:\n    nested: dict[str, dict[str, list[str]]]",
     "class A:\n    title: str\n    years: int | None\n    price: float | None",
-    "class P:\n    name: str\n    notes: list[str]\nclass A:\n    people: dict[str, P]\n    all: list[str]",
+    "class P:\n    name: str\n    said: list[str]\nclass A:\n    who: dict[str, P]\n    s: list[P]",
     "class A:\n    kind: Literal[1, 2] | None\n    where: tuple[str, int]\n    flags: list[bool]",
 ]
 TEXT = """The harbour museum
@@ -89,6 +89,12 @@ def test_names_that_differ_in_a_little_word_are_different_topics() -> None:
         text, paths = answer(memory, f"What does a {word} statement do?")
         assert text == f"The {word} statement is one that does things {word}."
         assert paths == [f"$.'topics'.'{word} statement'[0]"]
+
+
+@pytest.mark.parametrize("source", SCHEMAS[:2])
+def test_what_a_text_says_twice_is_kept_once(source: str) -> None:
+    memory = revise(source, [TEXT + TEXT.partition("\n\n")[2]])
+    assert memory.value_json.count("was founded by Ada Lovelace") == 1
 
 
 def test_what_a_memory_cannot_hold_is_left_out() -> None:
