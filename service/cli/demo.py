@@ -47,7 +47,7 @@ _REFERENCE_SCHEMA = '''class LanguageReference:
 '''
 _REFERENCE_QUESTIONS = [
     "What does the assert statement do?",
-    "What is a lambda expression?",
+    "How does a with statement call __enter__ and __exit__?",
     "What does the global statement mean?",
 ]
 
