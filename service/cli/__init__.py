@@ -10,7 +10,7 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import demo, run, talk
+from service.cli import demo, resources, run, talk
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 run.register(app)
 talk.register(app)
+resources.register(app)
 demo.register(app)
 
 

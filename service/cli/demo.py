@@ -10,11 +10,11 @@ import typer
 import palimpsest
 from palimpsest import values
 from service.cli.output import CommandError, out, say, show, show_json, tree_of
+from service.cli.resources import amendment_line
 from service.cli.run import read_config
 from service.cli.talk import (
     DEFAULT_SCHEMA,
     DEFAULT_TASK,
-    amendment_line,
     answer_json,
     follow,
     show_answer,

@@ -22,8 +22,9 @@ from service.domain.prism import Encoding, OnFailure, PrismSpec
 from service.domain.reasons import Reason
 from service.usecases.ask import Answered
 from service.usecases.consistency import Consistency
+from storage.amendment_log import LoggedAmendment, LoggedRejection
 from storage.calls import UsageLine
-from storage.memories import LoggedAmendment, LoggedRejection, StoredMemory
+from storage.memories import StoredMemory
 from storage.sessions import StoredSession
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.

@@ -7,7 +7,7 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.usecases.memories import Memories
-from storage.memories import LoggedAmendment
+from storage.amendment_log import LoggedAmendment
 
 #: Values that a page of amendments ends at, in bytes: it must fit a message.
 PAGE_BYTES = 2 * 1024 * 1024

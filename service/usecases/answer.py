@@ -19,7 +19,7 @@ from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import tracer
 from service.usecases.ask import occasion
-from storage import answers, log, memories
+from storage import amendment_log, answers, log, memories
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -123,7 +123,7 @@ async def _cite(
     found: list[tuple[Path, Json, int]] = []
     for path in draft.paths[:MAX_CITATIONS]:
         value = memory.value_at(path)
-        written = await memories.find_writers(
+        written = await amendment_log.find_writers(
             tx, asked.session_key, asked.memory_id, str(path), asked.revision
         )
         writes = [
@@ -133,7 +133,7 @@ async def _cite(
         revision = origin(path, value, writes)
         if revision is not None:
             found.append((path, value, revision))
-    ranges = await memories.read_ranges(
+    ranges = await amendment_log.read_ranges(
         tx, asked.session_key, asked.memory_id, [revision for _, _, revision in found]
     )
     texts = await log.read_texts(tx, asked.session_key, list(ranges.values()))

@@ -23,9 +23,10 @@ from service.usecases.consistency import (
     session_not_found,
 )
 from service.usecases.hints import Hints
-from storage import memories, sessions
+from storage import amendment_log, memories, sessions
+from storage.amendment_log import LoggedAmendment, LoggedRejection
 from storage.database import Database, Transaction
-from storage.memories import LoggedAmendment, LoggedRejection, StoredMemory
+from storage.memories import StoredMemory
 from storage.work import Progress
 
 
@@ -162,7 +163,7 @@ class Memories:
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
             stored = await self._get(tx, key, session, name)
-            return await memories.list_amendments(tx, key, stored.memory_id, after, limit)
+            return await amendment_log.list_amendments(tx, key, stored.memory_id, after, limit)
 
     async def list_rejections(
         self, tenant_id: UUID, session: str, name: str, after: tuple[int, int], limit: int
@@ -171,7 +172,7 @@ class Memories:
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
             stored = await self._get(tx, key, session, name)
-            return await memories.list_rejections(tx, key, stored.memory_id, after, limit)
+            return await amendment_log.list_rejections(tx, key, stored.memory_id, after, limit)
 
     async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """Lets a stalled memory go on. Raises NotFound."""

@@ -15,7 +15,7 @@ from service.llm.transport import Completion, ModelFailure
 from service.usecases.answer import Answerer
 from service.usecases.journal import Journal
 from service.usecases.revise import Reviser
-from storage import answers, calls, memories, sessions
+from storage import amendment_log, answers, calls, memories, sessions
 from storage.database import Database
 from storage.memories import StoredMemory
 from storage.prefix_index import NullPrefixIndex
@@ -146,7 +146,7 @@ async def test_a_memory_that_skips_records_what_it_skipped(database: Database) -
     stored = await read(database)
     assert (stored.status, stored.applied_position, stored.revision) == ("active", 2, 2)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        changes = await memories.list_amendments(tx, KEY, MEMORY, (0, 0), 10)
+        changes = await amendment_log.list_amendments(tx, KEY, MEMORY, (0, 0), 10)
     assert [change.revision for change in changes] == [2]
 
 
