@@ -11,20 +11,35 @@ from opentelemetry import trace
 
 Event = MutableMapping[str, Any]
 
-_SECRET_NAME = re.compile(r"password|secret|api_?key|authorization|credential", re.IGNORECASE)
-#: The password of a URL.
-_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@/]+@")
+#: `token` at the end only: counts of tokens are no secrets.
+_SECRET_NAME = re.compile(
+    r"password|secret|api_?key|authorization|credential|(^|_)token$", re.IGNORECASE
+)
+#: The password of a URL. It may hold an @ that should have been escaped.
+_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s/]+@")
+#: The password of libpq's other notation, or of a URL's query.
+_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&'\"]+)", re.IGNORECASE)
 _HIDDEN = "***"
 
 
 def hide_secrets(_: Any, __: str, event: Event) -> Event:
-    """Masks values whose names say that they are secret, and passwords in URLs."""
+    """Masks values whose names say that they are secret, and passwords in addresses."""
     for key, value in event.items():
-        if _SECRET_NAME.search(key):
-            event[key] = _HIDDEN
-        elif isinstance(value, str):
-            event[key] = _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", value)
+        event[key] = _masked(key, value)
     return event
+
+
+def _masked(key: str, value: Any) -> Any:
+    if _SECRET_NAME.search(key):
+        return _HIDDEN
+    if isinstance(value, str):
+        value = _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", value)
+        return _PASSWORD.sub(rf"\1{_HIDDEN}", value)
+    if isinstance(value, dict):
+        return {name: _masked(str(name), inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(key, inner) for inner in value]
+    return value
 
 
 def add_trace(_: Any, __: str, event: Event) -> Event:

@@ -1,6 +1,8 @@
 """OpenTelemetry: exported by OTLP when an endpoint is set, else free of cost."""
 
 import os
+import threading
+import time
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import Meter
@@ -8,6 +10,9 @@ from opentelemetry.trace import Tracer
 
 #: The standard variable that turns exporting on.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+#: How long `shutdown` waits for a collector. One that does not answer would hold a
+#: process up for longer than orchestrators let it take.
+SHUTDOWN_SECONDS = 3.0
 _SCOPE = "palimpsest"
 
 
@@ -25,19 +30,28 @@ def configure(service: str, version: str) -> None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     resource = Resource.create({"service.name": service, "service.version": version})
-    tracing = TracerProvider(resource=resource)
+    tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
     tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(tracing)
     reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    metrics.set_meter_provider(MeterProvider(resource=resource, metric_readers=[reader]))
+    metrics.set_meter_provider(
+        MeterProvider(resource=resource, metric_readers=[reader], shutdown_on_exit=False)
+    )
 
 
 def shutdown() -> None:
-    """Sends what is left."""
+    """Sends what is left; gives up after SHUTDOWN_SECONDS."""
+    ending = []
     for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
         stop = getattr(provider, "shutdown", None)
         if stop is not None:
-            stop()
+            # Daemons: the process may end while they still try.
+            ending.append(threading.Thread(target=stop, daemon=True))
+    for thread in ending:
+        thread.start()
+    until = time.monotonic() + SHUTDOWN_SECONDS
+    for thread in ending:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def tracer() -> Tracer:

@@ -2,6 +2,10 @@ import json
 import subprocess
 import sys
 
+from opentelemetry import trace
+
+from service import logs
+
 SCRIPT = """
 import logging
 import structlog
@@ -9,6 +13,8 @@ from service import logs
 logs.configure("info", "json")
 log = structlog.get_logger("palimpsest.test")
 log.info("event", api_key="sk-1", password="pw", url="postgresql://u:pw@h/d", count=3)
+log.info("nested", options={"api_key": "sk-1", "hosts": ["redis://:p@w@h:6379"]},
+    read_token="t", prompt_tokens=7, cause="host=h password='p w' user=u")
 log.debug("not shown")
 logging.getLogger("library").warning("from postgresql://u:pw@h/d")
 logging.getLogger("procrastinate").info("not shown either")
@@ -26,6 +32,7 @@ def test_logs_are_one_json_object_a_line_and_hold_no_secrets() -> None:
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in lines] == [
         "event",
+        "nested",
         "from postgresql://u:***@h/d",
         "failed",
     ]
@@ -33,5 +40,18 @@ def test_logs_are_one_json_object_a_line_and_hold_no_secrets() -> None:
     assert (first["api_key"], first["password"], first["count"]) == ("***", "***", 3)
     assert first["url"] == "postgresql://u:***@h/d"
     assert first["logger"] == "palimpsest.test"
-    assert "ValueError: bad" in lines[2]["exception"]
+    assert lines[1]["options"] == {"api_key": "***", "hosts": ["redis://:***@h:6379"]}
+    assert (lines[1]["read_token"], lines[1]["prompt_tokens"]) == ("***", 7)
+    assert lines[1]["cause"] == "host=h password=*** user=u"
+    assert "ValueError: bad" in lines[3]["exception"]
     assert done.stdout == ""
+
+
+def test_logs_name_the_span_they_are_written_in() -> None:
+    context = trace.SpanContext(
+        trace_id=0xA, span_id=0xB, is_remote=False, trace_flags=trace.TraceFlags(1)
+    )
+    with trace.use_span(trace.NonRecordingSpan(context)):
+        event = logs.add_trace(None, "info", {})
+    assert event == {"trace_id": f"{0xA:032x}", "span_id": f"{0xB:016x}"}
+    assert logs.add_trace(None, "info", {}) == {}

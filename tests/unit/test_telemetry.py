@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from concurrent import futures
 
 import grpc
@@ -12,12 +13,19 @@ from opentelemetry.proto.collector.metrics.v1 import (
 )
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from service import telemetry
+
 SCRIPT = """
 from service import telemetry
 telemetry.configure("palimpsest-test", "1")
 with telemetry.tracer().start_as_current_span("palimpsest.step"):
     telemetry.meter().create_counter("palimpsest.steps").add(1)
 telemetry.shutdown()
+"""
+
+LOADED = """
+import sys
+print([name for name in sys.modules if name.startswith("opentelemetry.exporter")])
 """
 
 
@@ -60,3 +68,30 @@ def test_exporting_is_on_when_an_endpoint_is_set(configured: bool) -> None:
     wanted = {"palimpsest.step", "palimpsest.steps"} if configured else set()
     assert wanted <= set(collector.names)
     assert bool(collector.names) == configured
+
+
+def test_without_an_endpoint_no_exporter_is_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT + LOADED],
+        env={"PATH": ""},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_collector_that_does_not_answer_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered = threading.Event()
+
+    class Waiting:
+        def shutdown(self) -> None:
+            answered.wait()
+
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", Waiting)
+    monkeypatch.setattr(telemetry, "SHUTDOWN_SECONDS", 0.05)
+    telemetry.shutdown()
+    assert not answered.is_set()
+    answered.set()
