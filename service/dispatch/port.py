@@ -47,12 +47,16 @@ class Dispatcher(Protocol):
         self, handler: Handler, *, concurrency: int, stop: asyncio.Event, stop_seconds: float
     ) -> None:
         """Calls `handler` for hinted items, at most `concurrency` at once, one worker
-        an item. When `stop` is set, lets handlers end within `stop_seconds`.
+        an item. When `stop` is set, lets handlers end within `stop_seconds`, and
+        cancels the ones that did not. Goes on when the database comes back.
         """
         ...
 
     async def sweep(self) -> int:
-        """Frees items that dead workers held, and hints at them again; how many."""
+        """Frees items that dead workers held, and hints at them again; how many.
+
+        For any worker, about every second.
+        """
         ...
 
     async def statistics(self) -> DispatchStatistics:

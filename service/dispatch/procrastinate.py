@@ -1,6 +1,6 @@
 """Dispatch by procrastinate: a queue in PostgreSQL.
 
-Four traps of that library were found and are stepped around here:
+Six traps of that library were found and are stepped around here:
 
 1. Its recipe for the jobs of dead workers, to retry them, breaks on the queueing lock
    when a follow-up waits already, and the key is stuck for ever. `sweep` deletes the
@@ -11,6 +11,10 @@ Four traps of that library were found and are stepped around here:
    there. Hints come after the commit.
 4. NOTIFY serialises commits. Hints go over connections of their own, off the path of
    any ack.
+5. A job whose end could not be written stays "doing" for as long as its worker lives,
+   and keeps everybody from the item. Such jobs are remembered and swept.
+6. A worker that stops says no more that it lives, though its handlers still run.
+   `run` says it for them, else others would take their items and pay their calls again.
 """
 
 import asyncio
@@ -24,9 +28,17 @@ import procrastinate
 import psycopg
 import structlog
 from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Job, Status
+from procrastinate.manager import JobManager
 
 from service.dispatch.port import DispatchStatistics, Handler
-from service.dispatch.setup import TASK, connection_options
+from service.dispatch.setup import (
+    TASK,
+    DispatchMismatch,
+    DispatchMissing,
+    connection_options,
+    verify,
+)
 from service.domain.work import WorkItem, WorkKind
 
 _log = structlog.get_logger("palimpsest.dispatch")
@@ -36,30 +48,40 @@ POLL_SECONDS = 1.0
 #: Wait before the library's loop is started again after it failed.
 RESTART_SECONDS = 1.0
 
+# Two batches that meet wait for each other's rows: both take them in one order, else they
+# would deadlock.
 _HINT = """
 INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
 SELECT %(task)s, %(task)s, t.lock, t.lock, t.args
 FROM unnest(%(locks)s::text[], %(args)s::jsonb[]) AS t (lock, args)
+ORDER BY t.lock
 ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 """
 
 _SWEEP = """
 WITH dead AS (
-    DELETE FROM procrastinate_jobs
-    WHERE status = 'doing' AND (worker_id IS NULL OR worker_id IN (
-        SELECT id FROM procrastinate_workers
-        WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)))
+    DELETE FROM procrastinate_jobs WHERE id IN (
+        SELECT id FROM procrastinate_jobs
+        WHERE status = 'doing' AND (
+            worker_id IS NULL
+            OR worker_id IN (
+                SELECT id FROM procrastinate_workers
+                WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s))
+            OR id = ANY(%(unfinished)s::bigint[]))
+        ORDER BY id FOR UPDATE)
     RETURNING queue_name, task_name, lock, queueing_lock, args
 ), gone AS (
     DELETE FROM procrastinate_workers
     WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)
 ), again AS (
     INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
-    SELECT * FROM dead
+    SELECT * FROM dead ORDER BY lock
     ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 )
 SELECT count(*) AS freed FROM dead
 """
+
+_BEAT = "UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id = ANY(%(workers)s)"
 
 _STATISTICS = """
 SELECT count(*) FILTER (WHERE status = 'todo') AS queued,
@@ -68,6 +90,26 @@ SELECT count(*) FILTER (WHERE status = 'todo') AS queued,
 FROM procrastinate_jobs j
 LEFT JOIN procrastinate_events e ON e.job_id = j.id AND e.type = 'deferred'
 """
+
+
+class _Jobs(JobManager):
+    """The library's jobs; remembers the ones whose end could not be written."""
+
+    def __init__(self, connector: procrastinate.BaseConnector) -> None:
+        super().__init__(connector)
+        #: Ids of jobs that are "doing" in the table perhaps, and in no hand for certain.
+        self.unfinished: set[int] = set()
+
+    async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
+        """Writes the end of a job, or leaves that to the next sweep."""
+        try:
+            await super().finish_job(job, status, delete_job)
+        except ConnectorException as error:
+            # Also when the job is gone since this worker was taken for dead: then the
+            # sweep finds nothing.
+            _log.warning("end of work not written", item=job.lock, cause=_cause(error))
+            if job.id is not None:
+                self.unfinished.add(job.id)
 
 
 class ProcrastinateDispatcher:
@@ -81,24 +123,36 @@ class ProcrastinateDispatcher:
         dead_after_seconds: float,
         pool_size: int = 6,
     ) -> None:
+        self._database_url = database_url
         self._heartbeat_seconds = heartbeat_seconds
         self._dead_after_seconds = dead_after_seconds
-        self._app = procrastinate.App(
-            connector=procrastinate.PsycopgConnector(
-                conninfo=database_url,
-                kwargs={"options": connection_options(), "application_name": "palimpsest-dispatch"},
-                min_size=1,
-                max_size=pool_size,
-                timeout=5.0,
-                reconnect_timeout=5.0,
-            )
+        connector = procrastinate.PsycopgConnector(
+            conninfo=database_url,
+            kwargs={"options": connection_options(), "application_name": "palimpsest-dispatch"},
+            min_size=1,
+            max_size=pool_size,
+            timeout=5.0,
+            reconnect_timeout=5.0,
         )
+        self._app = procrastinate.App(connector=connector)
+        self._app.job_manager = self._jobs = _Jobs(connector)
+        #: The jobs that handlers here have in hand, and the library's worker of each.
+        self._held: dict[int, int] = {}
 
     async def __aenter__(self) -> "ProcrastinateDispatcher":
-        """Connects. Raises ConnectionError when it cannot."""
+        """Connects. Raises ConnectionError when it cannot, or finds no tables there."""
         try:
             await self._app.open_async()
+            await verify(self._database_url)
+        except DispatchMissing as error:
+            await self._app.close_async()
+            raise ConnectionError(str(error)) from error
+        except DispatchMismatch as error:
+            # Another release is being rolled out. What fails by it is hints, and those
+            # may be lost; refusing to start would cost appends and answers.
+            _log.warning("dispatch tables of another release", cause=str(error))
         except (ConnectorException, psycopg.Error) as error:
+            await self._app.close_async()
             raise ConnectionError(f"cannot reach the dispatch database: {_cause(error)}") from error
         return self
 
@@ -123,48 +177,80 @@ class ProcrastinateDispatcher:
     async def run(
         self, handler: Handler, *, concurrency: int, stop: asyncio.Event, stop_seconds: float
     ) -> None:
-        """Works until `stop`; a lost database only interrupts it."""
+        """Works until `stop`; a lost database only interrupts it.
+
+        When `stop` is set, handlers may end within `stop_seconds`; then they are
+        cancelled. The same when `run` itself is cancelled.
+        """
         self._register(handler)
         stopping = asyncio.create_task(stop.wait())
-        while not stop.is_set():
-            working = asyncio.create_task(
-                self._app.run_worker_async(
-                    queues=[TASK],
-                    concurrency=concurrency,
-                    fetch_job_polling_interval=POLL_SECONDS,
-                    abort_job_polling_interval=60.0,
-                    shutdown_graceful_timeout=stop_seconds,
-                    delete_jobs="always",
-                    install_signal_handlers=False,
-                    update_heartbeat_interval=self._heartbeat_seconds,
-                    stalled_worker_timeout=self._dead_after_seconds,
-                )
-            )
-            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                # Cancelled, the library lets running jobs end first.
-                working.cancel()
-            try:
-                await working
-            except asyncio.CancelledError:
-                if not stop.is_set():
-                    raise
-            except Exception as error:
-                # The loop must survive a database that went away for a while.
-                _log.warning("dispatch interrupted; starting again", cause=_cause(error))
+        beating = asyncio.create_task(self._beat())
+        try:
+            while not stop.is_set():
+                try:
+                    await self._work(stopping, concurrency, stop_seconds)
+                except Exception as error:
+                    # The loop must survive a database that went away for a while.
+                    _log.warning("dispatch interrupted", cause=_cause(error))
+                # The library also stops without an error, when its heartbeat or its
+                # listening fails. Not to spin, wait in any case.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), RESTART_SECONDS)
-        await stopping
+        finally:
+            stopping.cancel()
+            beating.cancel()
+            await asyncio.gather(stopping, beating, return_exceptions=True)
+
+    async def _work(
+        self, stopping: asyncio.Task[bool], concurrency: int, stop_seconds: float
+    ) -> None:
+        """One life of the library's loop: until `stopping` is done, or until it fails."""
+        working = asyncio.create_task(
+            self._app.run_worker_async(
+                queues=[TASK],
+                concurrency=concurrency,
+                fetch_job_polling_interval=POLL_SECONDS,
+                abort_job_polling_interval=60.0,
+                shutdown_graceful_timeout=stop_seconds,
+                delete_jobs="always",
+                install_signal_handlers=False,
+                update_heartbeat_interval=self._heartbeat_seconds,
+                stalled_worker_timeout=self._dead_after_seconds,
+            )
+        )
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Cancelled, the library lets running jobs end first.
+            working.cancel()
+            await asyncio.wait((working,))
+        if not working.cancelled():
+            working.result()
+
+    async def _beat(self) -> None:
+        """Says that the workers live whose handlers run, also when they are stopping."""
+        while True:
+            await asyncio.sleep(self._heartbeat_seconds)
+            if not self._held:
+                continue
+            try:
+                await self._app.connector.execute_query_async(
+                    _BEAT, workers=sorted(set(self._held.values()))
+                )
+            except ConnectorException as error:
+                _log.warning("heartbeat not written", cause=_cause(error))
 
     async def sweep(self) -> int:
-        """Frees and queues again what dead workers held."""
+        """Frees and queues again what dead workers held, and what was not written as ended."""
+        unfinished = sorted(self._jobs.unfinished)
         try:
             row = await self._app.connector.execute_query_one_async(
-                _SWEEP, seconds=self._dead_after_seconds
+                _SWEEP, seconds=self._dead_after_seconds, unfinished=unfinished
             )
         except ConnectorException as error:
             _log.warning("cannot sweep", cause=_cause(error))
             return 0
+        self._jobs.unfinished.difference_update(unfinished)
         return int(row["freed"])
 
     async def statistics(self) -> DispatchStatistics:
@@ -180,16 +266,22 @@ class ProcrastinateDispatcher:
         )
 
     def _register(self, handler: Handler) -> None:
-        async def work(**arguments: str) -> None:
+        async def work(context: procrastinate.JobContext, /, **arguments: str) -> None:
             item = _item(arguments)
+            job, worker = context.job.id, context.job.worker_id
+            assert job is not None, "it was fetched"
+            assert worker is not None, "it was fetched"
+            self._held[job] = worker
             try:
                 await handler(item)
             except Exception:
                 # The item comes back by the reconciler; the worker goes on.
                 _log.exception("work failed", item=item.lock)
+            finally:
+                del self._held[job]
 
         self._app.tasks.pop(TASK, None)
-        self._app.task(name=TASK, queue=TASK)(work)
+        self._app.task(name=TASK, queue=TASK, pass_context=True)(work)
 
 
 def _arguments(item: WorkItem) -> str:

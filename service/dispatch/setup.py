@@ -20,6 +20,10 @@ class DispatchMismatch(Exception):
     """The tables are of another release of the library; the message says what to do."""
 
 
+class DispatchMissing(DispatchMismatch):
+    """There are no tables, or none that our role may see."""
+
+
 def connection_options() -> str:
     """What connections to the dispatch database are told when they open."""
     return f"-c search_path={SCHEMA} -c role={_ROLE} -c lock_timeout=5s -c statement_timeout=30s"
@@ -50,6 +54,25 @@ def install(url: str) -> None:
             connection.execute(sql.SQL(rights).format(schema=schema, role=role))
 
 
+async def verify(url: str) -> None:
+    """Checks that a process of this release can work with what is there.
+
+    Raises DispatchMissing, DispatchMismatch, or psycopg.Error.
+    """
+    async with await psycopg.AsyncConnection.connect(
+        url, options=connection_options()
+    ) as connection:
+        cursor = await connection.execute(
+            "SELECT to_regclass('procrastinate_jobs') IS NOT NULL,"
+            " obj_description(to_regnamespace(%s), 'pg_namespace')",
+            (SCHEMA,),
+        )
+        row = await cursor.fetchone()
+    if row is None or not row[0]:
+        raise DispatchMissing("the dispatch tables are not there; run `palimpsest migrate`")
+    _compare(row[1])
+
+
 def _make(connection: psycopg.Connection) -> None:
     statements = procrastinate.schema.SchemaManager.get_schema()
     connection.execute(statements.encode())
@@ -64,9 +87,13 @@ def _check(connection: psycopg.Connection) -> None:
     row = connection.execute(
         "SELECT obj_description(to_regnamespace(%s), 'pg_namespace')", (SCHEMA,)
     ).fetchone()
-    if row is None or row[0] != _made_by():
+    _compare(row[0] if row else None)
+
+
+def _compare(found: str | None) -> None:
+    if found != _made_by():
         raise DispatchMismatch(
-            f"the schema {SCHEMA} was made by {row[0] if row else None!r}, this release has"
+            f"the schema {SCHEMA} was made by {found!r}, this release has"
             f" {_made_by()!r}; stop all workers and drop the schema: it holds hints only"
         )
 
