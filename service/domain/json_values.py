@@ -12,8 +12,10 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 MAX_DEPTH = 32
 #: Values within one value, itself included.
 MAX_NODES = 10_000
-#: Characters of a number.
+#: Digits of a whole number, and characters of any other.
 MAX_NUMBER_CHARACTERS = 64
+
+_TOO_LARGE = 10**MAX_NUMBER_CHARACTERS
 
 
 def canonical(value: Json) -> str:
@@ -24,8 +26,11 @@ def canonical(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def parse(text: str) -> Json:
-    """Reads a JSON text. Raises ValueError, with a sentence that says what is wrong."""
+def parse(text: str, *, max_nodes: int = MAX_NODES) -> Json:
+    """Reads a JSON text of at most `max_nodes` values.
+
+    Raises ValueError, with a sentence that says what is wrong.
+    """
     try:
         value = json.loads(
             text,
@@ -35,22 +40,21 @@ def parse(text: str) -> Json:
         )
     except RecursionError as error:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from error
-    return checked(value)
+    return checked(value, max_nodes=max_nodes)
 
 
-def checked(value: Any) -> Json:
-    """`value`, if it is a JSON value within the limits.
+def checked(value: Any, *, max_nodes: int = MAX_NODES) -> Json:
+    """`value`, if it is a JSON value within the limits: then `parse` reads its canonical text.
 
     Tuples become lists. Raises ValueError, with a sentence that says what is wrong.
     """
-    counted = [0]
-    return _checked(value, 0, counted)
+    return _checked(value, 0, [max_nodes])
 
 
-def _checked(value: Any, depth: int, counted: list[int]) -> Json:
-    counted[0] += 1
-    if counted[0] > MAX_NODES:
-        raise ValueError(f"more than {MAX_NODES} values")
+def _checked(value: Any, depth: int, left: list[int]) -> Json:
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError("too many values")
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     match value:
@@ -59,8 +63,7 @@ def _checked(value: Any, depth: int, counted: list[int]) -> Json:
         case None | bool():
             return value
         case int():
-            # The bit length is at hand, the digits would have to be made.
-            if value.bit_length() > MAX_NUMBER_CHARACTERS * 10 // 3:
+            if abs(value) >= _TOO_LARGE:
                 raise ValueError(f"a number of more than {MAX_NUMBER_CHARACTERS} digits")
             return value
         case float():
@@ -68,9 +71,9 @@ def _checked(value: Any, depth: int, counted: list[int]) -> Json:
                 raise ValueError("a number that JSON does not have")
             return value
         case list() | tuple():
-            return [_checked(child, depth + 1, counted) for child in value]
+            return [_checked(child, depth + 1, left) for child in value]
         case dict():
-            return {_key(key): _checked(child, depth + 1, counted) for key, child in value.items()}
+            return {_key(key): _checked(child, depth + 1, left) for key, child in value.items()}
     raise ValueError(f"a {type(value).__name__}, which JSON does not have")
 
 
@@ -97,7 +100,8 @@ def _refuse_constant(name: str) -> Json:
 
 def _bounded(kind: Callable[[str], Json]) -> Callable[[str], Json]:
     def read(digits: str) -> Json:
-        if len(digits) > MAX_NUMBER_CHARACTERS:
+        # The sign is no digit: what `checked` lets pass must be read again.
+        if len(digits.removeprefix("-")) > MAX_NUMBER_CHARACTERS:
             raise ValueError(f"a number of more than {MAX_NUMBER_CHARACTERS} digits")
         return kind(digits)
 

@@ -120,11 +120,14 @@ class PrismMemory:
         amendments: Iterable[tuple[int, Sequence[Amendment]]],
     ) -> "PrismMemory":
         """A memory from its stored rows: a base, and amendments by revision."""
-        value = parse(base_json)
+        # Its size was limited when it was made; a memory may hold more values than
+        # one amendment may bring.
+        value = parse(base_json, max_nodes=len(base_json))
         batches: list[Batch] = []
         for revision, amended in amendments:
-            value = _apply(schema, value, amended)
-            batches.append(_batch(revision, amended))
+            if amended:
+                value = _apply(schema, value, amended)
+                batches.append(_batch(revision, amended))
         return cls(
             schema=schema,
             base_json=base_json,
