@@ -6,12 +6,16 @@ a path has, and is shown to the model as class source.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 
 from service.domain.json_values import Json
 from service.domain.paths import Path
 
 #: What stands for a part that is not known yet (the paper's prompt, appendix D).
 PLACEHOLDER = "????"
+
+#: Up to here a float says which whole number it is.
+_MAX_WHOLE_FLOAT = 2.0**53
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,8 +89,9 @@ class RecordType:
     """Named parts, each of its own type. A memory may not have all of them yet."""
 
     name: str
-    #: At least one; names differ.
-    fields: tuple[Field, ...]
+    #: At least one; names differ. Not hashed: a record may be reached in more ways
+    #: than could ever be walked.
+    fields: tuple[Field, ...] = dataclass_field(hash=False)
     #: Guidance for the model; may be empty.
     doc: str = ""
 
@@ -232,7 +237,7 @@ def _fit_scalar(of: Type, value: Json, at: str) -> Json:
             pass
         case IntType(), int():
             return value
-        case IntType(), float() if value.is_integer():
+        case IntType(), float() if value.is_integer() and abs(value) <= _MAX_WHOLE_FLOAT:
             return int(value)
         case FloatType(), int() | float():
             return value
@@ -310,9 +315,9 @@ def _fields(record: RecordType) -> Iterator[str]:
 def _docstring(doc: str) -> Iterator[str]:
     if not doc:
         return
-    text = doc.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if text.endswith('"'):
-        text = text[:-1] + '\\"'
+    text = doc.replace("\\", "\\\\")
+    if '"""' in text or text.endswith('"'):
+        text = text.replace('"', '\\"')
     first, *rest = text.split("\n")
     yield f'    """{first}' + ('"""' if not rest else "")
     for number, line in enumerate(rest, start=1):

@@ -7,12 +7,15 @@ with its line and column.
 import ast
 import inspect
 import io
+import textwrap
 import tokenize
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from service.domain.errors import SchemaInvalid
-from service.domain.json_values import check_text
+from service.domain.json_values import check_text, checked
+from service.domain.paths import MAX_KEY_CHARACTERS
 from service.domain.schema import (
     BoolType,
     DictType,
@@ -27,14 +30,20 @@ from service.domain.schema import (
     StrType,
     TupleType,
     Type,
+    render,
 )
 
 #: Bytes of schema source.
 MAX_SOURCE_BYTES = 64 * 1024
 #: Fields of all records together.
 MAX_FIELDS = 500
-#: Classes and type brackets within one another.
+#: Classes, type brackets, and levels of a value within one another.
 MAX_NESTING = 16
+#: Parts of a value that has one of everything. A short source can stand for a huge one
+#: by using each class twice in the next.
+MAX_PARTS = 10_000
+#: Bytes of the schema as the model is shown it.
+MAX_SHOWN_BYTES = 128 * 1024
 
 _SCALARS: dict[str, Type] = {
     "str": StrType(),
@@ -51,32 +60,59 @@ def parse_source(source: str) -> Schema:
     """The schema that `source` writes down. Raises SchemaInvalid.
 
     The memory's record is the one top-level class that no other one uses; when several
-    are left over, the last of them.
+    are left over, the last of them. Lines and columns of a refusal count from 1, in
+    characters of the source with its tabs written as blanks.
     """
-    if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise SchemaInvalid(f"the source has more than {MAX_SOURCE_BYTES} bytes", line=1, column=1)
-    source = inspect.cleandoc("\n" + source.expandtabs(4))
-    return _Reader(source).read(_tree(source))
-
-
-def _tree(source: str) -> ast.Module:
     try:
         check_text(source)
-        return ast.parse(source)
+    except ValueError as error:
+        raise SchemaInvalid(f"the source holds {error}", line=1, column=1) from error
+    if len(source.encode()) > MAX_SOURCE_BYTES:
+        raise SchemaInvalid(f"the source has more than {MAX_SOURCE_BYTES} bytes", line=1, column=1)
+    written = source.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
+    source = textwrap.dedent(written)
+    margin = len(_first_line(written)) - len(_first_line(source))
+    try:
+        schema = _Reader(source, margin).read(_tree(source, margin))
+    except RecursionError as error:
+        raise SchemaInvalid("this is nested too deeply to be read", line=1, column=1) from error
+    if len(render(schema).encode()) > MAX_SHOWN_BYTES:
+        why = f"written out, the schema has more than {MAX_SHOWN_BYTES} bytes"
+        raise SchemaInvalid(why, line=1, column=1)
+    return schema
+
+
+def _tree(source: str, margin: int) -> ast.Module:
+    try:
+        return _parse(source)
     except SyntaxError as error:
         raise SchemaInvalid(
             f"this is no Python class: {error.msg}",
-            line=error.lineno or 1,
-            column=error.offset or 1,
+            line=max(error.lineno or 1, 1),
+            column=max(error.offset or 1, 1) + margin,
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise SchemaInvalid(f"this cannot be read: {error}", line=1, column=1) from error
+        raise SchemaInvalid("this is nested too deeply to be read", line=1, column=1) from error
+
+
+def _parse(source: str) -> ast.Module:
+    with warnings.catch_warnings():
+        # An escape that Python does not know is no reason to write to the log.
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
+
+
+def _first_line(source: str) -> str:
+    return next((line for line in source.split("\n") if line.strip()), "")
 
 
 class _Reader:
     """Reads one source."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, margin: int) -> None:
+        self._lines = source.split("\n")
+        #: Blanks that every line of the source began with.
+        self._margin = margin
         self._comments = dict(_comments(source))
         self._fields = 0
         #: Names that a class can use: classes and aliases, innermost scope last.
@@ -85,6 +121,8 @@ class _Reader:
         self._open: list[str] = []
         self._records: set[str] = set()
         self._used: set[str] = set()
+        #: Levels and parts by the type's identity; it is held, or another could get it.
+        self._measures: dict[int, tuple[Type, int, int]] = {}
 
     def read(self, tree: ast.Module) -> Schema:
         """The schema of a module."""
@@ -113,6 +151,7 @@ class _Reader:
         # One name for one record: the model is shown them side by side.
         if node.name in self._records or node.name in self._scopes[-1]:
             self._refuse(node, f"{node.name!r} is defined twice")
+        self._check_name(node, node.name)
         self._records.add(node.name)
         for decorator in node.decorator_list:
             self._check_decorator(decorator)
@@ -128,8 +167,9 @@ class _Reader:
         self._open.pop()
         if not fields:
             self._refuse(node, f"{node.name} has no fields")
-        doc = _clean(ast.get_docstring(node) or "")
+        doc = self._doc(node, ast.get_docstring(node) or "")
         record = RecordType(name=node.name, fields=tuple(fields), doc=doc)
+        self._check_measure(node, record)
         self._scopes[-1][node.name] = record
         return record
 
@@ -163,6 +203,7 @@ class _Reader:
         if not isinstance(node.target, ast.Name):
             self._refuse(node, "a field must be a plain name")
         name = node.target.id
+        self._check_name(node, name)
         if any(field.name == name for field in before):
             self._refuse(node, f"the field {name!r} is there twice")
         self._fields += 1
@@ -173,7 +214,7 @@ class _Reader:
         doc = ""
         match following:
             case ast.Expr(value=ast.Constant(value=str() as text)):
-                doc = _clean(text)
+                doc = self._doc(node, text)
         comment = self._comments.get(node.end_lineno or node.lineno, "")
         return Field(
             name=name,
@@ -187,7 +228,9 @@ class _Reader:
         name = node.targets[0].id
         if name in self._scopes[-1]:
             self._refuse(node, f"{name!r} is defined twice")
-        self._scopes[-1][name] = self._type(node.value, 0)
+        of = self._type(node.value, 0)
+        self._check_measure(node, of)
+        self._scopes[-1][name] = of
 
     def _type(self, node: ast.expr, depth: int) -> Type:
         if depth > MAX_NESTING:
@@ -205,9 +248,14 @@ class _Reader:
 
     def _quoted(self, node: ast.Constant, quoted: str, depth: int) -> Type:
         try:
-            inner = ast.parse(quoted, mode="eval").body
+            tree = _parse(quoted.strip())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._refuse(node, "this is no type that a schema knows")
+            tree = ast.Module(body=[], type_ignores=[])
+        match tree.body:
+            case [ast.Expr(value=inner)]:
+                pass
+            case _:
+                self._refuse(node, "this is no type that a schema knows")
         for part in ast.walk(inner):
             ast.copy_location(part, node)
         return self._type(inner, depth + 1)
@@ -217,8 +265,10 @@ class _Reader:
         if isinstance(node, ast.Name):
             for scope in reversed(self._scopes):
                 if name in scope:
-                    self._used.add(name)
-                    return scope[name]
+                    of = scope[name]
+                    if isinstance(of, RecordType):
+                        self._used.add(of.name)
+                    return of
             if name in self._open:
                 self._refuse(node, f"{name} contains itself")
         if name in _SCALARS:
@@ -243,7 +293,7 @@ class _Reader:
         if name == "Union":
             return self._union(node, arguments, depth)
         if name == "Literal" and arguments:
-            return self._literal(arguments)
+            return self._literal(node, arguments)
         self._refuse(node, f"{name or 'this'} is no type that a schema knows, used like this")
 
     def _tuple(self, arguments: list[ast.expr], depth: int) -> Type:
@@ -263,24 +313,90 @@ class _Reader:
             self._refuse(node, "only a type or None can be joined with |")
         return _optional(types[0])
 
-    def _literal(self, arguments: list[ast.expr]) -> Type:
+    def _literal(self, node: ast.Subscript, arguments: list[ast.expr]) -> Type:
         values: list[str | int | bool] = []
+        optional = False
         for argument in arguments:
             match argument:
+                case ast.Constant(value=None):
+                    optional = True
                 case ast.Constant(value=bool() | int() | str() as value):
+                    self._check_literal(argument, value)
                     values.append(value)
+                case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+                    self._check_literal(argument, value)
+                    values.append(-value)
                 case _:
                     self._refuse(argument, "a Literal holds strings, whole numbers and bools")
-        return LiteralType(values=tuple(values))
+        if not values:
+            self._refuse(node, "a Literal holds at least one value")
+        literal = LiteralType(values=tuple(values))
+        return OptionalType(inner=literal) if optional else literal
+
+    def _check_literal(self, node: ast.expr, value: str | int) -> None:
+        if isinstance(value, str) and len(value) > MAX_KEY_CHARACTERS:
+            self._refuse(node, f"a value of a Literal has at most {MAX_KEY_CHARACTERS} characters")
+        try:
+            checked(value)
+        except ValueError as error:
+            self._refuse(node, f"a value of a Literal is or holds {error}")
+
+    def _doc(self, node: ast.stmt, text: str) -> str:
+        try:
+            return _clean(check_text(text))
+        except ValueError as error:
+            self._refuse(node, f"its docstring holds {error}")
+
+    def _check_name(self, node: ast.stmt, name: str) -> None:
+        if len(name) > MAX_KEY_CHARACTERS:
+            self._refuse(node, f"a name has at most {MAX_KEY_CHARACTERS} characters")
+
+    def _check_measure(self, node: ast.stmt, of: Type) -> None:
+        levels, parts = self._measure(of)
+        if levels > MAX_NESTING:
+            self._refuse(node, f"its values would be nested deeper than {MAX_NESTING} levels")
+        if parts > MAX_PARTS:
+            self._refuse(node, f"a value with all its parts would have more than {MAX_PARTS}")
+
+    def _measure(self, of: Type) -> tuple[int, int]:
+        """The levels of a value with all its parts, and how many parts it has."""
+        if id(of) in self._measures:
+            return self._measures[id(of)][1:]
+        inner: Sequence[Type] = ()
+        own = (1, 1)
+        match of:
+            case LiteralType():
+                own = (0, len(of.values))
+            case OptionalType():
+                own, inner = (0, 0), (of.inner,)
+            case ListType():
+                inner = (of.item,)
+            case DictType():
+                inner = (of.value,)
+            case TupleType():
+                inner = of.items
+            case RecordType():
+                inner = [field.type for field in of.fields]
+            case _:
+                own = (0, 1)
+        measured = [self._measure(one) for one in inner]
+        levels = own[0] + max((one for one, _ in measured), default=0)
+        parts = own[1] + sum(one for _, one in measured)
+        self._measures[id(of)] = (of, levels, parts)
+        return levels, parts
 
     def _refuse(self, node: ast.stmt | ast.expr, why: str) -> NoReturn:
-        raise SchemaInvalid(why, line=node.lineno, column=node.col_offset + 1)
+        # `ast` counts columns in bytes.
+        before = self._lines[node.lineno - 1].encode()[: node.col_offset].decode()
+        raise SchemaInvalid(why, line=node.lineno, column=self._margin + len(before) + 1)
 
 
 _EXAMPLES = {"list": "list[str]", "dict": "dict[str, str]", "tuple": "tuple[str, str]"}
 
 
 def _clean(doc: str) -> str:
+    # Returns written as escapes; what is shown is read again as line ends.
+    doc = doc.replace("\r\n", "\n").replace("\r", "\n")
     return "\n".join(line.rstrip() for line in inspect.cleandoc(doc).split("\n")).strip()
 
 
