@@ -15,21 +15,37 @@ from dataclasses import dataclass, field
 from service.domain.amending import MISSING, put, settle, value_at
 from service.domain.amendments import Amendment, Op, Rejection, Revision
 from service.domain.json_values import Json, canonical, checked
-from service.domain.paths import Path
+from service.domain.paths import MAX_PATH_CHARACTERS, Path
 from service.domain.schema import Schema, fit
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 1_000_000
 #: Proposals of a reply that are considered.
 MAX_PROPOSALS = 500
+#: Objects of a reply that are read, empty ones included.
+MAX_OBJECTS = 1000
 #: The value of one amendment as canonical JSON, in bytes.
 MAX_VALUE_BYTES = 64 * 1024
 #: Characters of a proposal that a rejection repeats.
 MAX_PROPOSAL_CHARACTERS = 2000
 
-_HEADER = re.compile(r"\[?\s*OBJECTS?\s+(?:FOR|TO)\s+(UPDATE|ADD)\s*\]?", re.IGNORECASE)
-#: Other headers of the prompt: a section ends there.
-_OTHER_HEADER = re.compile(r"^\s*\[[A-Z][A-Z _]+\]\s*$", re.MULTILINE)
+#: Characters of a rejection's reason.
+MAX_REASON_CHARACTERS = 1000
+
+# What repeats is bounded: a model that has lost its way writes blanks without end.
+_HEADER = (
+    r"^[ \t>*#_`.)\d-]{0,16}\[?[ \t]{0,4}(?i:OBJECTS?[ \t]{1,4}(?:FOR|TO)[ \t]{1,4}"
+    r"(?P<op>UPDATE|ADD))\b[ \t]{0,4}\]?"
+)
+#: Another header of the prompt, where a section ends, or where an object begins.
+_NEXT = re.compile(
+    rf"{_HEADER}|(?P<other>^[ \t]{{0,16}}\[[A-Z][A-Z _]{{1,40}}\][ \t]{{0,16}}$)|(?P<object>\{{)",
+    re.MULTILINE,
+)
+#: Where reading goes on behind an object that is broken: a line with a new one.
+_RESTART = re.compile(
+    rf"{_HEADER}|^[ \t`*,\[-]{{0,16}}\{{[ \t]{{0,4}}[\"'][ \t]{{0,4}}[$/]", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +106,12 @@ class _Judge:
 
     def reject(self, proposal: str, reason: str) -> None:
         """Notes a rejection."""
-        self.rejections.append(
-            Rejection(proposal=proposal[:MAX_PROPOSAL_CHARACTERS], reason=reason)
-        )
+        self.rejections.append(_rejection(proposal, reason))
 
     def _amend(self, proposal: _Proposal) -> tuple[Amendment, Json]:
         path, of = settle(self.schema, self.value, Path.parse(proposal.path))
+        if len(str(path)) > MAX_PATH_CHARACTERS:
+            raise ValueError(f"the path is longer than {MAX_PATH_CHARACTERS} characters")
         if not path.tokens:
             raise ValueError("the memory as a whole cannot be replaced; name a field")
         new = fit(of, proposal.value)
@@ -108,7 +124,7 @@ class _Judge:
         if held is not MISSING and canonical(held) == canonical(new):  # type: ignore[arg-type]
             raise ValueError("it changes nothing")
         after = put(self.schema, self.value, path, new)
-        self._check_size(after, size + len(str(path).encode()))
+        self._check_size(after, _growth(self.value, after, path))
         return Amendment(path=path, op=op, value=new, op_corrected=op is not proposal.op), after
 
     def _check_size(self, after: Json, added: int) -> None:
@@ -125,26 +141,53 @@ class _Judge:
             self.bytes_at_most += added
 
 
+def _growth(before: Json, after: Json, path: Path) -> int:
+    """By how many bytes `after` is larger at most: the topmost part that is new."""
+    here = Path()
+    for token in path.tokens:
+        here /= token
+        if not isinstance(value_at(before, here), dict | list):
+            break
+    made = value_at(after, here)
+    assert made is not MISSING
+    return len(canonical({str(here.tokens[-1]): made}).encode())  # type: ignore[dict-item]
+
+
+def _rejection(proposal: str, reason: str) -> Rejection:
+    # A reply is any text; what is kept of it has to be storable.
+    shown = proposal[:MAX_PROPOSAL_CHARACTERS].replace("\0", "\ufffd")
+    return Rejection(
+        proposal=shown.encode(errors="replace").decode(), reason=reason[:MAX_REASON_CHARACTERS]
+    )
+
+
 def _proposals(text: str) -> Iterator[_Proposal | Rejection]:
     """Every path and value of the reply, in order."""
-    headers = list(_HEADER.finditer(text))
-    if not headers:
-        yield from _section(text, None)
-        return
-    for number, header in enumerate(headers):
-        end = headers[number + 1].start() if number + 1 < len(headers) else len(text)
-        other = _OTHER_HEADER.search(text, header.end(), end)
-        body = text[header.end() : other.start() if other else end]
-        yield from _section(body, Op(header[1].lower()))
-
-
-def _section(body: str, op: Op | None) -> Iterator[_Proposal | Rejection]:
-    for found in _objects(body):
-        if isinstance(found, Rejection):
-            yield found
-            continue
-        for path, entry in found:
-            yield _proposal(path, entry, op)
+    headed = any(match["op"] for match in _NEXT.finditer(text))
+    op: Op | None = None
+    at = restart = objects = 0
+    while found := _NEXT.search(text, at):
+        at = found.end()
+        if found["op"]:
+            op = Op(found["op"].lower())
+        elif found["other"]:
+            op = None
+        elif op or not headed:
+            # Objects are passed as a whole: a value may hold what looks like a header.
+            objects += 1
+            if objects > MAX_OBJECTS:
+                yield _rejection(text[at:], f"a reply has at most {MAX_OBJECTS} objects")
+                return
+            if restart < at:
+                # Kept for the objects up to it: looking anew for each takes too long.
+                line = _RESTART.search(text, at)
+                restart = line.start() if line else len(text)
+            at, pairs = _object(text, found.start(), restart)
+            if isinstance(pairs, Rejection):
+                yield pairs
+            else:
+                for path, entry in pairs:
+                    yield _proposal(path, entry, op)
 
 
 def _proposal(path: str, entry: Json, op: Op | None) -> _Proposal | Rejection:
@@ -155,29 +198,26 @@ def _proposal(path: str, entry: Json, op: Op | None) -> _Proposal | Rejection:
             # the model meant, and the key when there is no header.
             return _Proposal(path, op or Op(name.strip().lower()), value)
     if op is None:
-        shown = canonical({path: entry})[:MAX_PROPOSAL_CHARACTERS]
-        return Rejection(proposal=shown, reason="it says neither add nor update")
+        return _rejection(canonical({path: entry}), "it says neither add nor update")
     return _Proposal(path, op, entry)
 
 
 _Pairs = list[tuple[str, Json]]
 
 
-def _objects(body: str) -> Iterator[_Pairs | Rejection]:
-    """The outermost `{…}` of a section, whatever stands around them."""
-    at = body.find("{")
-    while at >= 0:
-        end = _end_of_object(body, at)
-        if end is None:
-            shown = body[at : at + MAX_PROPOSAL_CHARACTERS]
-            yield Rejection(proposal=shown, reason="the object is not closed")
-            return
-        text = body[at:end]
-        try:
-            yield _read_object(text)
-        except ValueError as error:
-            yield Rejection(proposal=text[:MAX_PROPOSAL_CHARACTERS], reason=str(error))
-        at = body.find("{", end)
+def _object(text: str, at: int, restart: int) -> tuple[int, _Pairs | Rejection]:
+    """What the object that begins at `at` says, and where reading goes on.
+
+    One that is broken ends at `restart`, where a new line begins another, so that it
+    does not take its neighbours with it.
+    """
+    end = _end_of_object(text, at, restart)
+    if end is None:
+        return restart, _rejection(text[at:restart], "the object is not closed")
+    try:
+        return end, _read_object(text[at:end])
+    except ValueError as error:
+        return end, _rejection(text[at:end], str(error))
 
 
 def _read_object(text: str) -> _Pairs:
@@ -213,6 +253,8 @@ def _plain(value: object, depth: int) -> object:
     if depth > 100:
         raise ValueError("nested too deeply")
     if isinstance(value, _Object):
+        if not all(isinstance(key, str) for key, _ in value.pairs):
+            raise ValueError("a key that is not a string")
         return {key: _plain(child, depth + 1) for key, child in value.pairs}
     if isinstance(value, list):
         return [_plain(child, depth + 1) for child in value]
@@ -259,8 +301,11 @@ def _literal(node: ast.expr, depth: int) -> object:
 _INTERESTING = re.compile(r"[{}\"'\\]")
 
 
-def _end_of_object(text: str, start: int) -> int | None:
-    """Where the object that begins at `start` ends; None when it does not."""
+def _end_of_object(text: str, start: int, stop: int) -> int | None:
+    """Where the object that begins at `start` ends; None when it does not.
+
+    Only what is JSON may go on behind `stop`.
+    """
     try:
         return _JSON.raw_decode(text, start)[1]
     except (ValueError, RecursionError):
@@ -268,7 +313,7 @@ def _end_of_object(text: str, start: int) -> int | None:
     depth = 0
     quote = ""
     at = start
-    while match := _INTERESTING.search(text, at):
+    while match := _INTERESTING.search(text, at, stop):
         char = match[0]
         at = match.end()
         if char == "\\":
