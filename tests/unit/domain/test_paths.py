@@ -81,12 +81,30 @@ def test_canonical_text_is_read_back(value: object) -> None:
     assert canonical(parse(text)) == text
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_may_be_stored_can_be_read_again(sign: int) -> None:
+    largest = sign * (10**64 - 1)
+    assert parse(canonical(checked(largest))) == largest
+    for refused in (largest + sign, sign * 10**5000):
+        with pytest.raises(ValueError, match="64 digits"):
+            checked(refused)
+
+
+def test_as_many_values_are_read_as_the_caller_allows() -> None:
+    text = canonical([0] * 11)
+    assert parse(text, max_nodes=12) == [0] * 11
+    with pytest.raises(ValueError, match="too many"):
+        parse(text, max_nodes=11)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "NaN",
         "[Infinity]",
         "1" * 65,
+        "-" + "1" * 65,
+        "1e999",
         '"a\\u0000b"',
         '"\\ud800"',
         "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2),

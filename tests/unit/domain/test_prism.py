@@ -97,6 +97,19 @@ def test_a_fold_keeps_the_state_and_empties_the_amendments() -> None:
     assert not should_fold(folded, SPEC.fold_tokens)
 
 
+def test_a_folded_memory_may_hold_more_values_than_an_amendment_may_bring() -> None:
+    memory = PrismMemory.create(SCHEMA)
+    for revision in range(1, 5):
+        values = '", "'.join(["ab"] * 4000)
+        _, memory = step(memory, revision, "text", ADD % (f"t{revision}", values))
+    folded = memory.fold(5)
+    loaded = PrismMemory.load(
+        SCHEMA, base_json=folded.base_json, base_revision=5, amendments=[(6, [])]
+    )
+    assert loaded == folded
+    assert loaded.segments() == folded.segments()
+
+
 def ask_memory(reply: str) -> prism.AnswerDraft:
     memory = PrismMemory.create(SCHEMA)
     _, memory = step(memory, 1, "one", ADD % ("a", "x"))

@@ -1,7 +1,10 @@
 """Replies become amendments and rejections, whatever they are."""
 
+import contextlib
 import copy
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.amendments import Amendment, Op
-from service.domain.json_values import canonical
+from service.domain.json_values import canonical, parse
+from service.domain.paths import Path
 from service.domain.prism import PrismMemory
 from service.domain.revisions import MAX_PROPOSALS, parse_reply
+from service.domain.schema import fit
 from service.domain.schema_source import parse_source
 
 SCHEMA = parse_source(
@@ -118,6 +123,77 @@ def test_an_invalid_proposal_is_rejected_by_itself(proposal: str, reason: str) -
     assert any(reason in one for one in rejected), rejected
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"$.count": {"add": 1}',
+        '{"$.topics.a": {"add": ["x]}}',
+        "Here { we go:",
+        "{'$.count': {['x']: 1}}",
+        "{'$.count': {'add': 0x%s}}" % ("f" * 200),
+        '{"$.count": {"add": 1e300}}',
+        '{"$.count": {"add": %s}}' % ("9" * 65),
+        '{"$.topics": {"add": {"a\\u0000": ["x"]}}}',
+        '{"$.%s": {"add": 1}}' % ("'" * 600),
+    ],
+)
+def test_a_broken_object_leaves_those_around_it_alone(broken: str) -> None:
+    def line(key: str) -> str:
+        return json.dumps({f"$.topics.{key}": {"add": ["kept"]}})
+
+    accepted, rejected = read(f"[OBJECTS FOR ADD]\n{line('a')}\n{broken}\n{line('b')}\n")
+    assert [path for _, path, _ in accepted] == ["$['topics']['a']", "$['topics']['b']"]
+    assert len(rejected) == 1
+
+
+def test_a_value_may_hold_what_looks_like_a_header() -> None:
+    value = ["all objects for add", "[OBJECTS FOR UPDATE]", "[TEXT]\n[OBJECTS FOR ADD]\n{"]
+    accepted, rejected = read(add("$.topics.a", value) + add("$.count", 3)[17:])
+    assert accepted == [("add", "$['topics']['a']", value), ("add", "$['count']", 3)]
+    assert rejected == []
+
+
+def test_only_sections_that_are_asked_for_are_read() -> None:
+    reply = f"""[MEMORY]\n{{"count": 7}}\n{add("$.count", 1)}
+[TEXT]\n{{"$.topics.a": {{"add": ["no"]}}}}"""
+    assert read(reply) == ([("add", "$['count']", 1)], [])
+
+
+def test_a_rejection_can_be_stored_whatever_the_reply_was() -> None:
+    reply = '[OBJECTS FOR ADD]\n{"$.count": \0\ud800}\n{"$.%s": {"add": 1}}' % ("k" * 5000)
+    revision = parse_reply(reply, SCHEMA, {})
+    assert len(revision.rejections) == 2
+    for one in revision.rejections:
+        stored = (one.proposal + one.reason).encode()
+        assert b"\0" not in stored
+        assert len(one.proposal) <= 2000
+        assert len(one.reason) <= 1000
+
+
+def test_a_path_that_could_not_be_read_again_is_rejected() -> None:
+    schema = parse_source(
+        "class M:\n" + "".join(f"  a{n}: {'dict[str, ' * n}str{']' * n}\n" for n in range(1, 14))
+    )
+    for key, kept in (("\x01" * 300, False), ("k" * 300, True)):
+        reply = add(f"/a12/{'/'.join([key] * 12)}", "x")
+        amendments = parse_reply(reply, schema, {}).amendments
+        assert bool(amendments) is kept
+        assert all(Path.parse(str(one.path)) == one.path for one in amendments)
+
+
+def test_parts_made_on_the_way_count_towards_the_memorys_limit() -> None:
+    schema = parse_source(
+        f"class M:\n  wide: dict[str, tuple[{', '.join(['str'] * 100)}]]\n  n: int"
+    )
+    reply = "[OBJECTS FOR ADD]\n" + "\n".join(
+        json.dumps({f"$.wide.k{n}[0]": {"add": "x"}}) for n in range(50)
+    )
+    revision = parse_reply(reply, schema, {}, max_memory_bytes=5000)
+    memory = PrismMemory.create(schema).apply(1, revision.amendments)
+    assert 4000 < len(memory.value_json.encode()) <= 5000
+    assert "the limit is 5000" in revision.rejections[0].reason
+
+
 def test_a_proposal_without_header_and_op_is_rejected() -> None:
     assert read('{"$.count": 1}') == ([], ["it says neither add nor update"])
 
@@ -143,10 +219,71 @@ def test_any_text_is_read(text: str) -> None:
         PrismMemory.create(SCHEMA).apply(1, revision.amendments)
 
 
-@pytest.mark.parametrize("piece", ["{", '{"a":', "[{", "{'", '{"$.a": {"add": ', "(" * 50])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("{", '{"a":', "[{", "{'", '{"$.a": {"add": ', "(" * 50, '{"$":[\n', "[A"),
+        *(" ", "\n", "\t\n", "{} ", "{#\n}", "[OBJECTS FOR ADD]\n"),
+    ],
+)
 def test_long_nonsense_takes_no_long_time(piece: str) -> None:
-    revision = parse_reply("[OBJECTS FOR ADD]\n" + piece * 50_000, SCHEMA, {})
-    assert revision.amendments == ()
+    began = time.process_time()
+    for before in ("", "[OBJECTS FOR ADD]\n"):
+        assert parse_reply(before + piece * 50_000, SCHEMA, {}).amendments == ()
+    assert time.process_time() - began < 5, "what repeats is read in linear time"
+
+
+WORDS = st.text(max_size=5) | st.sampled_from(["????", "\0", "\ud800", "[OBJECTS FOR ADD]", "{"])
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.just(10**64) | WORDS,
+    lambda of: (
+        st.lists(of, max_size=3)
+        | st.lists(of, max_size=3).map(tuple)
+        | st.dictionaries(WORDS | st.integers(), of, max_size=3)
+    ),
+    max_leaves=8,
+)
+PLACES = st.sampled_from(
+    [
+        *("$", "$.topics", "$.topics.a", "$.topics.a[0]", "$.topics.a[-]", "/topics/b/0", "$.x"),
+        *("$.pairs", "$.pairs.p[1]", "$.people", "$.people[0]", "$.people[0].age", "$.count"),
+    ]
+)
+FITTING = st.sampled_from(
+    [("$.topics.a", ["x"]), ("$.pairs.p", ("x", "????")), ("$.count", 3.0), ("$.count", None)]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "update"]), FITTING | st.tuples(PLACES, ANYTHING)),
+        max_size=8,
+    ),
+    st.sampled_from([json.dumps, repr]),
+)
+def test_what_is_accepted_fits_the_schema_and_survives_storage(
+    proposed: list[tuple[str, tuple[str, Any]]], write: Callable[[Any], str]
+) -> None:
+    lines = []
+    for op, (path, value) in proposed:
+        # What the writer cannot write is not what is tested.
+        with contextlib.suppress(TypeError, ValueError):
+            lines.append(f"[OBJECTS FOR {op.upper()}]\n{write({path: {op: value}})}\n")
+    revision = parse_reply("".join(lines), SCHEMA, {})
+    assert len(revision.amendments) + len(revision.rejections) == len(lines)
+    memory = PrismMemory.create(SCHEMA)
+    for number, one in enumerate(revision.amendments, start=1):
+        resolved, of = SCHEMA.type_at(one.path)
+        assert resolved == one.path == Path.parse(str(one.path))
+        assert canonical(fit(of, one.value)) == canonical(one.value)
+        assert canonical(parse(canonical(one.value))) == canonical(one.value)
+        memory = memory.apply(number, [one])
+    assert canonical(fit(SCHEMA.root, memory.value)) == memory.value_json
+    base = memory.fold(100)
+    again = PrismMemory.load(
+        SCHEMA, base_json=base.base_json, base_revision=100, amendments=[(101, ())]
+    )
+    assert again.value_json == memory.value_json
 
 
 KEYS = st.sampled_from(["a", "b", "c.d", "e'f", "ü"])

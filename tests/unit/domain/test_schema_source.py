@@ -110,6 +110,16 @@ def test_the_class_that_no_other_uses_is_the_memory() -> None:
         ("class A:\n  x: " + "list[" * 40 + "int" + "]" * 40, 2, 91, "nested"),
         ("x" * (MAX_SOURCE_BYTES + 1), 1, 1, "bytes"),
         ("class A:\n  x: int\0", 1, 1, "NUL"),
+        ("class A:\n  x: int # \ud800", 1, 1, "surrogate"),
+        ("\n\n  class A:\n    x: set[int]", 4, 8, "set"),
+        ("class A:\r\n  ää: set[int]", 2, 7, "set"),
+        ("\n  class A:\n    x: int = (", 3, 14, "no Python class"),
+        ('class A:\n  x: int\n  """\\0"""\n', 2, 3, "NUL"),
+        ("class A:\n  x: Literal['\\ud800']", 2, 14, "surrogate"),
+        (f"class A:\n  x: Literal[0x{'f' * 5000}]", 2, 14, "64 digits"),
+        ("class A:\n  x: Literal[None]", 2, 6, "at least one"),
+        (f"class A:\n  {'x' * 513}: int", 2, 3, "512"),
+        ("class A:\n  x: 'int; int'", 2, 6, "no type"),
     ],
 )
 def test_what_a_schema_cannot_hold_is_refused_with_its_place(
@@ -119,6 +129,68 @@ def test_what_a_schema_cannot_hold_is_refused_with_its_place(
         parse_source(source)
     assert (refused.value.line, refused.value.column) == (line, column)
     assert about in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("class A0:\n  x: int\n", "class A{n}:\n  x: A{m}\n  y: A{m}\n"),
+        ("class R:\n  A0 = str\n", "  A{n} = tuple[A{m}, A{m}]\n  x{n}: A{n}\n"),
+        ("class R:\n  A0 = str\n", "  A{n} = list[A{m}]\n  x{n}: A{n}\n"),
+        ("class A0:\n  x: int\n", "class A{n}:\n  x: A{m}\n"),
+    ],
+)
+def test_a_short_source_cannot_stand_for_a_huge_schema(first: str, then: str) -> None:
+    def source(levels: int) -> str:
+        return first + "".join(then.format(n=n, m=n - 1) for n in range(1, levels))
+
+    assert hash(parse_source(source(5)))
+    with pytest.raises(SchemaInvalid, match=r"nested deeper|more than 10000"):
+        parse_source(source(200))
+
+
+@pytest.mark.parametrize("depth", [10, 100, 800, 3000, 9000])
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [("list[", "]"), ("(", ")"), ("-", ""), ("int | ", ""), ("a.", ""), ("[", "]"), ("'", "'")],
+)
+def test_deep_source_is_refused_and_not_fallen_into(opening: str, closing: str, depth: int) -> None:
+    for field in ("x: {}", "x: int = {}", "X = {}"):
+        deep = field.format(opening * depth + "a" + closing * depth)
+        with pytest.raises(SchemaInvalid):
+            parse_source(f"class A:\n  y: int\n  {deep}\n  {deep}\n")
+
+
+def test_a_literal_may_hold_negative_numbers_and_none() -> None:
+    (field,) = parse_source("class A:\n  x: Literal[-1, 'a', None]").root.fields
+    assert field.type == OptionalType(inner=LiteralType(values=(-1, "a")))
+
+
+def test_an_alias_that_is_called_like_a_class_does_not_use_it() -> None:
+    source = "class Bar:\n  Foo = str\n  y: Foo\nclass Foo:\n  x: int"
+    assert parse_source(source).root.name == "Foo"
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        'ends with a quote"',
+        'x """',
+        '""""',
+        "\\",
+        '\\"',
+        "a\r\nb\rc",
+        "a\tb",
+        "\\d {x}",
+        "a\n\n  b\nc",
+    ],
+)
+def test_a_docstring_survives_being_shown(doc: str) -> None:
+    source = f"class A:\n  {doc!r}\n  x: int\n  {doc!r}\n"
+    schema = parse_source(source)
+    assert schema.root.doc
+    assert parse_source(render(schema)) == schema
+    assert render(parse_source(render(schema))) == render(schema)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +227,9 @@ def test_any_text_is_a_schema_or_refused(text: str) -> None:
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(
     lambda name: name.isidentifier() and not keyword.iskeyword(name)
 )
-DOCS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30).map(str.strip)
+DOCS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=30).map(
+    str.strip
+) | st.text(st.sampled_from("\"'\\"), max_size=6)
 
 
 @st.composite
@@ -215,6 +289,7 @@ def test_values_that_fit(of: Type, value: Any, fitted: Any) -> None:
     [
         (IntType(), "3", "the value"),
         (IntType(), 3.5, "the value"),
+        (IntType(), 2.0**53 + 2, "the value"),
         (IntType(), True, "the value"),
         (StrType(), 3, "the value"),
         (BoolType(), 1, "the value"),
