@@ -1,11 +1,15 @@
 """Dispatch: hints arrive, coalesce, exclude one another, and survive the dead."""
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
@@ -13,8 +17,9 @@ import pytest
 
 from service.dispatch.port import Handler
 from service.dispatch.procrastinate import ProcrastinateDispatcher
-from service.dispatch.setup import DispatchMismatch, install
+from service.dispatch.setup import DispatchMismatch, install, verify
 from service.domain.work import WorkItem, WorkKind
+from service.embedded.postgres import PostgresServer
 from tests.harness import Servers
 
 
@@ -31,12 +36,12 @@ def dispatcher(url: str) -> ProcrastinateDispatcher:
 
 @asynccontextmanager
 async def running(
-    url: str, handler: Handler, concurrency: int = 4
+    url: str, handler: Handler, concurrency: int = 4, stop_seconds: float = 5
 ) -> AsyncIterator[ProcrastinateDispatcher]:
     stop = asyncio.Event()
     async with dispatcher(url) as one:
         task = asyncio.create_task(
-            one.run(handler, concurrency=concurrency, stop=stop, stop_seconds=5)
+            one.run(handler, concurrency=concurrency, stop=stop, stop_seconds=stop_seconds)
         )
         yield one
         stop.set()
@@ -50,7 +55,20 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_hints_are_handled_and_leave_nothing_behind(url: str) -> None:
+async def sweeping(one: ProcrastinateDispatcher) -> None:
+    while True:
+        await one.sweep()
+        await asyncio.sleep(0.1)
+
+
+def execute(servers: Servers, url: str, statement: bytes) -> list[tuple[object, ...]]:
+    """As superuser, in the test's database."""
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+async def test_hints_are_handled_and_leave_nothing_behind(url: str, servers: Servers) -> None:
     handled: list[WorkItem] = []
 
     async def handle(one: WorkItem) -> None:
@@ -64,6 +82,8 @@ async def test_hints_are_handled_and_leave_nothing_behind(url: str) -> None:
         left = await one.statistics()
     assert sorted(handled, key=str) == sorted(items, key=str)
     assert (left.queued, left.running) == (0, 0)
+    for table in (b"jobs", b"events", b"workers"):
+        assert execute(servers, url, b"TABLE dispatch.procrastinate_" + table) == []
 
 
 async def test_hints_for_one_item_coalesce(url: str) -> None:
@@ -120,6 +140,114 @@ async def test_stopping_lets_the_handler_finish(url: str) -> None:
         await one.hint([item()])
         await until(lambda: events == ["begun"])
     assert events == ["begun", "ended"]
+
+
+async def test_a_handler_that_does_not_end_in_time_is_cancelled(url: str) -> None:
+    events: list[str] = []
+
+    async def handle(_: WorkItem) -> None:
+        events.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("cancelled")
+
+    async with running(url, handle, stop_seconds=0.2) as one:
+        await one.hint([item()])
+        await until(lambda: events == ["begun"])
+    assert events == ["begun", "cancelled"]
+    async with dispatcher(url) as one:
+        assert (await one.statistics()).running == 0
+
+
+async def test_nobody_takes_what_a_stopping_worker_has_in_hand(url: str) -> None:
+    handled: list[WorkItem] = []
+
+    async def handle(one: WorkItem) -> None:
+        handled.append(one)
+        # Well beyond the silence after which a worker counts as dead.
+        await asyncio.sleep(2.5)
+
+    freed = 0
+    stop = asyncio.Event()
+    async with dispatcher(url) as one, dispatcher(url) as other:
+        task = asyncio.create_task(one.run(handle, concurrency=1, stop=stop, stop_seconds=10))
+        await one.hint([item(1)])
+        await until(lambda: handled)
+        stop.set()
+        while not task.done():
+            freed += await other.sweep()
+            await asyncio.sleep(0.1)
+        await task
+    assert freed == 0
+
+
+async def test_cancelling_a_worker_leaves_none_behind(url: str) -> None:
+    handled: list[WorkItem] = []
+
+    async def handle(one: WorkItem) -> None:
+        handled.append(one)
+
+    async with dispatcher(url) as one:
+        task = asyncio.create_task(
+            one.run(handle, concurrency=1, stop=asyncio.Event(), stop_seconds=1)
+        )
+        await one.hint([item(1)])
+        await until(lambda: handled)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await one.hint([item(2)])
+        await asyncio.sleep(1.5)
+        assert (await one.statistics()).queued == 1
+    assert handled == [item(1)]
+
+
+async def test_an_item_is_freed_though_its_end_could_not_be_written(
+    url: str, servers: Servers, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handled: list[WorkItem] = []
+
+    async def handle(one: WorkItem) -> None:
+        if not handled:
+            execute(
+                servers, url, b"REVOKE DELETE ON dispatch.procrastinate_jobs FROM palimpsest_app"
+            )
+        handled.append(one)
+
+    async with running(url, handle) as one:
+        await one.hint([item(1)])
+        await until(lambda: "end of work not written" in capfd.readouterr().out)
+        execute(servers, url, b"GRANT DELETE ON dispatch.procrastinate_jobs TO palimpsest_app")
+        # The worker lives, so that only it can know that nobody has the item in hand.
+        assert await one.sweep() == 1
+        await until(lambda: handled == [item(1), item(1)])
+        assert await one.sweep() == 0
+
+
+async def test_a_worker_that_was_taken_for_dead_works_on(url: str, servers: Servers) -> None:
+    handled: list[WorkItem] = []
+
+    async def handle(one: WorkItem) -> None:
+        handled.append(one)
+
+    async with running(url, handle) as one:
+        await one.hint([item(1)])
+        await until(lambda: handled == [item(1)])
+        execute(servers, url, b"DELETE FROM dispatch.procrastinate_workers")
+        await one.hint([item(2)])
+        await until(lambda: handled == [item(1), item(2)])
+
+
+async def test_batches_in_opposite_orders_do_not_deadlock(
+    url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with dispatcher(url) as one, dispatcher(url) as other:
+        for batch in range(20):
+            items = [item(batch * 1000 + number) for number in range(500)]
+            await asyncio.gather(one.hint(items), other.hint(items[::-1]))
+        assert (await one.statistics()).queued == 20 * 500
+    assert "hints lost" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("follow_up", [False, True])
@@ -181,3 +309,65 @@ def test_setting_up_twice_changes_nothing_and_another_release_is_refused(
         connection.execute("COMMENT ON SCHEMA dispatch IS 'procrastinate 1.0'")
     with pytest.raises(DispatchMismatch, match=r"made by 'procrastinate 1\.0'"):
         install(url)
+
+
+async def test_a_database_without_the_tables_is_refused(url: str, servers: Servers) -> None:
+    execute(servers, url, b"DROP SCHEMA dispatch CASCADE")
+    with pytest.raises(ConnectionError, match="run `palimpsest migrate`"):
+        async with dispatcher(url):
+            pass
+
+
+async def test_tables_of_another_release_are_worked_with(url: str, servers: Servers) -> None:
+    execute(servers, url, b"COMMENT ON SCHEMA dispatch IS 'procrastinate 1.0'")
+    with pytest.raises(DispatchMismatch):
+        await verify(url)
+    async with dispatcher(url) as one:
+        await one.hint([item(1)])
+        assert (await one.statistics()).queued == 1
+
+
+async def test_concurrent_set_ups_wait_for_each_other(url: str, servers: Servers) -> None:
+    execute(servers, url, b"DROP SCHEMA dispatch CASCADE")
+    await asyncio.gather(*(asyncio.to_thread(install, url) for _ in range(4)))
+    await verify(url)
+
+
+@pytest.fixture
+def postgres() -> Iterator[PostgresServer]:
+    """A server of the test's own, to be crashed, with the role that `install` expects."""
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        Path(name).chmod(0o755)
+        with PostgresServer(Path(name) / "postgres") as server:
+            with psycopg.connect(server.superuser_url, autocommit=True) as connection:
+                connection.execute("CREATE ROLE palimpsest_app")
+                connection.execute("GRANT palimpsest_app TO palimpsest")
+            install(server.url)
+            yield server
+
+
+async def test_a_worker_outlives_a_crash_of_the_database(postgres: PostgresServer) -> None:
+    handled: list[WorkItem] = []
+    crashed = asyncio.Event()
+
+    async def handle(one: WorkItem) -> None:
+        handled.append(one)
+        await crashed.wait()
+
+    with psycopg.connect(postgres.superuser_url) as connection:
+        row = connection.execute("SHOW data_directory").fetchone()
+    assert row is not None
+    process = int((Path(row[0]) / "postmaster.pid").read_text().splitlines()[0])
+    async with running(postgres.url, handle) as one:
+        await one.hint([item(1)])
+        await until(lambda: handled == [item(1)])
+        os.kill(process, signal.SIGQUIT)
+        await until(lambda: not postgres.is_running())
+        # The handler ends while its end cannot be written.
+        crashed.set()
+        await asyncio.sleep(1.5)
+        postgres.restart()
+        sweeper = asyncio.create_task(sweeping(one))
+        await one.hint([item(1), item(2)])
+        await until(lambda: handled.count(item(1)) >= 2 and item(2) in handled)
+        sweeper.cancel()
