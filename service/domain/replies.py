@@ -3,8 +3,10 @@
 import re
 from collections.abc import Sequence
 
-_ANSWER = re.compile(r"^\s*\**\[\s*ANSWER\s*\]\**\s*:?", re.IGNORECASE | re.MULTILINE)
-_PATHS = re.compile(r"^\s*\**\[\s*PATHS\s*\]\**\s*:?", re.IGNORECASE | re.MULTILINE)
+# Blanks are bounded: a pattern that can begin at each of many blanks takes quadratic time.
+_HEADER = r"^[ \t]{0,16}\*{0,3}\[[ \t]{0,4}%s[ \t]{0,4}\]\*{0,3}[ \t]{0,4}:?"
+_ANSWER = re.compile(_HEADER % "ANSWER", re.IGNORECASE | re.MULTILINE)
+_PATHS = re.compile(_HEADER % "PATHS", re.IGNORECASE | re.MULTILINE)
 _BULLET = re.compile(r"^[\s*•-]*(?:\d+[.)])?\s*`?")
 
 

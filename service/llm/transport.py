@@ -128,7 +128,7 @@ def _import_litellm() -> Any:
 
 
 def _completion(litellm: Any, response: Any, ask: ModelAsk, model: str) -> Completion:
-    text = response.choices[0].message.content or ""
+    text = _storable(response.choices[0].message.content or "")
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
     return Completion(
@@ -141,6 +141,11 @@ def _completion(litellm: Any, response: Any, ask: ModelAsk, model: str) -> Compl
         cache_write_tokens=getattr(details, "cache_creation_tokens", None),
         cost_micro_usd=_cost(litellm, response, model),
     )
+
+
+def _storable(text: str) -> str:
+    """A reply without what no database keeps: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _cost(litellm: Any, response: Any, model: str) -> int | None:

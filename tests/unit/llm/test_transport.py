@@ -95,6 +95,12 @@ async def test_a_server_that_counts_no_tokens_is_estimated(model: FakeModel) -> 
     assert (done.cached_tokens, done.cache_write_tokens) == (None, None)
 
 
+async def test_a_reply_is_made_fit_to_be_stored(model: FakeModel) -> None:
+    model.reply = lambda _: "a\0b\ud800c"
+    done = await transport(model).complete(ASK, "openai/some-model")
+    assert done.text == "ab?c"
+
+
 async def test_a_server_that_is_not_there_may_be_there_later() -> None:
     nowhere = LitellmTransport(Config(model_base_url="http://127.0.0.1:1/v1"))
     with pytest.raises(ModelFailure) as caught:
