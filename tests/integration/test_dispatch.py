@@ -43,9 +43,11 @@ async def running(
         task = asyncio.create_task(
             one.run(handler, concurrency=concurrency, stop=stop, stop_seconds=stop_seconds)
         )
-        yield one
-        stop.set()
-        await asyncio.wait_for(task, 10)
+        try:
+            yield one
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, 10)
 
 
 async def until(condition: object) -> None:
@@ -61,11 +63,19 @@ async def sweeping(one: ProcrastinateDispatcher) -> None:
         await asyncio.sleep(0.1)
 
 
-def execute(servers: Servers, url: str, statement: bytes) -> list[tuple[object, ...]]:
-    """As superuser, in the test's database."""
-    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
-        cursor = connection.execute(statement)
-        return cursor.fetchall() if cursor.description else []
+async def execute(servers: Servers, url: str, statement: bytes) -> list[tuple[object, ...]]:
+    """As superuser, in the test's database.
+
+    In a thread: the statement may wait for a lock of a transaction that a worker here has
+    open, and that transaction can only end while the event loop runs.
+    """
+
+    def run() -> list[tuple[object, ...]]:
+        with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    return await asyncio.to_thread(run)
 
 
 async def test_hints_are_handled_and_leave_nothing_behind(url: str, servers: Servers) -> None:
@@ -83,7 +93,7 @@ async def test_hints_are_handled_and_leave_nothing_behind(url: str, servers: Ser
     assert sorted(handled, key=str) == sorted(items, key=str)
     assert (left.queued, left.running) == (0, 0)
     for table in (b"jobs", b"events", b"workers"):
-        assert execute(servers, url, b"TABLE dispatch.procrastinate_" + table) == []
+        assert await execute(servers, url, b"TABLE dispatch.procrastinate_" + table) == []
 
 
 async def test_hints_for_one_item_coalesce(url: str) -> None:
@@ -210,7 +220,7 @@ async def test_an_item_is_freed_though_its_end_could_not_be_written(
 
     async def handle(one: WorkItem) -> None:
         if not handled:
-            execute(
+            await execute(
                 servers, url, b"REVOKE DELETE ON dispatch.procrastinate_jobs FROM palimpsest_app"
             )
         handled.append(one)
@@ -218,7 +228,9 @@ async def test_an_item_is_freed_though_its_end_could_not_be_written(
     async with running(url, handle) as one:
         await one.hint([item(1)])
         await until(lambda: "end of work not written" in capfd.readouterr().out)
-        execute(servers, url, b"GRANT DELETE ON dispatch.procrastinate_jobs TO palimpsest_app")
+        await execute(
+            servers, url, b"GRANT DELETE ON dispatch.procrastinate_jobs TO palimpsest_app"
+        )
         # The worker lives, so that only it can know that nobody has the item in hand.
         assert await one.sweep() == 1
         await until(lambda: handled == [item(1), item(1)])
@@ -234,7 +246,7 @@ async def test_a_worker_that_was_taken_for_dead_works_on(url: str, servers: Serv
     async with running(url, handle) as one:
         await one.hint([item(1)])
         await until(lambda: handled == [item(1)])
-        execute(servers, url, b"DELETE FROM dispatch.procrastinate_workers")
+        await execute(servers, url, b"DELETE FROM dispatch.procrastinate_workers")
         await one.hint([item(2)])
         await until(lambda: handled == [item(1), item(2)])
 
@@ -312,14 +324,14 @@ def test_setting_up_twice_changes_nothing_and_another_release_is_refused(
 
 
 async def test_a_database_without_the_tables_is_refused(url: str, servers: Servers) -> None:
-    execute(servers, url, b"DROP SCHEMA dispatch CASCADE")
+    await execute(servers, url, b"DROP SCHEMA dispatch CASCADE")
     with pytest.raises(ConnectionError, match="run `palimpsest migrate`"):
         async with dispatcher(url):
             pass
 
 
 async def test_tables_of_another_release_are_worked_with(url: str, servers: Servers) -> None:
-    execute(servers, url, b"COMMENT ON SCHEMA dispatch IS 'procrastinate 1.0'")
+    await execute(servers, url, b"COMMENT ON SCHEMA dispatch IS 'procrastinate 1.0'")
     with pytest.raises(DispatchMismatch):
         await verify(url)
     async with dispatcher(url) as one:
@@ -328,7 +340,7 @@ async def test_tables_of_another_release_are_worked_with(url: str, servers: Serv
 
 
 async def test_concurrent_set_ups_wait_for_each_other(url: str, servers: Servers) -> None:
-    execute(servers, url, b"DROP SCHEMA dispatch CASCADE")
+    await execute(servers, url, b"DROP SCHEMA dispatch CASCADE")
     await asyncio.gather(*(asyncio.to_thread(install, url) for _ in range(4)))
     await verify(url)
 
