@@ -4,6 +4,7 @@
 `current` at its start and refuses to work on a database that is behind.
 """
 
+import time
 from pathlib import Path
 
 from alembic import command
@@ -17,6 +18,8 @@ from storage.tables import metadata
 
 #: Two migrations at once wait for each other on this key.
 LOCK_KEY = 0x70616C69
+#: … and look after it this often, in seconds.
+LOCK_SECONDS = 0.2
 
 
 def _config() -> Config:
@@ -47,9 +50,12 @@ def upgrade(url: URL) -> tuple[str | None, str]:
     config = _config()
     try:
         with engine.connect() as connection:
-            # Held by the connection, not by a transaction, since each migration
-            # has a transaction of its own.
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK_KEY})
+            _lock(connection)
+            # A migration suits the release that still runs: it may wait for a lock
+            # only briefly, else it fails and is tried again at a better time. Set for
+            # the connection, since each migration has a transaction of its own.
+            connection.execute(text("SET lock_timeout = '5s'"))
+            connection.execute(text("SET statement_timeout = '10min'"))
             connection.commit()
             before = _current(connection)
             connection.rollback()
@@ -61,6 +67,19 @@ def upgrade(url: URL) -> tuple[str | None, str]:
         engine.dispose()
     assert after is not None, "upgrade() leaves a revision"
     return before, after
+
+
+def _lock(connection: Connection) -> None:
+    """Waits until no other migration runs; the connection holds the lock, not a transaction.
+
+    It asks again and again: an open statement that waits for the lock would hold up an
+    index that the other one builds concurrently, and that one would never end.
+    """
+    ask = text("SELECT pg_try_advisory_lock(:key)")
+    while not connection.execute(ask, {"key": LOCK_KEY}).scalar_one():
+        connection.rollback()
+        time.sleep(LOCK_SECONDS)
+    connection.commit()
 
 
 def differences(connection: Connection) -> list[object]:

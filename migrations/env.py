@@ -1,7 +1,7 @@
-"""Alembic's environment: one connection, with timeouts, under an advisory lock."""
+"""Alembic's environment: one connection, which `migrations.upgrade` has set up."""
 
 from alembic import context
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from storage.tables import metadata
 
@@ -12,10 +12,6 @@ def run(connection: Connection) -> None:
         connection=connection, target_metadata=metadata, transaction_per_migration=True
     )
     with context.begin_transaction():
-        # A migration suits the release that still runs: it may wait for a lock
-        # only briefly, else it fails and is tried again at a better time.
-        connection.execute(text("SET LOCAL lock_timeout = '5s'"))
-        connection.execute(text("SET LOCAL statement_timeout = '10min'"))
         context.run_migrations()
 
 

@@ -144,6 +144,16 @@ memory = Table(
     # Failed tries of the step at the cursor.
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     _created(),
+    # The schema since it got more fields; NULL: the spec's, which never changes.
+    Column("schema_source", Text),
+    Column("rebuilt_from", Text),
+    # Chunks up to here are read without waiting for more.
+    Column("flush_position", BigInteger, nullable=False, server_default=text("0")),
+    # Somebody asked for a consolidation once everything up to here is read.
+    Column("consolidate_position", BigInteger),
+    # Size of the memory behind its last consolidation: it is worth another try only
+    # when the memory has grown since.
+    Column("consolidated_tokens", BigInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -188,6 +198,12 @@ revision = Table(
         "last_chunk", BigInteger, Computed("NULLIF(to_position, 0)", persisted=True), nullable=True
     ),
     _created(),
+    # By whoever made it by hand.
+    Column("comment", Text, nullable=False, server_default=text("''")),
+    # Whose state a rollback brought back.
+    Column("restored_revision", BigInteger),
+    # The schema from this revision on, when it changed.
+    Column("schema_source", Text),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
     # What the chain below refers to.
     UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
@@ -215,7 +231,19 @@ revision = Table(
     ),
     CheckConstraint("(revision = 0) = (parent_revision IS NULL)", name="revision_root"),
     CheckConstraint("parent_revision = revision - 1", name="revision_parent"),
-    CheckConstraint("kind IN ('create', 'step', 'skip', 'fold')", name="revision_kind"),
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "restored_revision"],
+        ["revision.session_key", "revision.memory_id", "revision.revision"],
+        name="revision_restored_fkey",
+    ),
+    CheckConstraint(
+        "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema')",
+        name="revision_kind",
+    ),
+    CheckConstraint(
+        "(kind = 'rollback') = (restored_revision IS NOT NULL)", name="revision_restored"
+    ),
+    CheckConstraint("(kind = 'schema') = (schema_source IS NOT NULL)", name="revision_schema"),
     CheckConstraint(
         "(kind IN ('step', 'skip')) = (to_position > from_position)"
         " AND to_position >= from_position AND from_position >= 0",
@@ -229,6 +257,13 @@ revision = Table(
         "from_position",
         unique=True,
         postgresql_where=text("to_position > from_position"),
+    ),
+    Index(
+        "revision_rollbacks",
+        "session_key",
+        "memory_id",
+        "revision",
+        postgresql_where=text("kind = 'rollback'"),
     ),
 )
 
@@ -263,7 +298,17 @@ amendment = Table(
     Column("op_corrected", Boolean, nullable=False),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", "ordinal", name="amendment_pkey"),
     _of_revision("amendment_revision_fkey"),
-    CheckConstraint("op IN ('add', 'update')", name="amendment_op"),
+    CheckConstraint("op IN ('add', 'update', 'remove')", name="amendment_op"),
+    # The beginning of the path, in the order of its bytes: what touches a path is found
+    # by a range. A whole path may be longer than an index entry.
+    Index(
+        "amendment_by_path",
+        "session_key",
+        "memory_id",
+        text('left(path, 500)'),
+        "revision",
+        "ordinal",
+    ),
 )
 
 rejection = Table(
@@ -293,6 +338,20 @@ prism_base = Table(
     _of_revision("prism_base_revision_fkey"),
 )
 
+prism_snapshot = Table(
+    "prism_snapshot",
+    metadata,
+    # A state between two bases, so that any revision is read from one close by. Prompts
+    # do not know it.
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    _count("revision"),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("value", Text, nullable=False),
+    PrimaryKeyConstraint("session_key", "memory_id", "revision", name="prism_snapshot_pkey"),
+    _of_revision("prism_snapshot_revision_fkey"),
+)
+
 prism_value = Table(
     "prism_value",
     metadata,
@@ -302,6 +361,8 @@ prism_value = Table(
     Column("tenant_id", Uuid, nullable=False),
     _count("revision"),
     Column("value", Text, nullable=False),
+    # Amendments since the newest base or snapshot.
+    Column("unsaved_amendments", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("session_key", "memory_id", name="prism_value_pkey"),
     _of_revision("prism_value_revision_fkey"),
 )

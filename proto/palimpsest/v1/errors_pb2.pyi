@@ -56,6 +56,18 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT. A stream did not begin with `open`, or opened twice.
     metadata: {}.
     """
+    ERROR_REASON_PATH_INVALID: _ErrorReason.ValueType  # 9
+    """INVALID_ARGUMENT. A path is no path, or the schema has no place for it.
+    metadata: {"path": "$.nothing"}.
+    """
+    ERROR_REASON_EDIT_INVALID: _ErrorReason.ValueType  # 10
+    """INVALID_ARGUMENT. An edit breaks the schema or a limit; none of the request's
+    edits was made. metadata: {"edit": "2", "path": "$['count']"}.
+    """
+    ERROR_REASON_SCHEMA_INCOMPATIBLE: _ErrorReason.ValueType  # 11
+    """INVALID_ARGUMENT. A schema for a live memory takes something away or changes
+    a type; RebuildMemory can do that. metadata: {"place": "Notes.topics"}.
+    """
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_NOT_FOUND: _ErrorReason.ValueType  # 21
@@ -65,6 +77,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REVISION_NOT_FOUND: _ErrorReason.ValueType  # 23
     """OUT_OF_RANGE. The memory has no such revision (yet).
     metadata: {"revision": "12", "newest": "9"}.
+    """
+    ERROR_REASON_POSITION_NOT_APPLIED: _ErrorReason.ValueType  # 24
+    """OUT_OF_RANGE. The memory has not read the log so far (yet).
+    metadata: {"position": "12", "applied_position": "9"}.
     """
     ERROR_REASON_SESSION_EXISTS: _ErrorReason.ValueType  # 30
     """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
@@ -86,6 +102,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ABORTED. The session's head is not the expected one.
     metadata: {"head": "20", "expected_head": "18"}.
     """
+    ERROR_REASON_REVISION_CONFLICT: _ErrorReason.ValueType  # 43
+    """ABORTED. The memory's newest revision is not the expected one. Read it and
+    decide again. metadata: {"expected": "7", "current": "9"}.
+    """
     ERROR_REASON_BACKLOG_FULL: _ErrorReason.ValueType  # 50
     """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
     behind. metadata: {"backlog": "100000", "limit": "100000"}.
@@ -97,6 +117,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TOO_MANY_ASKS: _ErrorReason.ValueType  # 52
     """RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks as
     it may. metadata: {"limit": "1000"}.
+    """
+    ERROR_REASON_TOO_MANY_WATCHES: _ErrorReason.ValueType  # 53
+    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
+    may. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory gave up at a position and waits for
@@ -169,6 +193,18 @@ ERROR_REASON_STREAM_MISUSED: ErrorReason.ValueType  # 8
 """INVALID_ARGUMENT. A stream did not begin with `open`, or opened twice.
 metadata: {}.
 """
+ERROR_REASON_PATH_INVALID: ErrorReason.ValueType  # 9
+"""INVALID_ARGUMENT. A path is no path, or the schema has no place for it.
+metadata: {"path": "$.nothing"}.
+"""
+ERROR_REASON_EDIT_INVALID: ErrorReason.ValueType  # 10
+"""INVALID_ARGUMENT. An edit breaks the schema or a limit; none of the request's
+edits was made. metadata: {"edit": "2", "path": "$['count']"}.
+"""
+ERROR_REASON_SCHEMA_INCOMPATIBLE: ErrorReason.ValueType  # 11
+"""INVALID_ARGUMENT. A schema for a live memory takes something away or changes
+a type; RebuildMemory can do that. metadata: {"place": "Notes.topics"}.
+"""
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND. metadata: {"session": "user-42"}."""
 ERROR_REASON_MEMORY_NOT_FOUND: ErrorReason.ValueType  # 21
@@ -178,6 +214,10 @@ ERROR_REASON_ANSWER_NOT_FOUND: ErrorReason.ValueType  # 22
 ERROR_REASON_REVISION_NOT_FOUND: ErrorReason.ValueType  # 23
 """OUT_OF_RANGE. The memory has no such revision (yet).
 metadata: {"revision": "12", "newest": "9"}.
+"""
+ERROR_REASON_POSITION_NOT_APPLIED: ErrorReason.ValueType  # 24
+"""OUT_OF_RANGE. The memory has not read the log so far (yet).
+metadata: {"position": "12", "applied_position": "9"}.
 """
 ERROR_REASON_SESSION_EXISTS: ErrorReason.ValueType  # 30
 """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
@@ -199,6 +239,10 @@ ERROR_REASON_HEAD_MISMATCH: ErrorReason.ValueType  # 42
 """ABORTED. The session's head is not the expected one.
 metadata: {"head": "20", "expected_head": "18"}.
 """
+ERROR_REASON_REVISION_CONFLICT: ErrorReason.ValueType  # 43
+"""ABORTED. The memory's newest revision is not the expected one. Read it and
+decide again. metadata: {"expected": "7", "current": "9"}.
+"""
 ERROR_REASON_BACKLOG_FULL: ErrorReason.ValueType  # 50
 """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
 behind. metadata: {"backlog": "100000", "limit": "100000"}.
@@ -210,6 +254,10 @@ it may. metadata: {"limit": "64"}.
 ERROR_REASON_TOO_MANY_ASKS: ErrorReason.ValueType  # 52
 """RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks as
 it may. metadata: {"limit": "1000"}.
+"""
+ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
+"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
+may. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory gave up at a position and waits for

@@ -23,11 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from palimpsest.v1 import reading_pb2 as palimpsest_dot_v1_dot_reading__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpalimpsest/v1/memories.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bpalimpsest/v1/reading.proto\"\xd1\x03\n\tPrismSpec\x12\"\n\rschema_source\x18\x01 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04\x12\x16\n\x04task\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12\x1a\n\x08question\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12=\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32!.palimpsest.v1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1f\n\x0c\x63hunk_tokens\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06\x12\x17\n\x05model\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12@\n\non_failure\x18\x07 \x01(\x0e\x32\".palimpsest.v1.PrismSpec.OnFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1e\n\x0b\x66old_tokens\x18\x08 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=\"R\n\tOnFailure\x12\x1a\n\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_FAILURE_STALL\x10\x01\x12\x13\n\x0fON_FAILURE_SKIP\x10\x02\"=\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45NCODING_AMENDMENTS\x10\x01\"\xce\x03\n\x06Memory\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecH\x00\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x05 \x01(\x04\x12\x0c\n\x04head\x18\x06 \x01(\x04\x12,\n\x06status\x18\x07 \x01(\x0e\x32\x1c.palimpsest.v1.Memory.Status\x12*\n\x05stall\x18\x08 \x01(\x0b\x32\x1b.palimpsest.v1.Memory.Stall\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x64\n\x05Stall\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"G\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x11\n\rSTATUS_ACTIVE\x10\x01\x12\x12\n\x0eSTATUS_STALLED\x10\x02\x42\x06\n\x04spec\"\xb9\x01\n\x13\x43reateMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12,\n\x04name\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12)\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecH\x00\x42\r\n\x04spec\x12\x05\xbaH\x02\x08\x01\"=\n\x14\x43reateMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\xdb\x02\n\x10GetMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x33\n\x0b\x63onsistency\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.ReadConsistency:\x81\x01\xbaH~\x1a|\n\"get_memory.revision_or_consistency\x12&give revision or consistency, not both\x1a.!(has(this.revision) && has(this.consistency))B\x0b\n\t_revision\"\x89\x01\n\x11GetMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x12\n\nvalue_json\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x04 \x01(\x04\x12\r\n\x05token\x18\x05 \x01(\t\"Q\n\x13ListMemoriesRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\"?\n\x14ListMemoriesResponse\x12\'\n\x08memories\x18\x01 \x03(\x0b\x32\x15.palimpsest.v1.Memory\"\xeb\x01\n\tAmendment\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12&\n\x02op\x18\x05 \x01(\x0e\x32\x1a.palimpsest.v1.AmendmentOp\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x12\n\nvalue_json\x18\x07 \x01(\t\x12\x14\n\x0cop_corrected\x18\x08 \x01(\x08\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbe\x01\n\x15ListAmendmentsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"_\n\x16ListAmendmentsResponse\x12,\n\namendments\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xad\x01\n\tRejection\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\x10\n\x08proposal\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbe\x01\n\x15ListRejectionsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"_\n\x16ListRejectionsResponse\x12,\n\nrejections\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Rejection\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x12RetryMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\"<\n\x13RetryMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory*Z\n\x0b\x41mendmentOp\x12\x1c\n\x18\x41MENDMENT_OP_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41MENDMENT_OP_ADD\x10\x01\x12\x17\n\x13\x41MENDMENT_OP_UPDATE\x10\x02\x32\xb1\x04\n\rMemoryService\x12Y\n\x0c\x43reateMemory\x12\".palimpsest.v1.CreateMemoryRequest\x1a#.palimpsest.v1.CreateMemoryResponse\"\x00\x12P\n\tGetMemory\x12\x1f.palimpsest.v1.GetMemoryRequest\x1a .palimpsest.v1.GetMemoryResponse\"\x00\x12Y\n\x0cListMemories\x12\".palimpsest.v1.ListMemoriesRequest\x1a#.palimpsest.v1.ListMemoriesResponse\"\x00\x12_\n\x0eListAmendments\x12$.palimpsest.v1.ListAmendmentsRequest\x1a%.palimpsest.v1.ListAmendmentsResponse\"\x00\x12_\n\x0eListRejections\x12$.palimpsest.v1.ListRejectionsRequest\x1a%.palimpsest.v1.ListRejectionsResponse\"\x00\x12V\n\x0bRetryMemory\x12!.palimpsest.v1.RetryMemoryRequest\x1a\".palimpsest.v1.RetryMemoryResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpalimpsest/v1/memories.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bpalimpsest/v1/reading.proto\"\xd0\t\n\tPrismSpec\x12 \n\rschema_source\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x16\n\x04task\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12\x1a\n\x08question\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12=\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32!.palimpsest.v1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1f\n\x0c\x63hunk_tokens\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06\x12\x17\n\x05model\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12@\n\non_failure\x18\x07 \x01(\x0e\x32\".palimpsest.v1.PrismSpec.OnFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1e\n\x0b\x66old_tokens\x18\x08 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=\x12\x1e\n\x0bjson_schema\x18\t \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x41\n\noperations\x18\n \x01(\x0e\x32#.palimpsest.v1.PrismSpec.OperationsB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12=\n\x08\x63oercion\x18\x0b \x01(\x0e\x32!.palimpsest.v1.PrismSpec.CoercionB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x44\n\x0creply_format\x18\x0c \x01(\x0e\x32$.palimpsest.v1.PrismSpec.ReplyFormatB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12 \n\rmemory_tokens\x18\r \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=\x12\x38\n\x06linger\x18\x0e \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c\x32\x00\"R\n\tOnFailure\x12\x1a\n\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_FAILURE_STALL\x10\x01\x12\x13\n\x0fON_FAILURE_SKIP\x10\x02\"T\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45NCODING_AMENDMENTS\x10\x01\x12\x15\n\x11\x45NCODING_IN_PLACE\x10\x02\"`\n\nOperations\x12\x1a\n\x16OPERATIONS_UNSPECIFIED\x10\x00\x12\x1d\n\x19OPERATIONS_ADD_AND_UPDATE\x10\x01\x12\x17\n\x13OPERATIONS_ADD_ONLY\x10\x02\"_\n\x0bReplyFormat\x12\x1c\n\x18REPLY_FORMAT_UNSPECIFIED\x10\x00\x12\x15\n\x11REPLY_FORMAT_TEXT\x10\x01\x12\x1b\n\x17REPLY_FORMAT_STRUCTURED\x10\x02\"P\n\x08\x43oercion\x12\x18\n\x14\x43OERCION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43OERCION_REFUSE\x10\x01\x12\x15\n\x11\x43OERCION_LOSSLESS\x10\x02:\x8e\x01\xbaH\x8a\x01\x1a\x87\x01\n\x15prism_spec.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')\"\xa0\x04\n\x06Memory\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecH\x00\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x05 \x01(\x04\x12\x0c\n\x04head\x18\x06 \x01(\x04\x12,\n\x06status\x18\x07 \x01(\x0e\x32\x1c.palimpsest.v1.Memory.Status\x12*\n\x05stall\x18\x08 \x01(\x0b\x32\x1b.palimpsest.v1.Memory.Stall\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0crebuilt_from\x18\n \x01(\t\x12!\n\x14\x63onsolidate_position\x18\x0b \x01(\x04H\x01\x88\x01\x01\x1a\x64\n\x05Stall\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"G\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x11\n\rSTATUS_ACTIVE\x10\x01\x12\x12\n\x0eSTATUS_STALLED\x10\x02\x42\x06\n\x04specB\x17\n\x15_consolidate_position\"\xb9\x01\n\x13\x43reateMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12,\n\x04name\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12)\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecH\x00\x42\r\n\x04spec\x12\x05\xbaH\x02\x08\x01\"=\n\x14\x43reateMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\x9c\x04\n\x10GetMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x33\n\x0b\x63onsistency\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.ReadConsistency\x12\x15\n\x08position\x18\x05 \x01(\x04H\x01\x88\x01\x01:\x9e\x02\xbaH\x9a\x02\x1a|\n\"get_memory.revision_or_consistency\x12&give revision or consistency, not both\x1a.!(has(this.revision) && has(this.consistency))\x1a\x99\x01\n\x19get_memory.position_alone\x12\x35give position alone, without revision and consistency\x1a\x45!has(this.position) || !(has(this.revision) || has(this.consistency))B\x0b\n\t_revisionB\x0b\n\t_position\"\x89\x01\n\x11GetMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x12\n\nvalue_json\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x04 \x01(\x04\x12\r\n\x05token\x18\x05 \x01(\t\"Q\n\x13ListMemoriesRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\"?\n\x14ListMemoriesResponse\x12\'\n\x08memories\x18\x01 \x03(\x0b\x32\x15.palimpsest.v1.Memory\"\x96\x02\n\tAmendment\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12&\n\x02op\x18\x05 \x01(\x0e\x32\x1a.palimpsest.v1.AmendmentOp\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x12\n\nvalue_json\x18\x07 \x01(\t\x12\x14\n\x0cop_corrected\x18\x08 \x01(\x08\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x04kind\x18\n \x01(\x0e\x32\x1b.palimpsest.v1.RevisionKind\"\x91\x03\n\x15ListAmendmentsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\x12\x1e\n\x0bpath_prefix\x18\x05 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x9c\x01\x12\x15\n\rfrom_position\x18\x06 \x01(\x04\x12\x13\n\x0bto_position\x18\x07 \x01(\x04:\x84\x01\xbaH\x80\x01\x1a~\n\x15list_amendments.range\x12#from_position is behind to_position\x1a@this.to_position == 0u || this.from_position <= this.to_position\"_\n\x16ListAmendmentsResponse\x12,\n\namendments\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xad\x01\n\tRejection\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\x10\n\x08proposal\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbe\x01\n\x15ListRejectionsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"_\n\x16ListRejectionsResponse\x12,\n\nrejections\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Rejection\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x12RetryMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\"<\n\x13RetryMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"}\n\x0c\x46lushRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x31\n\x06memory\x18\x02 \x01(\tB!\xbaH\x1er\x1c\x18?2\x18^([a-z0-9][a-z0-9_-]*)?$\",\n\rFlushResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04head\x18\x02 \x01(\x04*s\n\x0b\x41mendmentOp\x12\x1c\n\x18\x41MENDMENT_OP_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41MENDMENT_OP_ADD\x10\x01\x12\x17\n\x13\x41MENDMENT_OP_UPDATE\x10\x02\x12\x17\n\x13\x41MENDMENT_OP_REMOVE\x10\x03*\xfe\x01\n\x0cRevisionKind\x12\x1d\n\x19REVISION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14REVISION_KIND_CREATE\x10\x01\x12\x16\n\x12REVISION_KIND_STEP\x10\x02\x12\x16\n\x12REVISION_KIND_SKIP\x10\x03\x12\x16\n\x12REVISION_KIND_FOLD\x10\x04\x12\x16\n\x12REVISION_KIND_EDIT\x10\x05\x12\x1a\n\x16REVISION_KIND_ROLLBACK\x10\x06\x12\x1f\n\x1bREVISION_KIND_CONSOLIDATION\x10\x07\x12\x18\n\x14REVISION_KIND_SCHEMA\x10\x08\x32\xf7\x04\n\rMemoryService\x12Y\n\x0c\x43reateMemory\x12\".palimpsest.v1.CreateMemoryRequest\x1a#.palimpsest.v1.CreateMemoryResponse\"\x00\x12P\n\tGetMemory\x12\x1f.palimpsest.v1.GetMemoryRequest\x1a .palimpsest.v1.GetMemoryResponse\"\x00\x12Y\n\x0cListMemories\x12\".palimpsest.v1.ListMemoriesRequest\x1a#.palimpsest.v1.ListMemoriesResponse\"\x00\x12_\n\x0eListAmendments\x12$.palimpsest.v1.ListAmendmentsRequest\x1a%.palimpsest.v1.ListAmendmentsResponse\"\x00\x12_\n\x0eListRejections\x12$.palimpsest.v1.ListRejectionsRequest\x1a%.palimpsest.v1.ListRejectionsResponse\"\x00\x12V\n\x0bRetryMemory\x12!.palimpsest.v1.RetryMemoryRequest\x1a\".palimpsest.v1.RetryMemoryResponse\"\x00\x12\x44\n\x05\x46lush\x12\x1b.palimpsest.v1.FlushRequest\x1a\x1c.palimpsest.v1.FlushResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +36,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.memories_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PRISMSPEC'].fields_by_name['schema_source']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['schema_source']._serialized_options = b'\272H\010r\006\020\001(\200\200\004'
+  _globals['_PRISMSPEC'].fields_by_name['schema_source']._serialized_options = b'\272H\006r\004(\200\200\004'
   _globals['_PRISMSPEC'].fields_by_name['task']._loaded_options = None
   _globals['_PRISMSPEC'].fields_by_name['task']._serialized_options = b'\272H\005r\003(\200@'
   _globals['_PRISMSPEC'].fields_by_name['question']._loaded_options = None
@@ -50,6 +51,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRISMSPEC'].fields_by_name['on_failure']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_PRISMSPEC'].fields_by_name['fold_tokens']._loaded_options = None
   _globals['_PRISMSPEC'].fields_by_name['fold_tokens']._serialized_options = b'\272H\006*\004\030\300\204='
+  _globals['_PRISMSPEC'].fields_by_name['json_schema']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['json_schema']._serialized_options = b'\272H\006r\004(\200\200\004'
+  _globals['_PRISMSPEC'].fields_by_name['operations']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['operations']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['coercion']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['coercion']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['reply_format']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['reply_format']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['memory_tokens']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['memory_tokens']._serialized_options = b'\272H\006*\004\030\300\204='
+  _globals['_PRISMSPEC'].fields_by_name['linger']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['linger']._serialized_options = b'\272H\n\252\001\007\"\003\010\220\0342\000'
+  _globals['_PRISMSPEC']._loaded_options = None
+  _globals['_PRISMSPEC']._serialized_options = b'\272H\212\001\032\207\001\n\025prism_spec.one_schema\0226give schema_source or json_schema, exactly one of them\0326(this.schema_source == \'\') != (this.json_schema == \'\')'
   _globals['_CREATEMEMORYREQUEST'].oneofs_by_name['spec']._loaded_options = None
   _globals['_CREATEMEMORYREQUEST'].oneofs_by_name['spec']._serialized_options = b'\272H\002\010\001'
   _globals['_CREATEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
@@ -61,7 +76,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
   _globals['_GETMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
   _globals['_GETMEMORYREQUEST']._loaded_options = None
-  _globals['_GETMEMORYREQUEST']._serialized_options = b'\272H~\032|\n\"get_memory.revision_or_consistency\022&give revision or consistency, not both\032.!(has(this.revision) && has(this.consistency))'
+  _globals['_GETMEMORYREQUEST']._serialized_options = b'\272H\232\002\032|\n\"get_memory.revision_or_consistency\022&give revision or consistency, not both\032.!(has(this.revision) && has(this.consistency))\032\231\001\n\031get_memory.position_alone\0225give position alone, without revision and consistency\032E!has(this.position) || !(has(this.revision) || has(this.consistency))'
   _globals['_LISTMEMORIESREQUEST'].fields_by_name['session']._loaded_options = None
   _globals['_LISTMEMORIESREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
   _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['session']._loaded_options = None
@@ -72,6 +87,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_token']._loaded_options = None
   _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['path_prefix']._loaded_options = None
+  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['path_prefix']._serialized_options = b'\272H\006r\004\030\240\234\001'
+  _globals['_LISTAMENDMENTSREQUEST']._loaded_options = None
+  _globals['_LISTAMENDMENTSREQUEST']._serialized_options = b'\272H\200\001\032~\n\025list_amendments.range\022#from_position is behind to_position\032@this.to_position == 0u || this.from_position <= this.to_position'
   _globals['_LISTREJECTIONSREQUEST'].fields_by_name['session']._loaded_options = None
   _globals['_LISTREJECTIONSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
   _globals['_LISTREJECTIONSREQUEST'].fields_by_name['memory']._loaded_options = None
@@ -84,48 +103,64 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RETRYMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
   _globals['_RETRYMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
   _globals['_RETRYMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
-  _globals['_AMENDMENTOP']._serialized_start=3147
-  _globals['_AMENDMENTOP']._serialized_end=3237
-  _globals['_PRISMSPEC']._serialized_start=139
-  _globals['_PRISMSPEC']._serialized_end=604
-  _globals['_PRISMSPEC_ONFAILURE']._serialized_start=459
-  _globals['_PRISMSPEC_ONFAILURE']._serialized_end=541
-  _globals['_PRISMSPEC_ENCODING']._serialized_start=543
-  _globals['_PRISMSPEC_ENCODING']._serialized_end=604
-  _globals['_MEMORY']._serialized_start=607
-  _globals['_MEMORY']._serialized_end=1069
-  _globals['_MEMORY_STALL']._serialized_start=888
-  _globals['_MEMORY_STALL']._serialized_end=988
-  _globals['_MEMORY_STATUS']._serialized_start=990
-  _globals['_MEMORY_STATUS']._serialized_end=1061
-  _globals['_CREATEMEMORYREQUEST']._serialized_start=1072
-  _globals['_CREATEMEMORYREQUEST']._serialized_end=1257
-  _globals['_CREATEMEMORYRESPONSE']._serialized_start=1259
-  _globals['_CREATEMEMORYRESPONSE']._serialized_end=1320
-  _globals['_GETMEMORYREQUEST']._serialized_start=1323
-  _globals['_GETMEMORYREQUEST']._serialized_end=1670
-  _globals['_GETMEMORYRESPONSE']._serialized_start=1673
-  _globals['_GETMEMORYRESPONSE']._serialized_end=1810
-  _globals['_LISTMEMORIESREQUEST']._serialized_start=1812
-  _globals['_LISTMEMORIESREQUEST']._serialized_end=1893
-  _globals['_LISTMEMORIESRESPONSE']._serialized_start=1895
-  _globals['_LISTMEMORIESRESPONSE']._serialized_end=1958
-  _globals['_AMENDMENT']._serialized_start=1961
-  _globals['_AMENDMENT']._serialized_end=2196
-  _globals['_LISTAMENDMENTSREQUEST']._serialized_start=2199
-  _globals['_LISTAMENDMENTSREQUEST']._serialized_end=2389
-  _globals['_LISTAMENDMENTSRESPONSE']._serialized_start=2391
-  _globals['_LISTAMENDMENTSRESPONSE']._serialized_end=2486
-  _globals['_REJECTION']._serialized_start=2489
-  _globals['_REJECTION']._serialized_end=2662
-  _globals['_LISTREJECTIONSREQUEST']._serialized_start=2665
-  _globals['_LISTREJECTIONSREQUEST']._serialized_end=2855
-  _globals['_LISTREJECTIONSRESPONSE']._serialized_start=2857
-  _globals['_LISTREJECTIONSRESPONSE']._serialized_end=2952
-  _globals['_RETRYMEMORYREQUEST']._serialized_start=2955
-  _globals['_RETRYMEMORYREQUEST']._serialized_end=3083
-  _globals['_RETRYMEMORYRESPONSE']._serialized_start=3085
-  _globals['_RETRYMEMORYRESPONSE']._serialized_end=3145
-  _globals['_MEMORYSERVICE']._serialized_start=3240
-  _globals['_MEMORYSERVICE']._serialized_end=3801
+  _globals['_FLUSHREQUEST'].fields_by_name['session']._loaded_options = None
+  _globals['_FLUSHREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_FLUSHREQUEST'].fields_by_name['memory']._loaded_options = None
+  _globals['_FLUSHREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\036r\034\030?2\030^([a-z0-9][a-z0-9_-]*)?$'
+  _globals['_AMENDMENTOP']._serialized_start=4648
+  _globals['_AMENDMENTOP']._serialized_end=4763
+  _globals['_REVISIONKIND']._serialized_start=4766
+  _globals['_REVISIONKIND']._serialized_end=5020
+  _globals['_PRISMSPEC']._serialized_start=171
+  _globals['_PRISMSPEC']._serialized_end=1403
+  _globals['_PRISMSPEC_ONFAILURE']._serialized_start=813
+  _globals['_PRISMSPEC_ONFAILURE']._serialized_end=895
+  _globals['_PRISMSPEC_ENCODING']._serialized_start=897
+  _globals['_PRISMSPEC_ENCODING']._serialized_end=981
+  _globals['_PRISMSPEC_OPERATIONS']._serialized_start=983
+  _globals['_PRISMSPEC_OPERATIONS']._serialized_end=1079
+  _globals['_PRISMSPEC_REPLYFORMAT']._serialized_start=1081
+  _globals['_PRISMSPEC_REPLYFORMAT']._serialized_end=1176
+  _globals['_PRISMSPEC_COERCION']._serialized_start=1178
+  _globals['_PRISMSPEC_COERCION']._serialized_end=1258
+  _globals['_MEMORY']._serialized_start=1406
+  _globals['_MEMORY']._serialized_end=1950
+  _globals['_MEMORY_STALL']._serialized_start=1744
+  _globals['_MEMORY_STALL']._serialized_end=1844
+  _globals['_MEMORY_STATUS']._serialized_start=1846
+  _globals['_MEMORY_STATUS']._serialized_end=1917
+  _globals['_CREATEMEMORYREQUEST']._serialized_start=1953
+  _globals['_CREATEMEMORYREQUEST']._serialized_end=2138
+  _globals['_CREATEMEMORYRESPONSE']._serialized_start=2140
+  _globals['_CREATEMEMORYRESPONSE']._serialized_end=2201
+  _globals['_GETMEMORYREQUEST']._serialized_start=2204
+  _globals['_GETMEMORYREQUEST']._serialized_end=2744
+  _globals['_GETMEMORYRESPONSE']._serialized_start=2747
+  _globals['_GETMEMORYRESPONSE']._serialized_end=2884
+  _globals['_LISTMEMORIESREQUEST']._serialized_start=2886
+  _globals['_LISTMEMORIESREQUEST']._serialized_end=2967
+  _globals['_LISTMEMORIESRESPONSE']._serialized_start=2969
+  _globals['_LISTMEMORIESRESPONSE']._serialized_end=3032
+  _globals['_AMENDMENT']._serialized_start=3035
+  _globals['_AMENDMENT']._serialized_end=3313
+  _globals['_LISTAMENDMENTSREQUEST']._serialized_start=3316
+  _globals['_LISTAMENDMENTSREQUEST']._serialized_end=3717
+  _globals['_LISTAMENDMENTSRESPONSE']._serialized_start=3719
+  _globals['_LISTAMENDMENTSRESPONSE']._serialized_end=3814
+  _globals['_REJECTION']._serialized_start=3817
+  _globals['_REJECTION']._serialized_end=3990
+  _globals['_LISTREJECTIONSREQUEST']._serialized_start=3993
+  _globals['_LISTREJECTIONSREQUEST']._serialized_end=4183
+  _globals['_LISTREJECTIONSRESPONSE']._serialized_start=4185
+  _globals['_LISTREJECTIONSRESPONSE']._serialized_end=4280
+  _globals['_RETRYMEMORYREQUEST']._serialized_start=4283
+  _globals['_RETRYMEMORYREQUEST']._serialized_end=4411
+  _globals['_RETRYMEMORYRESPONSE']._serialized_start=4413
+  _globals['_RETRYMEMORYRESPONSE']._serialized_end=4473
+  _globals['_FLUSHREQUEST']._serialized_start=4475
+  _globals['_FLUSHREQUEST']._serialized_end=4600
+  _globals['_FLUSHRESPONSE']._serialized_start=4602
+  _globals['_FLUSHRESPONSE']._serialized_end=4646
+  _globals['_MEMORYSERVICE']._serialized_start=5023
+  _globals['_MEMORYSERVICE']._serialized_end=5654
 # @@protoc_insertion_point(module_scope)

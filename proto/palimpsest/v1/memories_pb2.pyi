@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -33,6 +34,10 @@ class _AmendmentOpEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Amendment
     """The path is new."""
     AMENDMENT_OP_UPDATE: _AmendmentOp.ValueType  # 2
     """The path exists and gets a new value."""
+    AMENDMENT_OP_REMOVE: _AmendmentOp.ValueType  # 3
+    """The path is taken out; elements behind it in a list move up. Only a
+    consolidation and an edit by hand can do it.
+    """
 
 class AmendmentOp(_AmendmentOp, metaclass=_AmendmentOpEnumTypeWrapper):
     """What an amendment does at its path."""
@@ -43,7 +48,59 @@ AMENDMENT_OP_ADD: AmendmentOp.ValueType  # 1
 """The path is new."""
 AMENDMENT_OP_UPDATE: AmendmentOp.ValueType  # 2
 """The path exists and gets a new value."""
+AMENDMENT_OP_REMOVE: AmendmentOp.ValueType  # 3
+"""The path is taken out; elements behind it in a list move up. Only a
+consolidation and an edit by hand can do it.
+"""
 Global___AmendmentOp: _TypeAlias = AmendmentOp  # noqa: Y015
+
+class _RevisionKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RevisionKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REVISION_KIND_UNSPECIFIED: _RevisionKind.ValueType  # 0
+    """Never sent."""
+    REVISION_KIND_CREATE: _RevisionKind.ValueType  # 1
+    """Revision 0, the empty memory."""
+    REVISION_KIND_STEP: _RevisionKind.ValueType  # 2
+    """The model read chunks."""
+    REVISION_KIND_SKIP: _RevisionKind.ValueType  # 3
+    """A step failed for good and was passed over."""
+    REVISION_KIND_FOLD: _RevisionKind.ValueType  # 4
+    """The amendments were written into a new base; the value stays."""
+    REVISION_KIND_EDIT: _RevisionKind.ValueType  # 5
+    """An edit by hand."""
+    REVISION_KIND_ROLLBACK: _RevisionKind.ValueType  # 6
+    """An earlier state was restored."""
+    REVISION_KIND_CONSOLIDATION: _RevisionKind.ValueType  # 7
+    """The model merged and shortened the memory."""
+    REVISION_KIND_SCHEMA: _RevisionKind.ValueType  # 8
+    """The schema got new fields; the value stays."""
+
+class RevisionKind(_RevisionKind, metaclass=_RevisionKindEnumTypeWrapper):
+    """What caused a revision."""
+
+REVISION_KIND_UNSPECIFIED: RevisionKind.ValueType  # 0
+"""Never sent."""
+REVISION_KIND_CREATE: RevisionKind.ValueType  # 1
+"""Revision 0, the empty memory."""
+REVISION_KIND_STEP: RevisionKind.ValueType  # 2
+"""The model read chunks."""
+REVISION_KIND_SKIP: RevisionKind.ValueType  # 3
+"""A step failed for good and was passed over."""
+REVISION_KIND_FOLD: RevisionKind.ValueType  # 4
+"""The amendments were written into a new base; the value stays."""
+REVISION_KIND_EDIT: RevisionKind.ValueType  # 5
+"""An edit by hand."""
+REVISION_KIND_ROLLBACK: RevisionKind.ValueType  # 6
+"""An earlier state was restored."""
+REVISION_KIND_CONSOLIDATION: RevisionKind.ValueType  # 7
+"""The model merged and shortened the memory."""
+REVISION_KIND_SCHEMA: RevisionKind.ValueType  # 8
+"""The schema got new fields; the value stays."""
+Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 @_typing.final
 class PrismSpec(_message.Message):
@@ -86,9 +143,11 @@ class PrismSpec(_message.Message):
         """A base, then one line for each amendment since; later lines override
         earlier ones.
         """
+        ENCODING_IN_PLACE: PrismSpec._Encoding.ValueType  # 2
+        """The memory as one JSON object, changed where it is."""
 
     class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
-        """How the memory is written into prompts."""
+        """How the memory is written into prompts (section 3.3)."""
 
     ENCODING_UNSPECIFIED: PrismSpec.Encoding.ValueType  # 0
     """The server's choice; today AMENDMENTS."""
@@ -96,6 +155,85 @@ class PrismSpec(_message.Message):
     """A base, then one line for each amendment since; later lines override
     earlier ones.
     """
+    ENCODING_IN_PLACE: PrismSpec.Encoding.ValueType  # 2
+    """The memory as one JSON object, changed where it is."""
+
+    class _Operations:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OperationsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._Operations.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OPERATIONS_UNSPECIFIED: PrismSpec._Operations.ValueType  # 0
+        """ADD_AND_UPDATE."""
+        OPERATIONS_ADD_AND_UPDATE: PrismSpec._Operations.ValueType  # 1
+        """New paths, and new values for old paths."""
+        OPERATIONS_ADD_ONLY: PrismSpec._Operations.ValueType  # 2
+        """New paths only; an update is rejected. Consolidation and edits by hand
+        may update all the same.
+        """
+
+    class Operations(_Operations, metaclass=_OperationsEnumTypeWrapper):
+        """What the model may do to the memory."""
+
+    OPERATIONS_UNSPECIFIED: PrismSpec.Operations.ValueType  # 0
+    """ADD_AND_UPDATE."""
+    OPERATIONS_ADD_AND_UPDATE: PrismSpec.Operations.ValueType  # 1
+    """New paths, and new values for old paths."""
+    OPERATIONS_ADD_ONLY: PrismSpec.Operations.ValueType  # 2
+    """New paths only; an update is rejected. Consolidation and edits by hand
+    may update all the same.
+    """
+
+    class _ReplyFormat:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReplyFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._ReplyFormat.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REPLY_FORMAT_UNSPECIFIED: PrismSpec._ReplyFormat.ValueType  # 0
+        """STRUCTURED where the model is known to offer it, else TEXT."""
+        REPLY_FORMAT_TEXT: PrismSpec._ReplyFormat.ValueType  # 1
+        """The paper's sections, one JSON object a line."""
+        REPLY_FORMAT_STRUCTURED: PrismSpec._ReplyFormat.ValueType  # 2
+        """One JSON object, held to a JSON schema by the provider. With a model that
+        does not offer it, steps fail.
+        """
+
+    class ReplyFormat(_ReplyFormat, metaclass=_ReplyFormatEnumTypeWrapper):
+        """How the model writes its revisions."""
+
+    REPLY_FORMAT_UNSPECIFIED: PrismSpec.ReplyFormat.ValueType  # 0
+    """STRUCTURED where the model is known to offer it, else TEXT."""
+    REPLY_FORMAT_TEXT: PrismSpec.ReplyFormat.ValueType  # 1
+    """The paper's sections, one JSON object a line."""
+    REPLY_FORMAT_STRUCTURED: PrismSpec.ReplyFormat.ValueType  # 2
+    """One JSON object, held to a JSON schema by the provider. With a model that
+    does not offer it, steps fail.
+    """
+
+    class _Coercion:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _CoercionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._Coercion.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        COERCION_UNSPECIFIED: PrismSpec._Coercion.ValueType  # 0
+        """REFUSE."""
+        COERCION_REFUSE: PrismSpec._Coercion.ValueType  # 1
+        """The amendment is rejected."""
+        COERCION_LOSSLESS: PrismSpec._Coercion.ValueType  # 2
+        """It is converted if nothing is lost by it ("3" to 3), else rejected."""
+
+    class Coercion(_Coercion, metaclass=_CoercionEnumTypeWrapper):
+        """What happens to a value whose type is not the schema's."""
+
+    COERCION_UNSPECIFIED: PrismSpec.Coercion.ValueType  # 0
+    """REFUSE."""
+    COERCION_REFUSE: PrismSpec.Coercion.ValueType  # 1
+    """The amendment is rejected."""
+    COERCION_LOSSLESS: PrismSpec.Coercion.ValueType  # 2
+    """It is converted if nothing is lost by it ("3" to 3), else rejected."""
 
     SCHEMA_SOURCE_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
@@ -105,10 +243,19 @@ class PrismSpec(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     ON_FAILURE_FIELD_NUMBER: _builtins.int
     FOLD_TOKENS_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    COERCION_FIELD_NUMBER: _builtins.int
+    REPLY_FORMAT_FIELD_NUMBER: _builtins.int
+    MEMORY_TOKENS_FIELD_NUMBER: _builtins.int
+    LINGER_FIELD_NUMBER: _builtins.int
     schema_source: _builtins.str
-    """Required. The shape of the memory as Python class source, at most 64 KiB.
-    It is parsed, never run. Otherwise INVALID_ARGUMENT (SCHEMA_INVALID) with
-    line and column.
+    """Required, unless `json_schema` is given. The shape of the memory as Python
+    class source, at most 64 KiB. It is parsed, never run. Otherwise
+    INVALID_ARGUMENT (SCHEMA_INVALID) with line and column. In replies always
+    set: the schema as the model is shown it now. A value that has one of
+    everything may have 16 levels and 10,000 parts; shown, the schema may have
+    128 KiB.
     """
     task: _builtins.str
     """Optional. What the memory is for, in a sentence or more; at most 8 KiB."""
@@ -118,7 +265,9 @@ class PrismSpec(_message.Message):
     """Optional. How it is written into prompts."""
     chunk_tokens: _builtins.int
     """Optional. Chunks are taken together up to this many tokens a step; 1 to
-    100,000; 0 means 2,000. A larger chunk makes a step of its own.
+    100,000; 0 means 2,000. A larger chunk makes a step of its own, in which
+    it is read in pieces of this size. When the model's window has no room for
+    so many, a step takes fewer.
     """
     model: _builtins.str
     """Optional. Model as provider/name; at most 200 characters. Empty means the
@@ -130,6 +279,30 @@ class PrismSpec(_message.Message):
     """Optional. Amendments are folded into a new base when they pass this many
     tokens; 1 to 1,000,000; 0 means 8,000.
     """
+    json_schema: _builtins.str
+    """Required, unless `schema_source` is given. The shape of the memory as JSON
+    Schema, at most 64 KiB. What a schema cannot hold is refused:
+    INVALID_ARGUMENT (SCHEMA_INVALID) with a JSON Pointer to it. Never set in
+    replies.
+    """
+    operations: Global___PrismSpec.Operations.ValueType
+    """Optional. What the model may do."""
+    coercion: Global___PrismSpec.Coercion.ValueType
+    """Optional. What happens to values of another type."""
+    reply_format: Global___PrismSpec.ReplyFormat.ValueType
+    """Optional. How the model writes its revisions."""
+    memory_tokens: _builtins.int
+    """Optional. The memory is consolidated when it passes this many tokens; 1 to
+    1,000,000; 0 means half of the model's window.
+    """
+    @_builtins.property
+    def linger(self) -> _duration_pb2.Duration:
+        """Optional. How long a step waits for more chunks while it has fewer than
+        `chunk_tokens`, counted from its first chunk; 0 to 1 hour. Unset or 0: it
+        does not wait. Flush ends the wait. A step that fills up meanwhile begins
+        within a quarter of this time.
+        """
+
     def __init__(
         self,
         *,
@@ -141,10 +314,16 @@ class PrismSpec(_message.Message):
         model: _builtins.str = ...,
         on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
         fold_tokens: _builtins.int = ...,
+        json_schema: _builtins.str = ...,
+        operations: Global___PrismSpec.Operations.ValueType = ...,
+        coercion: Global___PrismSpec.Coercion.ValueType = ...,
+        reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
+        memory_tokens: _builtins.int = ...,
+        linger: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["linger", b"linger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "fold_tokens", b"fold_tokens", "model", b"model", "on_failure", b"on_failure", "question", b"question", "schema_source", b"schema_source", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "operations", b"operations", "question", b"question", "reply_format", b"reply_format", "schema_source", b"schema_source", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -218,6 +397,8 @@ class Memory(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     STALL_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    REBUILT_FROM_FIELD_NUMBER: _builtins.int
+    CONSOLIDATE_POSITION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     name: _builtins.str
     """Unique within the session."""
@@ -228,6 +409,12 @@ class Memory(_message.Message):
     head: _builtins.int
     """The session's head at the same moment."""
     status: Global___Memory.Status.ValueType
+    rebuilt_from: _builtins.str
+    """The memory of the same session that this one was rebuilt from; else empty."""
+    consolidate_position: _builtins.int
+    """Up to this position the log is to be read before the memory is
+    consolidated; unset when nobody asked for it.
+    """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
     @_builtins.property
@@ -248,13 +435,20 @@ class Memory(_message.Message):
         status: Global___Memory.Status.ValueType = ...,
         stall: Global___Memory.Stall | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        rebuilt_from: _builtins.str = ...,
+        consolidate_position: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "prism", b"prism", "spec", b"spec", "stall", b"stall"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "prism", b"prism", "spec", b"spec", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_position", b"applied_position", "create_time", b"create_time", "head", b"head", "name", b"name", "prism", b"prism", "revision", b"revision", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
+    _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015
     _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__consolidate_position) -> _WhichOneofReturnType__consolidate_position | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
 
 Global___Memory: _TypeAlias = Memory  # noqa: Y015
@@ -319,6 +513,7 @@ class GetMemoryRequest(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     CONSISTENCY_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -326,6 +521,11 @@ class GetMemoryRequest(_message.Message):
     revision: _builtins.int
     """Optional. The state as it was at this revision; unset means the newest.
     Beyond the newest: OUT_OF_RANGE (REVISION_NOT_FOUND).
+    """
+    position: _builtins.int
+    """Optional. The newest state that holds no chunk behind this position; the
+    reply says which one it is. Not together with the other two. Where the
+    memory has not read so far: OUT_OF_RANGE (POSITION_NOT_APPLIED).
     """
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
@@ -338,13 +538,19 @@ class GetMemoryRequest(_message.Message):
         memory: _builtins.str = ...,
         revision: _builtins.int | None = ...,
         consistency: _reading_pb2.ReadConsistency | None = ...,
+        position: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_revision", b"_revision", "consistency", b"consistency", "revision", b"revision"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "_revision", b"_revision", "consistency", b"consistency", "position", b"position", "revision", b"revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_revision", b"_revision", "consistency", b"consistency", "memory", b"memory", "revision", b"revision", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "_revision", b"_revision", "consistency", b"consistency", "memory", b"memory", "position", b"position", "revision", b"revision", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
+    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
     _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
     _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
 
 Global___GetMemoryRequest: _TypeAlias = GetMemoryRequest  # noqa: Y015
@@ -442,6 +648,7 @@ class Amendment(_message.Message):
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     OP_CORRECTED_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     ordinal: _builtins.int
     """1, 2, 3 … within the revision."""
@@ -452,9 +659,11 @@ class Amendment(_message.Message):
     path: _builtins.str
     """An RFC 9535 normalized path, for example $['attributes']['Food & Beverage']."""
     value_json: _builtins.str
-    """Canonical JSON."""
+    """Canonical JSON; null for REMOVE."""
     op_corrected: _builtins.bool
     """The model said the other op; the path decided."""
+    kind: Global___RevisionKind.ValueType
+    """What caused the revision."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was committed."""
@@ -471,10 +680,11 @@ class Amendment(_message.Message):
         value_json: _builtins.str = ...,
         op_corrected: _builtins.bool = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        kind: Global___RevisionKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "from_position", b"from_position", "op", b"op", "op_corrected", b"op_corrected", "ordinal", b"ordinal", "path", b"path", "revision", b"revision", "to_position", b"to_position", "value_json", b"value_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "from_position", b"from_position", "kind", b"kind", "op", b"op", "op_corrected", b"op_corrected", "ordinal", b"ordinal", "path", b"path", "revision", b"revision", "to_position", b"to_position", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -488,6 +698,9 @@ class ListAmendmentsRequest(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PATH_PREFIX_FIELD_NUMBER: _builtins.int
+    FROM_POSITION_FIELD_NUMBER: _builtins.int
+    TO_POSITION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -495,7 +708,19 @@ class ListAmendmentsRequest(_message.Message):
     page_size: _builtins.int
     """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB of values."""
     page_token: _builtins.str
-    """Optional. `next_page_token` of the previous page; empty begins at the first."""
+    """Optional. `next_page_token` of the previous page; empty begins at the first.
+    The other fields must be those of the previous page.
+    """
+    path_prefix: _builtins.str
+    """Optional. Only amendments at this path or below it; at most 20,000
+    characters, in any of the three notations ($['a']['b'], $.'a'.'b', /a/b).
+    """
+    from_position: _builtins.int
+    """Optional. Only amendments of steps that read a position from `from_position`
+    to `to_position`, both included; 0 leaves that end open. Edits, rollbacks
+    and consolidations read no position.
+    """
+    to_position: _builtins.int
     def __init__(
         self,
         *,
@@ -503,10 +728,13 @@ class ListAmendmentsRequest(_message.Message):
         memory: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        path_prefix: _builtins.str = ...,
+        from_position: _builtins.int = ...,
+        to_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_position", b"from_position", "memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "path_prefix", b"path_prefix", "session", b"session", "to_position", b"to_position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -683,3 +911,51 @@ class RetryMemoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetryMemoryResponse: _TypeAlias = RetryMemoryResponse  # noqa: Y015
+
+@_typing.final
+class FlushRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required."""
+    memory: _builtins.str
+    """Optional. Empty means all memories of the session."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        memory: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushRequest: _TypeAlias = FlushRequest  # noqa: Y015
+
+@_typing.final
+class FlushResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """Stands for the log as it was when the call came."""
+    head: _builtins.int
+    """The session's head then."""
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        head: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushResponse: _TypeAlias = FlushResponse  # noqa: Y015

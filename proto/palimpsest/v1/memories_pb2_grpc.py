@@ -65,6 +65,11 @@ class MemoryServiceStub:
                 request_serializer=palimpsest_dot_v1_dot_memories__pb2.RetryMemoryRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_memories__pb2.RetryMemoryResponse.FromString,
                 _registered_method=True)
+        self.Flush = channel.unary_unary(
+                '/palimpsest.v1.MemoryService/Flush',
+                request_serializer=palimpsest_dot_v1_dot_memories__pb2.FlushRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_memories__pb2.FlushResponse.FromString,
+                _registered_method=True)
 
 
 class MemoryServiceServicer:
@@ -84,7 +89,8 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMemory(self, request, context):
-        """Reads a memory, now or at an earlier revision.
+        """Reads a memory: now, at an earlier revision, or as it was when the log had
+        been read up to a position.
 
         Guarantees: as fresh as `consistency` asks; says at which position and
         revision it was read. A stalled memory that cannot get there fails at once
@@ -106,7 +112,8 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAmendments(self, request, context):
-        """Lists the amendments that made a memory, oldest first, in pages.
+        """Lists the amendments that made a memory, oldest first, in pages: all of
+        them, those at or below a path, or those of steps over given positions.
 
         Guarantees: complete and in order; amendments never change.
         Safety: reads only.
@@ -132,6 +139,18 @@ class MemoryServiceServicer:
         Guarantees: on return the memory is active, and a worker is on its way.
         Safety: writes; idempotent (an active memory is left as it is); not
         destructive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Flush(self, request, context):
+        """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
+        the session: what is in the log now is read without further delay.
+
+        Guarantees: on return a worker is on its way. The reply does not wait for
+        it; read with the reply's token to see the chunks applied.
+        Safety: writes; idempotent; not destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,6 +188,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.RetryMemory,
                     request_deserializer=palimpsest_dot_v1_dot_memories__pb2.RetryMemoryRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_memories__pb2.RetryMemoryResponse.SerializeToString,
+            ),
+            'Flush': grpc.unary_unary_rpc_method_handler(
+                    servicer.Flush,
+                    request_deserializer=palimpsest_dot_v1_dot_memories__pb2.FlushRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_memories__pb2.FlushResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -334,6 +358,33 @@ class MemoryService:
             '/palimpsest.v1.MemoryService/RetryMemory',
             palimpsest_dot_v1_dot_memories__pb2.RetryMemoryRequest.SerializeToString,
             palimpsest_dot_v1_dot_memories__pb2.RetryMemoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Flush(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.MemoryService/Flush',
+            palimpsest_dot_v1_dot_memories__pb2.FlushRequest.SerializeToString,
+            palimpsest_dot_v1_dot_memories__pb2.FlushResponse.FromString,
             options,
             channel_credentials,
             insecure,

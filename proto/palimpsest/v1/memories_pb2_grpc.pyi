@@ -42,7 +42,8 @@ class MemoryServiceStub:
     ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not destructive.
     """
     GetMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.GetMemoryRequest, _memories_pb2.GetMemoryResponse]
-    """Reads a memory, now or at an earlier revision.
+    """Reads a memory: now, at an earlier revision, or as it was when the log had
+    been read up to a position.
 
     Guarantees: as fresh as `consistency` asks; says at which position and
     revision it was read. A stalled memory that cannot get there fails at once
@@ -56,7 +57,8 @@ class MemoryServiceStub:
     Safety: reads only.
     """
     ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
-    """Lists the amendments that made a memory, oldest first, in pages.
+    """Lists the amendments that made a memory, oldest first, in pages: all of
+    them, those at or below a path, or those of steps over given positions.
 
     Guarantees: complete and in order; amendments never change.
     Safety: reads only.
@@ -75,6 +77,14 @@ class MemoryServiceStub:
     Safety: writes; idempotent (an active memory is left as it is); not
     destructive.
     """
+    Flush: _grpc.UnaryUnaryMultiCallable[_memories_pb2.FlushRequest, _memories_pb2.FlushResponse]
+    """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
+    the session: what is in the log now is read without further delay.
+
+    Guarantees: on return a worker is on its way. The reply does not wait for
+    it; read with the reply's token to see the chunks applied.
+    Safety: writes; idempotent; not destructive.
+    """
 
 @_typing.type_check_only
 class MemoryServiceAsyncStub(MemoryServiceStub):
@@ -90,7 +100,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not destructive.
     """
     GetMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.GetMemoryRequest, _memories_pb2.GetMemoryResponse]  # type: ignore[assignment]
-    """Reads a memory, now or at an earlier revision.
+    """Reads a memory: now, at an earlier revision, or as it was when the log had
+    been read up to a position.
 
     Guarantees: as fresh as `consistency` asks; says at which position and
     revision it was read. A stalled memory that cannot get there fails at once
@@ -104,7 +115,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: reads only.
     """
     ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
-    """Lists the amendments that made a memory, oldest first, in pages.
+    """Lists the amendments that made a memory, oldest first, in pages: all of
+    them, those at or below a path, or those of steps over given positions.
 
     Guarantees: complete and in order; amendments never change.
     Safety: reads only.
@@ -122,6 +134,14 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Guarantees: on return the memory is active, and a worker is on its way.
     Safety: writes; idempotent (an active memory is left as it is); not
     destructive.
+    """
+    Flush: _aio.UnaryUnaryMultiCallable[_memories_pb2.FlushRequest, _memories_pb2.FlushResponse]  # type: ignore[assignment]
+    """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
+    the session: what is in the log now is read without further delay.
+
+    Guarantees: on return a worker is on its way. The reply does not wait for
+    it; read with the reply's token to see the chunks applied.
+    Safety: writes; idempotent; not destructive.
     """
 
 class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -147,7 +167,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memories_pb2.GetMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.GetMemoryResponse, _abc.Awaitable[_memories_pb2.GetMemoryResponse]]:
-        """Reads a memory, now or at an earlier revision.
+        """Reads a memory: now, at an earlier revision, or as it was when the log had
+        been read up to a position.
 
         Guarantees: as fresh as `consistency` asks; says at which position and
         revision it was read. A stalled memory that cannot get there fails at once
@@ -173,7 +194,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memories_pb2.ListAmendmentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.ListAmendmentsResponse, _abc.Awaitable[_memories_pb2.ListAmendmentsResponse]]:
-        """Lists the amendments that made a memory, oldest first, in pages.
+        """Lists the amendments that made a memory, oldest first, in pages: all of
+        them, those at or below a path, or those of steps over given positions.
 
         Guarantees: complete and in order; amendments never change.
         Safety: reads only.
@@ -203,6 +225,20 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: on return the memory is active, and a worker is on its way.
         Safety: writes; idempotent (an active memory is left as it is); not
         destructive.
+        """
+
+    @_abc_1.abstractmethod
+    def Flush(
+        self,
+        request: _memories_pb2.FlushRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_memories_pb2.FlushResponse, _abc.Awaitable[_memories_pb2.FlushResponse]]:
+        """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
+        the session: what is in the log now is read without further delay.
+
+        Guarantees: on return a worker is on its way. The reply does not wait for
+        it; read with the reply's token to see the chunks applied.
+        Safety: writes; idempotent; not destructive.
         """
 
 def add_MemoryServiceServicer_to_server(servicer: MemoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
