@@ -10,11 +10,11 @@ import io
 import textwrap
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NoReturn
 
 from service.domain.errors import SchemaInvalid
-from service.domain.json_values import check_text, checked
+from service.domain.json_values import check_text
 from service.domain.paths import MAX_KEY_CHARACTERS
 from service.domain.schema import (
     BoolType,
@@ -23,8 +23,6 @@ from service.domain.schema import (
     FloatType,
     IntType,
     ListType,
-    LiteralType,
-    OptionalType,
     RecordType,
     Schema,
     StrType,
@@ -32,18 +30,17 @@ from service.domain.schema import (
     Type,
     render,
 )
-
-#: Bytes of schema source.
-MAX_SOURCE_BYTES = 64 * 1024
-#: Fields of all records together.
-MAX_FIELDS = 500
-#: Classes, type brackets, and levels of a value within one another.
-MAX_NESTING = 16
-#: Parts of a value that has one of everything. A short source can stand for a huge one
-#: by using each class twice in the next.
-MAX_PARTS = 10_000
-#: Bytes of the schema as the model is shown it.
-MAX_SHOWN_BYTES = 128 * 1024
+from service.domain.schema_limits import (
+    MAX_FIELDS,
+    MAX_NESTING,
+    MAX_SHOWN_BYTES,
+    MAX_SOURCE_BYTES,
+    Measures,
+    checked_literal,
+    literal,
+    normal_doc,
+    optional,
+)
 
 _SCALARS: dict[str, Type] = {
     "str": StrType(),
@@ -121,8 +118,7 @@ class _Reader:
         self._open: list[str] = []
         self._records: set[str] = set()
         self._used: set[str] = set()
-        #: Levels and parts by the type's identity; it is held, or another could get it.
-        self._measures: dict[int, tuple[Type, int, int]] = {}
+        self._measures = Measures()
 
     def read(self, tree: ast.Module) -> Schema:
         """The schema of a module."""
@@ -167,7 +163,7 @@ class _Reader:
         self._open.pop()
         if not fields:
             self._refuse(node, f"{node.name} has no fields")
-        doc = self._doc(node, ast.get_docstring(node) or "")
+        doc = self._doc(node, ast.get_docstring(node, clean=False) or "")
         record = RecordType(name=node.name, fields=tuple(fields), doc=doc)
         self._check_measure(node, record)
         self._scopes[-1][node.name] = record
@@ -289,7 +285,7 @@ class _Reader:
         if name in _TUPLES and arguments:
             return self._tuple(arguments, depth)
         if name == "Optional" and len(arguments) == 1:
-            return _optional(self._type(arguments[0], depth + 1))
+            return optional(self._type(arguments[0], depth + 1))
         if name == "Union":
             return self._union(node, arguments, depth)
         if name == "Literal" and arguments:
@@ -311,15 +307,15 @@ class _Reader:
         ]
         if len(types) != 1 or len(types) == len(alternatives):
             self._refuse(node, "only a type or None can be joined with |")
-        return _optional(types[0])
+        return optional(types[0])
 
     def _literal(self, node: ast.Subscript, arguments: list[ast.expr]) -> Type:
         values: list[str | int | bool] = []
-        optional = False
+        null = False
         for argument in arguments:
             match argument:
                 case ast.Constant(value=None):
-                    optional = True
+                    null = True
                 case ast.Constant(value=bool() | int() | str() as value):
                     self._check_literal(argument, value)
                     values.append(value)
@@ -330,20 +326,20 @@ class _Reader:
                     self._refuse(argument, "a Literal holds strings, whole numbers and bools")
         if not values:
             self._refuse(node, "a Literal holds at least one value")
-        literal = LiteralType(values=tuple(values))
-        return OptionalType(inner=literal) if optional else literal
+        one = literal(values)
+        return optional(one) if null else one
 
     def _check_literal(self, node: ast.expr, value: str | int) -> None:
-        if isinstance(value, str) and len(value) > MAX_KEY_CHARACTERS:
-            self._refuse(node, f"a value of a Literal has at most {MAX_KEY_CHARACTERS} characters")
         try:
-            checked(value)
+            checked_literal(value)
         except ValueError as error:
-            self._refuse(node, f"a value of a Literal is or holds {error}")
+            self._refuse(node, str(error))
 
     def _doc(self, node: ast.stmt, text: str) -> str:
         try:
-            return _clean(check_text(text))
+            # Returns written as escapes are line ends when what is shown is read again.
+            lines = check_text(text).replace("\r\n", "\n").replace("\r", "\n")
+            return normal_doc(inspect.cleandoc(lines))
         except ValueError as error:
             self._refuse(node, f"its docstring holds {error}")
 
@@ -352,38 +348,9 @@ class _Reader:
             self._refuse(node, f"a name has at most {MAX_KEY_CHARACTERS} characters")
 
     def _check_measure(self, node: ast.stmt, of: Type) -> None:
-        levels, parts = self._measure(of)
-        if levels > MAX_NESTING:
-            self._refuse(node, f"its values would be nested deeper than {MAX_NESTING} levels")
-        if parts > MAX_PARTS:
-            self._refuse(node, f"a value with all its parts would have more than {MAX_PARTS}")
-
-    def _measure(self, of: Type) -> tuple[int, int]:
-        """The levels of a value with all its parts, and how many parts it has."""
-        if id(of) in self._measures:
-            return self._measures[id(of)][1:]
-        inner: Sequence[Type] = ()
-        own = (1, 1)
-        match of:
-            case LiteralType():
-                own = (0, len(of.values))
-            case OptionalType():
-                own, inner = (0, 0), (of.inner,)
-            case ListType():
-                inner = (of.item,)
-            case DictType():
-                inner = (of.value,)
-            case TupleType():
-                inner = of.items
-            case RecordType():
-                inner = [field.type for field in of.fields]
-            case _:
-                own = (0, 1)
-        measured = [self._measure(one) for one in inner]
-        levels = own[0] + max((one for one, _ in measured), default=0)
-        parts = own[1] + sum(one for _, one in measured)
-        self._measures[id(of)] = (of, levels, parts)
-        return levels, parts
+        excess = self._measures.excess(of)
+        if excess:
+            self._refuse(node, excess)
 
     def _refuse(self, node: ast.stmt | ast.expr, why: str) -> NoReturn:
         # `ast` counts columns in bytes.
@@ -392,16 +359,6 @@ class _Reader:
 
 
 _EXAMPLES = {"list": "list[str]", "dict": "dict[str, str]", "tuple": "tuple[str, str]"}
-
-
-def _clean(doc: str) -> str:
-    # Returns written as escapes; what is shown is read again as line ends.
-    doc = doc.replace("\r\n", "\n").replace("\r", "\n")
-    return "\n".join(line.rstrip() for line in inspect.cleandoc(doc).split("\n")).strip()
-
-
-def _optional(inner: Type) -> Type:
-    return inner if isinstance(inner, OptionalType) else OptionalType(inner=inner)
 
 
 def _dotted(node: ast.expr) -> str | None:

@@ -27,7 +27,8 @@ from service.domain.schema import (
     fit,
     render,
 )
-from service.domain.schema_source import MAX_SOURCE_BYTES, parse_source
+from service.domain.schema_limits import MAX_SOURCE_BYTES
+from service.domain.schema_source import parse_source
 
 #: In the forms of the paper's listings, with words of our own.
 NESTED = '''
