@@ -2,7 +2,7 @@
 
     PalimpsestError
     ├── InvalidInput         the request itself is wrong
-    │   └── SchemaInvalid    … at a line and column of schema source
+    │   └── SchemaInvalid    … at a place of a schema
     ├── NotFound             what it names does not exist
     ├── AlreadyExists        what it makes exists, or differs from what exists
     ├── OutOfRange           a number beyond what there is
@@ -54,21 +54,53 @@ class InvalidInput(PalimpsestError):
         self.field = field
 
 
-class SchemaInvalid(InvalidInput):
-    """Schema source that does not parse, or uses what a schema cannot hold.
+#: Characters of a refused schema's message and of its place: they travel in gRPC's trailers.
+_MAX_MESSAGE_CHARACTERS = 1000
 
-    `line` and `column` count from 1.
+
+class SchemaInvalid(InvalidInput):
+    """A schema that does not parse, or uses what a schema cannot hold.
+
+    Its place is a line and a column, which count from 1, or a JSON Pointer (RFC 6901)
+    into a JSON Schema; line and column are 0 then. `field` says which of the request's
+    fields the schema came in.
     """
 
-    def __init__(self, message: str, *, line: int, column: int) -> None:
-        super().__init__(
-            Reason.SCHEMA_INVALID,
-            f"line {line}, column {column}: {message}",
-            {"line": line, "column": column},
-            field="prism.schema_source",
-        )
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int = 0,
+        column: int = 0,
+        pointer: str | None = None,
+        field: str = "prism.schema_source",
+    ) -> None:
+        metadata: dict[str, object]
+        if pointer is None:
+            place, metadata = f"line {line}, column {column}: ", {"line": line, "column": column}
+        else:
+            pointer = _shortened_pointer(_sendable(pointer))
+            # The pointer to the whole is the empty one.
+            place, metadata = f"{pointer}: " if pointer else "", {"pointer": pointer}
+        message = _sendable(message)
+        if len(message) > _MAX_MESSAGE_CHARACTERS:
+            message = message[:_MAX_MESSAGE_CHARACTERS] + "…"
+        super().__init__(Reason.SCHEMA_INVALID, place + message, metadata, field=field)
         self.line = line
         self.column = column
+        self.pointer = pointer
+
+
+def _sendable(text: str) -> str:
+    # A schema may name halves of surrogate pairs; protobuf does not carry them.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _shortened_pointer(pointer: str) -> str:
+    # Up to a whole step, so that it still points at a part that the fault is in.
+    if len(pointer) <= _MAX_MESSAGE_CHARACTERS:
+        return pointer
+    return pointer[: pointer.rindex("/", 0, _MAX_MESSAGE_CHARACTERS)]
 
 
 class NotFound(PalimpsestError):

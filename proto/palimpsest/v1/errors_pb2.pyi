@@ -45,8 +45,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"producer_sequence": "7"}.
     """
     ERROR_REASON_SCHEMA_INVALID: _ErrorReason.ValueType  # 6
-    """INVALID_ARGUMENT. The schema source does not parse, or uses what a schema
-    cannot hold. metadata: {"line": "3", "column": "5"}.
+    """INVALID_ARGUMENT. The schema does not parse, or uses what a schema cannot
+    hold. The place is a line and a column of the text, or a JSON Pointer (RFC
+    6901) into a JSON Schema; "" points at the whole.
+    metadata: {"line": "3", "column": "5"} or {"pointer": "/properties/age"}.
     """
     ERROR_REASON_TOKEN_INVALID: _ErrorReason.ValueType  # 7
     """INVALID_ARGUMENT. A consistency token or a page token was not issued by
@@ -182,8 +184,10 @@ ERROR_REASON_DIGEST_MISMATCH: ErrorReason.ValueType  # 5
 metadata: {"producer_sequence": "7"}.
 """
 ERROR_REASON_SCHEMA_INVALID: ErrorReason.ValueType  # 6
-"""INVALID_ARGUMENT. The schema source does not parse, or uses what a schema
-cannot hold. metadata: {"line": "3", "column": "5"}.
+"""INVALID_ARGUMENT. The schema does not parse, or uses what a schema cannot
+hold. The place is a line and a column of the text, or a JSON Pointer (RFC
+6901) into a JSON Schema; "" points at the whole.
+metadata: {"line": "3", "column": "5"} or {"pointer": "/properties/age"}.
 """
 ERROR_REASON_TOKEN_INVALID: ErrorReason.ValueType  # 7
 """INVALID_ARGUMENT. A consistency token or a page token was not issued by
