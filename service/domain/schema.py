@@ -319,6 +319,9 @@ def _docstring(doc: str) -> Iterator[str]:
     if '"""' in text or text.endswith('"'):
         text = text.replace('"', '\\"')
     first, *rest = text.split("\n")
+    if rest and all(line[0].isspace() for line in rest if line):
+        # Blanks that all lines but the first have in common do not count in a docstring.
+        first, rest = "", [first, *rest]
     yield f'    """{first}' + ('"""' if not rest else "")
     for number, line in enumerate(rest, start=1):
         yield f"    {line}".rstrip() + ('"""' if number == len(rest) else "")
