@@ -1,20 +1,34 @@
-"""Amending: putting a value at a path of a memory, without touching the old memory."""
+"""Amending: putting a value at a path of a memory, and taking one away.
 
+`put`, `remove` and `amend` leave the old memory as it is and copy what lies on the way.
+`replay` changes a memory that nobody else holds, with the same result: what it costs
+grows with an amendment's depth and value, not with the memory.
+"""
+
+from collections.abc import Iterable
 from typing import Final
 
+from service.domain.amendments import Amendment, Op
 from service.domain.json_values import Json
 from service.domain.paths import Path
 from service.domain.schema import (
     PLACEHOLDER,
+    BoolType,
     DictType,
+    FloatType,
+    IntType,
     ListType,
+    LiteralType,
     Mismatch,
     OptionalType,
     RecordType,
     Schema,
+    StrType,
     TupleType,
     Type,
 )
+
+_Token = str | int
 
 
 class _Missing:
@@ -33,7 +47,7 @@ def value_at(value: Json, path: Path) -> Json | _Missing:
                 return MISSING
             here = here[token]
         else:
-            if not isinstance(here, list) or token >= len(here):
+            if not isinstance(here, list) or not 0 <= token < len(here):
                 return MISSING
             here = here[token]
     return here
@@ -50,7 +64,7 @@ def settle(schema: Schema, value: Json, path: Path) -> tuple[Path, Type]:
         if token == "-" and original == "-":
             held = value_at(value, settled)
             # "-" is also a good key; only a list takes it for an index.
-            if isinstance(schema.type_at(settled)[1], ListType):
+            if isinstance(_bare(schema.type_at(settled)[1]), ListType):
                 token = len(held) if isinstance(held, list) else 0
         settled /= token
     return settled, of
@@ -60,61 +74,152 @@ def put(schema: Schema, value: Json, path: Path, new: Json) -> Json:
     """`value` with `new` at `path`; copies only what lies on the way.
 
     Missing records, dicts, lists and tuples on the way are made. Raises Mismatch when
-    an index lies beyond a list's end.
+    an index lies beyond a list's end, or something known would be lost on the way.
     """
-    return _put(schema.root, value, path.tokens, new, Path())
+    return _put(schema, value, path, new, owned=False)
 
 
-def _put(of: Type, here: Json, rest: tuple[str | int, ...], new: Json, at: Path) -> Json:
-    if not rest:
+def remove(schema: Schema, value: Json, path: Path) -> Json:
+    """`value` without what is at `path`; copies only what lies on the way.
+
+    A key of a dict, a field of a record, or an element of a list, whose later elements
+    move up. Raises Mismatch when nothing is there, or it is a part of a tuple.
+    """
+    return _remove(schema, value, path, owned=False)
+
+
+def amend(schema: Schema, value: Json, amendments: Iterable[Amendment]) -> Json:
+    """`value` after the amendments, one after the other. Raises Mismatch."""
+    for one in amendments:
+        value = _amend(schema, value, one, owned=False)
+    return value
+
+
+def replay(schema: Schema, value: Json, amendments: Iterable[Amendment]) -> Json:
+    """The same as `amend`, but `value` is the callee's and changes in place.
+
+    Nothing of an amendment becomes a part of the memory: their values are copied.
+    Raises Mismatch; what `value` is then is not said.
+    """
+    for one in amendments:
+        value = _amend(schema, value, one, owned=True)
+    return value
+
+
+def _amend(schema: Schema, value: Json, one: Amendment, *, owned: bool) -> Json:
+    if one.op is Op.REMOVE:
+        return _remove(schema, value, one.path, owned=owned)
+    new = copied(one.value) if owned else one.value
+    return _put(schema, value, one.path, new, owned=owned)
+
+
+def copied(value: Json) -> Json:
+    """The value, sharing nothing that can change."""
+    if isinstance(value, dict):
+        return {key: copied(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [copied(child) for child in value]
+    return value
+
+
+def _put(schema: Schema, value: Json, path: Path, new: Json, *, owned: bool) -> Json:
+    if not path.tokens:
         return new
-    if isinstance(of, OptionalType):
-        of = of.inner
-    token, below = rest[0], rest[1:]
+    top, holder, of = _holder(schema, value, path, owned=owned)
+    token = path.tokens[-1]
+    _inner(of, holder, path, len(path.tokens) - 1)
+    _set(holder, token, new)
+    return top
+
+
+def _remove(schema: Schema, value: Json, path: Path, *, owned: bool) -> Json:
+    if not path.tokens or value_at(value, path) is MISSING:
+        raise Mismatch(f"nothing that could be removed is at {path}")
+    top, holder, of = _holder(schema, value, path, owned=owned)
+    if isinstance(of, TupleType):
+        raise Mismatch(f"the tuple at {path.parent} keeps all its items")
+    del holder[path.tokens[-1]]  # type: ignore[arg-type]
+    return top
+
+
+def _holder(
+    schema: Schema, value: Json, path: Path, *, owned: bool
+) -> tuple[Json, "_Container", Type | None]:
+    """The memory, what holds the last token of `path` in it, and that one's type."""
+    of = _bare(schema.root)
+    top = here = _opened(of, value, path, 0, owned=owned)
+    for depth, token in enumerate(path.tokens[:-1]):
+        of = _bare(_inner(of, here, path, depth))
+        below = _opened(of, _get(here, token), path, depth + 1, owned=owned)
+        _set(here, token, below)
+        here = below
+    return top, here, of
+
+
+_Container = dict[str, Json] | list[Json]
+
+
+def _opened(of: Type | None, here: Json, path: Path, depth: int, *, owned: bool) -> _Container:
+    """What holds `path`'s token number `depth`: `here`, its copy, or a new one."""
     match of:
         case RecordType() | DictType():
-            return _put_key(of, here, str(token), below, new, at)
-        case ListType() | TupleType() if isinstance(token, int):
-            return _put_index(of, here, token, below, new, at)
-    raise Mismatch(f"nothing can be put below {at}")
-
-
-def _put_key(
-    of: RecordType | DictType,
-    here: Json,
-    key: str,
-    below: tuple[str | int, ...],
-    new: Json,
-    at: Path,
-) -> Json:
-    held = here if isinstance(here, dict) else {}
-    if isinstance(of, RecordType):
-        field = of.field(key)
-        if field is None:
-            raise Mismatch(f"{of.name} has no field {key!r}")
-        inner = field.type
-    else:
-        inner = of.value
-    return {**held, key: _put(inner, held.get(key), below, new, at / key)}
-
-
-def _put_index(
-    of: ListType | TupleType,
-    here: Json,
-    index: int,
-    below: tuple[str | int, ...],
-    new: Json,
-    at: Path,
-) -> Json:
-    held: list[Json] = list(here) if isinstance(here, list) else []
+            keyed = True
+        case ListType() | TupleType():
+            keyed = False
+        case StrType() | IntType() | FloatType() | BoolType() | LiteralType():
+            raise Mismatch(f"nothing can be put below {Path(path.tokens[:depth])}")
+        case _:
+            # A type that leaves it to the values; the path says what it means.
+            keyed = isinstance(path.tokens[depth], str)
+    if isinstance(here, dict if keyed else list):
+        # A tuple that has no items yet cannot hold one of them.
+        if here or not isinstance(of, TupleType):
+            return here if owned else here.copy()
+    elif here is not None and here != PLACEHOLDER:
+        raise Mismatch(f"{Path(path.tokens[:depth])} holds something else already")
     if isinstance(of, TupleType):
-        inner = of.items[index]
-        held = held or [PLACEHOLDER for _ in of.items]
+        return [PLACEHOLDER for _ in of.items]
+    return {} if keyed else []
+
+
+def _inner(of: Type | None, here: _Container, path: Path, depth: int) -> Type | None:
+    """The type behind token number `depth`, for which `here` has a place.
+
+    None where a type does not say what is below it. Raises Mismatch.
+    """
+    token = path.tokens[depth]
+    match of:
+        case RecordType():
+            field = of.field(str(token))
+            if field is None:
+                raise Mismatch(f"{of.name} has no field {token!r}")
+            return field.type
+        case DictType():
+            return of.value
+    if not isinstance(here, list):
+        return None
+    items = of.items if isinstance(of, TupleType) else here
+    end = len(items) - isinstance(of, TupleType)
+    if not isinstance(token, int) or not 0 <= token <= end:
+        at = Path(path.tokens[:depth])
+        raise Mismatch(f"the list at {at} has {len(items)} items; the next index is {len(items)}")
+    if isinstance(of, TupleType):
+        return of.items[token]
+    return of.item if isinstance(of, ListType) else None
+
+
+def _bare(of: Type | None) -> Type | None:
+    return of.inner if isinstance(of, OptionalType) else of
+
+
+def _get(here: _Container, token: _Token) -> Json:
+    if isinstance(here, dict):
+        return here.get(token)  # type: ignore[arg-type]
+    return here[token] if token != len(here) else None  # type: ignore[index]
+
+
+def _set(here: _Container, token: _Token, new: Json) -> None:
+    if isinstance(here, list) and token == len(here):
+        here.append(new)
     else:
-        if index == len(held):
-            held.append(None)
-        inner = of.item
-    if index >= len(held):
-        raise Mismatch(f"the list at {at} has {len(held)} items; the next index is {len(held)}")
-    held[index] = _put(inner, held[index], below, new, at / index)
-    return held
+        here[token] = new  # type: ignore[index]

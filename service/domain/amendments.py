@@ -14,6 +14,20 @@ class Op(StrEnum):
     ADD = "add"
     #: The path exists and gets a new value.
     UPDATE = "update"
+    #: What is at the path is taken away; only where the rules allow it.
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change that somebody would like: a model, or a person. Nothing of it is checked."""
+
+    #: Any of the ways in which a path is written.
+    path: str
+    #: None leaves it to the memory: add where nothing is, else update.
+    op: Op | None
+    #: Not looked at when the op is remove.
+    value: Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +36,7 @@ class Amendment:
 
     path: Path
     op: Op
-    #: Conforms to the schema's type at `path`.
+    #: Conforms to the schema's type at `path`; null when it is removed.
     value: Json
     #: The model said the other op; whether the path exists decided.
     op_corrected: bool = False
@@ -30,7 +44,7 @@ class Amendment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """What a model proposed and the schema refused."""
+    """What was proposed and refused, by the schema or the rules."""
 
     #: The proposal as it came, cut to 2,000 characters.
     proposal: str
@@ -44,5 +58,20 @@ class Revision:
 
     #: In the order in which they apply.
     amendments: tuple[Amendment, ...]
-    #: In the order in which they were proposed.
+    #: In the order in which they were judged: a reply's removals come last.
     rejections: tuple[Rejection, ...]
+
+
+#: Characters of a proposal that a rejection repeats.
+MAX_PROPOSAL_CHARACTERS = 2000
+#: Characters of a rejection's reason.
+MAX_REASON_CHARACTERS = 1000
+
+
+def rejected(proposal: str, reason: str) -> Rejection:
+    """A rejection that can be stored, whatever the proposal was."""
+    shown = proposal[:MAX_PROPOSAL_CHARACTERS].replace("\0", "\ufffd")
+    return Rejection(
+        proposal=shown.encode(errors="replace").decode(),
+        reason=reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode(),
+    )

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from service.domain import prompts
-from service.domain.amending import MISSING, put, settle, value_at
+from service.domain.amending import MISSING, amend, replay, settle, value_at
 from service.domain.amendments import Amendment, Revision
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
@@ -18,6 +18,7 @@ from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path, PathError
 from service.domain.replies import read_answer
 from service.domain.revisions import parse_reply
+from service.domain.rules import Rules
 from service.domain.schema import Mismatch, Schema, render
 from service.domain.tokens import estimate_tokens
 
@@ -126,7 +127,7 @@ class PrismMemory:
         batches: list[Batch] = []
         for revision, amended in amendments:
             if amended:
-                value = _apply(schema, value, amended)
+                value = replay(schema, value, amended)
                 batches.append(_batch(revision, amended))
         return cls(
             schema=schema,
@@ -143,7 +144,7 @@ class PrismMemory:
         return replace(
             self,
             batches=(*self.batches, _batch(revision, amendments)),
-            value=_apply(self.schema, self.value, amendments),
+            value=amend(self.schema, self.value, amendments),
         )
 
     def fold(self, revision: int) -> "PrismMemory":
@@ -172,12 +173,6 @@ class PrismMemory:
             base,
             *(Segment(kind=SegmentKind.AMENDMENTS, text=batch.text) for batch in self.batches),
         )
-
-
-def _apply(schema: Schema, value: Json, amendments: Sequence[Amendment]) -> Json:
-    for one in amendments:
-        value = put(schema, value, one.path, one.value)
-    return value
 
 
 def _batch(revision: int, amendments: Sequence[Amendment]) -> Batch:
@@ -233,7 +228,8 @@ def revise(
     chunks: Sequence[LoggedChunk],
     *,
     marker_key: bytes,
-    max_memory_bytes: int,
+    rules: Rules,
+    structured: bool = False,
 ) -> Flow[Revision]:
     """One step: what the chunks change in the memory (algorithm 1, line 3).
 
@@ -266,7 +262,7 @@ def revise(
         max_output_tokens=REVISE_OUTPUT_TOKENS,
     )
     (reply,) = yield [ask]
-    return parse_reply(reply.text, memory.schema, memory.value, max_memory_bytes=max_memory_bytes)
+    return parse_reply(reply.text, memory.schema, memory.value, rules)
 
 
 def answer(

@@ -1,85 +1,87 @@
-"""Reading a model's reply: what it proposes, made into amendments and rejections.
+"""Revisions: what is proposed, judged against a memory, its schema and its rules.
 
-Reading is total: whatever the text, the result is a list of valid amendments and a
-list of rejections with their reasons. The format is that of the PRISM paper's prompt
-(appendix D), taken as models really write it.
+Judging is total: whatever is proposed, the result is a list of amendments that apply and
+a list of rejections with their reasons. The format of replies is read in
+`service.domain.reading`.
 """
 
-import ast
-import json
-import re
-import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from service.domain.amending import MISSING, put, settle, value_at
-from service.domain.amendments import Amendment, Op, Rejection, Revision
-from service.domain.json_values import Json, canonical, checked
+from service.domain.amending import MISSING, put, remove, settle, value_at
+from service.domain.amendments import Amendment, Op, Proposal, Rejection, Revision, rejected
+from service.domain.coercion import coerce
+from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
-from service.domain.schema import Schema, fit
+from service.domain.reading import read_proposals
+from service.domain.rules import Rules
+from service.domain.schema import PLACEHOLDER, Schema, Type, fit
+
+__all__ = ["MAX_PROPOSALS", "MAX_REPLY_CHARACTERS", "Proposal", "Rules", "consider", "parse_reply"]
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 1_000_000
-#: Proposals of a reply that are considered.
+#: Proposals of a reply, or of a set of edits, that are considered.
 MAX_PROPOSALS = 500
-#: Objects of a reply that are read, empty ones included.
-MAX_OBJECTS = 1000
-#: The value of one amendment as canonical JSON, in bytes.
-MAX_VALUE_BYTES = 64 * 1024
-#: Characters of a proposal that a rejection repeats.
-MAX_PROPOSAL_CHARACTERS = 2000
 
-#: Characters of a rejection's reason.
-MAX_REASON_CHARACTERS = 1000
-
-# What repeats is bounded: a model that has lost its way writes blanks without end.
-_HEADER = (
-    r"^[ \t>*#_`.)\d-]{0,16}\[?[ \t]{0,4}(?i:OBJECTS?[ \t]{1,4}(?:FOR|TO)[ \t]{1,4}"
-    r"(?P<op>UPDATE|ADD))\b[ \t]{0,4}\]?"
-)
-#: Another header of the prompt, where a section ends, or where an object begins.
-_NEXT = re.compile(
-    rf"{_HEADER}|(?P<other>^[ \t]{{0,16}}\[[A-Z][A-Z _]{{1,40}}\][ \t]{{0,16}}$)|(?P<object>\{{)",
-    re.MULTILINE,
-)
-#: Where reading goes on behind an object that is broken: a line with a new one.
-_RESTART = re.compile(
-    rf"{_HEADER}|^[ \t`*,\[-]{{0,16}}\{{[ \t]{{0,4}}[\"'][ \t]{{0,4}}[$/]", re.MULTILINE
-)
+_DEFAULT = Rules()
+_ALL_OPS = frozenset(Op)
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposal:
-    """One path and value, as the model wrote them."""
-
-    path: str
-    op: Op
-    value: Json
-
-    def __str__(self) -> str:
-        return canonical({self.path: {self.op.value: self.value}})
-
-
-def parse_reply(
-    text: str, schema: Schema, value: Json, *, max_memory_bytes: int = 1024 * 1024
-) -> Revision:
-    """What `text` proposes for a memory that holds `value`. Never raises.
+def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT) -> Revision:
+    """What a model's reply proposes for a memory that holds `value`. Never raises.
 
     Proposals apply one after the other: a later one sees what earlier ones did. An
-    invalid one is rejected by itself and does not sink its neighbours.
+    invalid one is rejected by itself and does not sink its neighbours. Removals come
+    last, and name places as they are then: none moves what another one names.
     """
-    judge = _Judge(schema, value, max_memory_bytes)
-    for found in _proposals(text[:MAX_REPLY_CHARACTERS]):
-        if isinstance(found, Rejection):
-            judge.rejections.append(found)
-        else:
-            judge.hear(found)
-        if len(judge.amendments) + len(judge.rejections) >= MAX_PROPOSALS:
-            judge.reject(text[-200:], f"a reply has at most {MAX_PROPOSALS} proposals")
+    return _parsed(text, _Judge(schema, value, rules))
+
+
+def parse_consolidation(text: str, schema: Schema, value: Json, rules: Rules) -> Revision:
+    """What a reply proposes that says the same in fewer words. Never raises.
+
+    As `parse_reply`, but updates and removals are allowed and additions are not:
+    nothing new has been read.
+    """
+    rules = replace(rules, add_only=False, may_remove=True)
+    return _parsed(text, _Judge(schema, value, rules, frozenset({Op.UPDATE, Op.REMOVE})))
+
+
+def consider(
+    proposals: Iterable[Proposal], schema: Schema, value: Json, rules: Rules = _DEFAULT
+) -> Revision:
+    """What of the proposals is valid, for edits by hand as well. Never raises.
+
+    They apply strictly in their order, removals included: each sees what those before
+    it did.
+    """
+    judge = _Judge(schema, value, rules)
+    for proposal in proposals:
+        if judge.is_full():
+            judge.reject(_shown(proposal), f"there are more than {MAX_PROPOSALS} proposals")
             break
+        judge.hear(proposal)
+    return judge.revision()
+
+
+def _parsed(text: str, judge: "_Judge") -> Revision:
+    removals: list[Proposal] = []
+    found = read_proposals(text[:MAX_REPLY_CHARACTERS])
+    for one in islice(found, MAX_PROPOSALS):
+        if isinstance(one, Rejection):
+            judge.rejections.append(one)
+        elif one.op is Op.REMOVE:
+            removals.append(one)
+        else:
+            judge.hear(one)
+    judge.hear_removals(removals)
+    if next(found, None) is not None:
+        judge.reject(text[-200:], f"a reply has at most {MAX_PROPOSALS} proposals")
     if len(text) > MAX_REPLY_CHARACTERS:
         judge.reject(text[-200:], f"a reply has at most {MAX_REPLY_CHARACTERS} characters")
-    return Revision(amendments=tuple(judge.amendments), rejections=tuple(judge.rejections))
+    return judge.revision()
 
 
 @dataclass(slots=True)
@@ -88,243 +90,223 @@ class _Judge:
 
     schema: Schema
     value: Json
-    max_memory_bytes: int
+    rules: Rules
+    allowed: frozenset[Op] = _ALL_OPS
     amendments: list[Amendment] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
-    #: At least the size of `value`; made exact when it passes the limit.
-    bytes_at_most: int = -1
+    #: Of `value` as canonical JSON; -1 as long as it was not needed.
+    bytes: int = -1
 
-    def hear(self, proposal: _Proposal) -> None:
-        """Takes a proposal in, or rejects it."""
-        try:
-            amendment, after = self._amend(proposal)
-        except ValueError as error:
-            self.reject(str(proposal), str(error))
-            return
-        self.amendments.append(amendment)
-        self.value = after
+    def revision(self) -> Revision:
+        """What has been said so far."""
+        return Revision(amendments=tuple(self.amendments), rejections=tuple(self.rejections))
+
+    def is_full(self) -> bool:
+        """Whether as much was heard as is considered."""
+        return len(self.amendments) + len(self.rejections) >= MAX_PROPOSALS
 
     def reject(self, proposal: str, reason: str) -> None:
         """Notes a rejection."""
-        self.rejections.append(_rejection(proposal, reason))
+        self.rejections.append(rejected(proposal, reason))
 
-    def _amend(self, proposal: _Proposal) -> tuple[Amendment, Json]:
-        path, of = settle(self.schema, self.value, Path.parse(proposal.path))
+    def hear(self, proposal: Proposal) -> None:
+        """Takes a proposal in, or rejects it."""
+        try:
+            path, of = self._settle(proposal.path)
+            self._take(proposal, path, of)
+        except ValueError as error:
+            self.reject(_shown(proposal), str(error))
+
+    def hear_removals(self, removals: Iterable[Proposal]) -> None:
+        """Takes removals in so that each means the place that it names now.
+
+        The last elements of a list go first, so that the others keep their indexes.
+        """
+        settled: dict[Path, tuple[Proposal, Type]] = {}
+        for proposal in removals:
+            try:
+                path, of = self._settle(proposal.path)
+                if path in settled:
+                    raise ValueError("it is removed already")
+                settled[path] = proposal, of
+            except ValueError as error:
+                self.reject(_shown(proposal), str(error))
+        for path in sorted(settled, key=_removal_order):
+            proposal, of = settled[path]
+            try:
+                self._take(proposal, path, of)
+            except ValueError as error:
+                self.reject(_shown(proposal), str(error))
+
+    def _settle(self, text: str) -> tuple[Path, Type]:
+        path, of = settle(self.schema, self.value, Path.parse(text))
         if len(str(path)) > MAX_PATH_CHARACTERS:
             raise ValueError(f"the path is longer than {MAX_PATH_CHARACTERS} characters")
         if not path.tokens:
             raise ValueError("the memory as a whole cannot be replaced; name a field")
-        new = fit(of, proposal.value)
-        size = len(canonical(new).encode())
-        if size > MAX_VALUE_BYTES:
-            raise ValueError(f"the value has {size} bytes; the limit is {MAX_VALUE_BYTES}")
+        return path, of
+
+    def _take(self, proposal: Proposal, path: Path, of: Type) -> None:
+        """Makes the proposal an amendment. Raises ValueError with the reason."""
         held = value_at(self.value, path)
-        op = Op.ADD if held is MISSING else Op.UPDATE
-        # Compared as text: in Python 1 equals True and 1.0.
-        if held is not MISSING and canonical(held) == canonical(new):  # type: ignore[arg-type]
-            raise ValueError("it changes nothing")
-        after = put(self.schema, self.value, path, new)
-        self._check_size(after, _growth(self.value, after, path))
-        return Amendment(path=path, op=op, value=new, op_corrected=op is not proposal.op), after
-
-    def _check_size(self, after: Json, added: int) -> None:
-        if self.bytes_at_most < 0:
-            self.bytes_at_most = len(canonical(self.value).encode())
-        if self.bytes_at_most + added > self.max_memory_bytes:
-            exact = len(canonical(after).encode())
-            if exact > self.max_memory_bytes:
-                raise ValueError(
-                    f"the memory would have {exact} bytes; the limit is {self.max_memory_bytes}"
-                )
-            self.bytes_at_most = exact
+        removes = proposal.op is Op.REMOVE
+        op = Op.REMOVE if removes else Op.ADD if held is MISSING else Op.UPDATE
+        self._check_op(op, proposal.op)
+        new = None if removes else self._fitting(of, proposal.value)
+        if removes:
+            after = remove(self.schema, self.value, path)
         else:
-            self.bytes_at_most += added
+            if held is not MISSING:
+                _check_update(held, new, may_remove=self.rules.may_remove)  # type: ignore[arg-type]
+            self._check_shape(path, new, is_new=held is MISSING)
+            after = put(self.schema, self.value, path, new)
+        self._count(after, path, op)
+        self.value = after
+        corrected = proposal.op is not None and op is not proposal.op
+        self.amendments.append(Amendment(path=path, op=op, value=new, op_corrected=corrected))
+
+    def _check_op(self, op: Op, proposed: Op | None) -> None:
+        if op is Op.REMOVE and not self.rules.may_remove:
+            raise ValueError("nothing may be removed from this memory now")
+        if op is Op.UPDATE and self.rules.add_only:
+            why = "it is there already, and this memory takes no updates"
+            raise ValueError(why if proposed is Op.ADD else "this memory takes no updates")
+        if op not in self.allowed:
+            raise ValueError("nothing may be added by a consolidation, and nothing is there yet")
+
+    def _fitting(self, of: Type, value: Json) -> Json:
+        value = checked(value)
+        new = coerce(of, value) if self.rules.coerce else fit(of, value)
+        size, limit = len(canonical(new).encode()), self.rules.max_value_bytes
+        if size > limit:
+            raise ValueError(f"the value has {size} bytes; the limit is {limit}")
+        return new
+
+    def _check_shape(self, path: Path, new: Json, *, is_new: bool) -> None:
+        depth, breadth = _extent(new)
+        limit = min(self.rules.max_depth, MAX_DEPTH)
+        if len(path.tokens) + depth > limit:
+            raise ValueError(
+                f"the memory would have {len(path.tokens) + depth} levels; the limit is {limit}"
+            )
+        holder = value_at(self.value, path.parent)
+        if is_new and isinstance(holder, dict | list):
+            breadth = max(breadth, len(holder) + 1)
+        if breadth > self.rules.max_breadth:
+            raise ValueError(
+                f"a list or dict would have {breadth} entries; the limit is"
+                f" {self.rules.max_breadth}"
+            )
+
+    def _count(self, after: Json, path: Path, op: Op) -> None:
+        """Brings `bytes` up to `after`. Raises ValueError when the memory grows too large."""
+        if self.bytes < 0:
+            self.bytes = _bytes(self.value)
+        change = _growth(self.value, after, path, op)
+        size = _bytes(after) if change is None else self.bytes + change
+        limit = self.rules.max_memory_bytes
+        # What is too large already may become smaller.
+        if size > limit and size > self.bytes:
+            raise ValueError(f"the memory would have {size} bytes; the limit is {limit}")
+        self.bytes = size
 
 
-def _growth(before: Json, after: Json, path: Path) -> int:
-    """By how many bytes `after` is larger at most: the topmost part that is new."""
+def _removal_order(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Sorts later list elements first, and what is within them before they are gone."""
+    steps = ((0, -one, "") if isinstance(one, int) else (1, 0, one) for one in path.tokens)
+    # Longer paths first among those that begin alike.
+    return (*steps, (2, 0, ""))
+
+
+def _check_update(held: Json, new: Json, *, may_remove: bool) -> None:
+    """Raises ValueError when the update changes nothing, or forgets what was known."""
+    # Compared as text: in Python 1 equals True and 1.0.
+    if canonical(held) == canonical(new):
+        raise ValueError("it changes nothing")
+    if _forgets(held, new, may_empty=may_remove):
+        raise ValueError('an update must not replace what is known by null, "????" or nothing')
+
+
+def _forgets(held: Json, new: Json, *, may_empty: bool) -> bool:
+    """Whether something known gives way to null, the placeholder, or an empty list or dict."""
+    if not _is_known(new):
+        return _is_known(held) and not (may_empty and new in ([], {}))
+    if isinstance(held, dict) and isinstance(new, dict):
+        both = ((child, new[key]) for key, child in held.items() if key in new)
+        return any(_forgets(old, young, may_empty=may_empty) for old, young in both)
+    if isinstance(held, list) and isinstance(new, list) and len(held) == len(new):
+        pairs = zip(held, new, strict=True)
+        return any(_forgets(old, young, may_empty=may_empty) for old, young in pairs)
+    return False
+
+
+def _is_known(value: Json) -> bool:
+    """Whether anything but null and placeholders is in it."""
+    if isinstance(value, dict):
+        return any(_is_known(child) for child in value.values())
+    if isinstance(value, list):
+        return any(_is_known(child) for child in value)
+    return value is not None and value != PLACEHOLDER
+
+
+def _extent(value: Json) -> tuple[int, int]:
+    """Levels of lists and dicts in a value, and the most entries that one has."""
+    if not isinstance(value, dict | list):
+        return 0, 0
+    depth, breadth = 0, len(value)
+    for child in value.values() if isinstance(value, dict) else value:
+        below, wide = _extent(child)
+        depth, breadth = max(depth, below), max(breadth, wide)
+    return depth + 1, breadth
+
+
+def _growth(before: Json, after: Json, path: Path, op: Op) -> int | None:
+    """By how many bytes `after` is longer, from what `path` changed; None: count anew."""
+    if op is Op.REMOVE:
+        holder = value_at(before, path.parent)
+        several = isinstance(holder, dict | list) and len(holder) > 1
+        return -_entry_bytes(before, path) - several
+    top = _first_change(before, after, path)
+    old, new = value_at(before, top.parent), value_at(after, top.parent)
+    if not isinstance(old, dict | list) or not isinstance(new, dict | list):
+        return None
+    comma = len(old) > 0 and len(new) > len(old)
+    if len(new) - len(old) not in (0, 1):
+        return None
+    return _entry_bytes(after, top) - _entry_bytes(before, top) + comma
+
+
+def _first_change(before: Json, after: Json, path: Path) -> Path:
+    """The topmost place on the way to `path` that is new or of another kind; else `path`."""
     here = Path()
     for token in path.tokens:
         here /= token
-        if not isinstance(value_at(before, here), dict | list):
+        old, new = value_at(before, here), value_at(after, here)
+        if not isinstance(old, dict | list) or type(old) is not type(new):
             break
-    made = value_at(after, here)
-    assert made is not MISSING
-    return len(canonical({str(here.tokens[-1]): made}).encode())  # type: ignore[dict-item]
+    return here
 
 
-def _rejection(proposal: str, reason: str) -> Rejection:
-    # A reply is any text; what is kept of it has to be storable.
-    shown = proposal[:MAX_PROPOSAL_CHARACTERS].replace("\0", "\ufffd")
-    return Rejection(
-        proposal=shown.encode(errors="replace").decode(), reason=reason[:MAX_REASON_CHARACTERS]
-    )
+def _entry_bytes(value: Json, path: Path) -> int:
+    """The bytes of the entry at `path`, with its key; 0 when there is none."""
+    held = value_at(value, path)
+    if held is MISSING:
+        return 0
+    token = path.tokens[-1]
+    key = _bytes(token) + 1 if isinstance(token, str) else 0
+    return key + _bytes(held)  # type: ignore[arg-type]
 
 
-def _proposals(text: str) -> Iterator[_Proposal | Rejection]:
-    """Every path and value of the reply, in order."""
-    headed = any(match["op"] for match in _NEXT.finditer(text))
-    op: Op | None = None
-    at = restart = objects = 0
-    while found := _NEXT.search(text, at):
-        at = found.end()
-        if found["op"]:
-            op = Op(found["op"].lower())
-        elif found["other"]:
-            op = None
-        elif op or not headed:
-            # Objects are passed as a whole: a value may hold what looks like a header.
-            objects += 1
-            if objects > MAX_OBJECTS:
-                yield _rejection(text[at:], f"a reply has at most {MAX_OBJECTS} objects")
-                return
-            if restart < at:
-                # Kept for the objects up to it: looking anew for each takes too long.
-                line = _RESTART.search(text, at)
-                restart = line.start() if line else len(text)
-            at, pairs = _object(text, found.start(), restart)
-            if isinstance(pairs, Rejection):
-                yield pairs
-            else:
-                for path, entry in pairs:
-                    yield _proposal(path, entry, op)
+def _bytes(value: Json) -> int:
+    return len(canonical(value).encode())
 
 
-def _proposal(path: str, entry: Json, op: Op | None) -> _Proposal | Rejection:
-    if isinstance(entry, dict) and len(entry) == 1:
-        name, value = next(iter(entry.items()))
-        if name.strip().lower() in ("add", "update"):
-            # The memory decides between the two in the end; the header says what
-            # the model meant, and the key when there is no header.
-            return _Proposal(path, op or Op(name.strip().lower()), value)
-    if op is None:
-        return _rejection(canonical({path: entry}), "it says neither add nor update")
-    return _Proposal(path, op, entry)
-
-
-_Pairs = list[tuple[str, Json]]
-
-
-def _object(text: str, at: int, restart: int) -> tuple[int, _Pairs | Rejection]:
-    """What the object that begins at `at` says, and where reading goes on.
-
-    One that is broken ends at `restart`, where a new line begins another, so that it
-    does not take its neighbours with it.
-    """
-    end = _end_of_object(text, at, restart)
-    if end is None:
-        return restart, _rejection(text[at:restart], "the object is not closed")
+def _shown(proposal: Proposal) -> str:
+    """A proposal as a rejection repeats it."""
     try:
-        return end, _read_object(text[at:end])
-    except ValueError as error:
-        return end, _rejection(text[at:end], str(error))
-
-
-def _read_object(text: str) -> _Pairs:
-    try:
-        pairs = _JSON.decode(text)
-    except (ValueError, RecursionError):
-        pairs = _read_python(text)
-    if not isinstance(pairs, _Object):
-        raise ValueError("it is no object")
-    found: _Pairs = []
-    for key, value in pairs.pairs:
-        if not isinstance(key, str):
-            raise ValueError("a path that is no string")
-        found.append((key, checked(_plain(value, 0))))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """An object with all its pairs: a path may be there twice."""
-
-    pairs: list[tuple[object, object]]
-
-
-def _pairs(pairs: list[tuple[str, object]]) -> _Object:
-    return _Object(list(pairs))
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_pairs)
-
-
-def _plain(value: object, depth: int) -> object:
-    if depth > 100:
-        raise ValueError("nested too deeply")
-    if isinstance(value, _Object):
-        if not all(isinstance(key, str) for key, _ in value.pairs):
-            raise ValueError("a key that is not a string")
-        return {key: _plain(child, depth + 1) for key, child in value.pairs}
-    if isinstance(value, list):
-        return [_plain(child, depth + 1) for child in value]
-    return value
-
-
-def _read_python(text: str) -> object:
-    """Reads what is not quite JSON: Python's literals, with JSON's names among them."""
-    try:
-        with warnings.catch_warnings():
-            # An escape that Python does not know is the model's business.
-            warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse(text.strip(), mode="eval")
-        return _literal(tree.body, 0)
-    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError("it is neither JSON nor a Python literal") from error
-
-
-_NAMES = {"null": None, "true": True, "false": False}
-
-
-def _literal(node: ast.expr, depth: int) -> object:
-    if depth > 100:
-        raise ValueError("nested too deeply")
-    match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
-            return value
-        case ast.Name(id=name) if name in _NAMES:
-            return _NAMES[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
-        case ast.List(elts=elements) | ast.Tuple(elts=elements):
-            return [_literal(element, depth + 1) for element in elements]
-        case ast.Dict(keys=keys, values=values):
-            pairs: list[tuple[object, object]] = []
-            for key, child in zip(keys, values, strict=True):
-                if key is None:
-                    raise ValueError("it is neither JSON nor a Python literal")
-                pairs.append((_literal(key, depth + 1), _literal(child, depth + 1)))
-            return _Object(pairs)
-    raise ValueError("it is neither JSON nor a Python literal")
-
-
-_INTERESTING = re.compile(r"[{}\"'\\]")
-
-
-def _end_of_object(text: str, start: int, stop: int) -> int | None:
-    """Where the object that begins at `start` ends; None when it does not.
-
-    Only what is JSON may go on behind `stop`.
-    """
-    try:
-        return _JSON.raw_decode(text, start)[1]
-    except (ValueError, RecursionError):
-        pass
-    depth = 0
-    quote = ""
-    at = start
-    while match := _INTERESTING.search(text, at, stop):
-        char = match[0]
-        at = match.end()
-        if char == "\\":
-            at += 1
-        elif quote:
-            if char == quote:
-                quote = ""
-        elif char in "\"'":
-            quote = char
-        else:
-            depth += 1 if char == "{" else -1
-            if depth == 0:
-                return at
-    return None
+        if proposal.op is None:
+            return canonical({proposal.path: proposal.value})
+        return canonical({proposal.path: {proposal.op.value: proposal.value}})
+    except (ValueError, TypeError, RecursionError):
+        # What is no JSON value cannot be written as one.
+        return proposal.path

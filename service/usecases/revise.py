@@ -25,6 +25,7 @@ from service.domain.errors import FailedPrecondition
 from service.domain.folding import should_fold
 from service.domain.ledger import CallScope
 from service.domain.prism import OnFailure, PrismMemory, PrismSpec
+from service.domain.rules import Rules
 from service.domain.schema_source import parse_source
 from service.domain.work import WorkItem
 from service.llm.driver import drive
@@ -184,7 +185,7 @@ class Reviser:
             state.memory,
             group,
             marker_key=self._marker_key,
-            max_memory_bytes=self._config.limits.max_memory_bytes,
+            rules=Rules(max_memory_bytes=self._config.limits.max_memory_bytes),
         )
         model = state.spec.model or self._config.model
         return await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))

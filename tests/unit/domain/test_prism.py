@@ -14,6 +14,7 @@ from service.domain.folding import should_fold
 from service.domain.paths import Path
 from service.domain.prism import Encoding, OnFailure, PrismMemory, PrismSpec
 from service.domain.provenance import Write, origin
+from service.domain.rules import Rules
 from service.domain.schema_source import parse_source
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
@@ -42,9 +43,7 @@ def logged(position: int, text: str) -> LoggedChunk:
 
 
 def step(memory: PrismMemory, position: int, text: str, reply: str) -> tuple[ModelAsk, PrismMemory]:
-    flow = prism.revise(
-        SPEC, memory, [logged(position, text)], marker_key=b"k", max_memory_bytes=10**6
-    )
+    flow = prism.revise(SPEC, memory, [logged(position, text)], marker_key=b"k", rules=Rules())
     (ask,) = next(flow)
     with pytest.raises(StopIteration) as end:
         flow.send([ModelReply(text=reply, model="m")])

@@ -16,6 +16,7 @@ from service.domain.json_values import canonical, parse
 from service.domain.paths import Path
 from service.domain.prism import PrismMemory
 from service.domain.revisions import MAX_PROPOSALS, parse_reply
+from service.domain.rules import Rules
 from service.domain.schema import fit
 from service.domain.schema_source import parse_source
 
@@ -34,9 +35,9 @@ class Memory:
 
 
 def read(
-    reply: str, value: Any = None, **limits: int
+    reply: str, value: Any = None, **limits: Any
 ) -> tuple[list[tuple[str, str, Any]], list[str]]:
-    revision = parse_reply(reply, SCHEMA, value or {}, **limits)
+    revision = parse_reply(reply, SCHEMA, value or {}, Rules(**limits))
     return (
         [(one.op.value, str(one.path), one.value) for one in revision.amendments],
         [one.reason for one in revision.rejections],
@@ -188,7 +189,7 @@ def test_parts_made_on_the_way_count_towards_the_memorys_limit() -> None:
     reply = "[OBJECTS FOR ADD]\n" + "\n".join(
         json.dumps({f"$.wide.k{n}[0]": {"add": "x"}}) for n in range(50)
     )
-    revision = parse_reply(reply, schema, {}, max_memory_bytes=5000)
+    revision = parse_reply(reply, schema, {}, Rules(max_memory_bytes=5000))
     memory = PrismMemory.create(schema).apply(1, revision.amendments)
     assert 4000 < len(memory.value_json.encode()) <= 5000
     assert "the limit is 5000" in revision.rejections[0].reason

@@ -1,0 +1,86 @@
+"""Coercion: a value of another kind taken for what it says, when nothing of it is lost.
+
+What is taken can be written back as it was: "3" is 3, "3.0" and "03" are not.
+"""
+
+from service.domain.json_values import MAX_NUMBER_CHARACTERS, Json, canonical
+from service.domain.schema import (
+    PLACEHOLDER,
+    BoolType,
+    DictType,
+    FloatType,
+    IntType,
+    ListType,
+    LiteralType,
+    Mismatch,
+    OptionalType,
+    RecordType,
+    StrType,
+    TupleType,
+    Type,
+    fit,
+)
+
+
+def coerce(of: Type, value: Json) -> Json:
+    """`value` as a value of the type, across kinds where that loses nothing.
+
+    Text and what it spells out (numbers, true, false), and one value for a list of it.
+    Raises Mismatch, with the reason of `fit`.
+    """
+    return fit(of, _coerced(of, value))
+
+
+def _coerced(of: Type, value: Json) -> Json:
+    """As much of `value` as can be turned into the type's kind; the rest as it is."""
+    if value is None or value == PLACEHOLDER:
+        return value
+    match of:
+        case OptionalType():
+            return _coerced(of.inner, value)
+        case StrType():
+            return canonical(value) if isinstance(value, bool | int | float) else value
+        case BoolType() | IntType() | FloatType() if isinstance(value, str):
+            return _spelled(of, value)
+        case LiteralType() if not isinstance(value, dict | list):
+            return _option(of, value)
+        case ListType():
+            items = value if isinstance(value, list) else [value]
+            return [_coerced(of.item, item) for item in items]
+        case TupleType() if isinstance(value, list) and len(value) == len(of.items):
+            return [_coerced(item, part) for item, part in zip(of.items, value, strict=True)]
+        case DictType() if isinstance(value, dict):
+            return {key: _coerced(of.value, part) for key, part in value.items()}
+        case RecordType() if isinstance(value, dict):
+            return {key: _coerced_part(of, key, part) for key, part in value.items()}
+    return value
+
+
+def _coerced_part(of: RecordType, key: str, part: Json) -> Json:
+    field = of.field(key)
+    return _coerced(field.type, part) if field else part
+
+
+def _spelled(of: Type, text: str) -> Json:
+    """What `text` spells out, if that is written the same way again; else `text`."""
+    if len(text) > MAX_NUMBER_CHARACTERS:
+        return text
+    if isinstance(of, BoolType):
+        return {"true": True, "false": False}.get(text, text)
+    for read in (int, float):
+        try:
+            number = read(text)
+            if canonical(number) == text:
+                return fit(of, number)
+        except (ValueError, Mismatch):
+            # Not that kind of number, or one that JSON does not have.
+            continue
+    return text
+
+
+def _option(of: LiteralType, value: Json) -> Json:
+    written = value if isinstance(value, str) else canonical(value)
+    for one in of.values:
+        if written == (one if isinstance(one, str) else canonical(one)):
+            return one
+    return value

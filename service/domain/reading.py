@@ -1,0 +1,348 @@
+"""Reading: what a reply proposes, in whichever form it was written.
+
+Two forms are asked for: sections of lines, each an object with a path and its value
+(the PRISM paper's appendix D), and one JSON object with a list for each op. Both are
+read as models really write them, with talk around them, in fences, cut off at the end;
+what is broken takes nothing else with it. Reading never raises.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from service.domain.amendments import Op, Proposal, Rejection, rejected
+from service.domain.json_values import Json, canonical
+from service.domain.literals import Exhausted, LiteralError, Pairs, Reader, plain
+
+#: Objects of a reply that are read, empty ones included.
+MAX_OBJECTS = 1000
+#: How often a character may be looked at, on average, and what a short reply may have.
+READINGS = 8
+MIN_READ_CHARACTERS = 100_000
+
+# What repeats is bounded: a model that has lost its way writes blanks without end.
+_HEADER = (
+    r"^[ \t>*#_`.)\d-]{0,16}\[?[ \t]{0,4}(?i:OBJECTS?[ \t]{1,4}(?:FOR|TO)[ \t]{1,4}"
+    r"(?P<op>UPDATE|ADD|REMOVE|DELETE))\b[ \t]{0,4}\]?"
+)
+_OTHER = r"(?P<other>^[ \t]{0,16}\[[A-Z][A-Z _]{1,40}\][ \t]{0,16}$)"
+_SECTION = re.compile(rf"{_HEADER}|{_OTHER}", re.MULTILINE)
+#: Where a section ends or an object begins.
+_NEXT = re.compile(rf"{_HEADER}|{_OTHER}|(?P<object>\{{)", re.MULTILINE)
+#: Where reading goes on behind an object that is broken: a line with a new one.
+_RESTART = re.compile(
+    rf"{_HEADER}|{_OTHER}|(?P<object>^[ \t`*,\[-]{{0,16}}\{{[ \t]{{0,4}}[\"'][ \t]{{0,4}}[$/])",
+    re.MULTILINE,
+)
+#: Where reading goes on within an object: a line with a new path.
+_ENTRY = re.compile(r"^[ \t,]{0,64}(?=[\"'][ \t]{0,4}[$/])", re.MULTILINE)
+#: Where reading goes on within a list of changes: a line with the next, or the next list.
+#: Never within a line: what stands there may be a broken string's.
+_ITEM = re.compile(
+    r"^[ \t,]{0,64}(?:(?P<item>\{\s{0,64}[\"'](?:path|op)[\"']\s{0,16}:)"
+    r"|[\"'](?:add|update|remove)[\"']\s{0,16}:)",
+    re.MULTILINE,
+)
+#: What may stand before a path in a list of paths: bullets, numbers, quotes of code.
+_BEFORE_PATH = re.compile(r"[\s>*+•`,-]{0,64}(?:\d{1,6}[.)][ \t`]{0,8})?")
+_THOUGHTS = re.compile(r"\s{0,64}<think(?:ing)?>")
+_THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]{0,16}$", re.MULTILINE)
+
+_OPS = {
+    "add": Op.ADD,
+    "update": Op.UPDATE,
+    "replace": Op.UPDATE,
+    "remove": Op.REMOVE,
+    "delete": Op.REMOVE,
+}
+#: What stands for "yes, remove it" where a value would stand.
+_NOTHING: tuple[Json, ...] = (None, True, "", [], {})
+
+_Found = Proposal | Rejection
+
+
+def read_proposals(text: str) -> Iterator[_Found]:
+    """Every path and value of the reply, in order. Never raises."""
+    return iter(_Reply(_spoken(text)).read())
+
+
+def _spoken(text: str) -> str:
+    """A reply without the thoughts that it begins with."""
+    if not _THOUGHTS.match(text):
+        return text
+    end = 0
+    for match in _THOUGHT_END.finditer(text):
+        end = match.end()
+    return text[end:]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One pair of an object, or one item of a list in it."""
+
+    key: object
+    value: object
+    #: As it was written.
+    text: str
+
+
+@dataclass(slots=True)
+class _Reply:
+    """One reply being read."""
+
+    text: str
+    reader: Reader = field(init=False)
+    #: Objects read.
+    objects: int = 0
+    #: The line where the next object begins, as far as it was looked for.
+    restart: int = 0
+
+    def __post_init__(self) -> None:
+        self.reader = Reader(self.text, MIN_READ_CHARACTERS + READINGS * len(self.text))
+
+    def read(self) -> list[_Found]:
+        """Everything that counts."""
+        loose: list[_Found] = []
+        headed: list[_Found] = []
+        has_header = False
+        op: Op | None = None
+        try:
+            while found := _NEXT.search(self.text, self.reader.at):
+                self.reader.at = found.end()
+                if found["object"] and (op or not has_header):
+                    self.reader.at = found.start()
+                    (headed if has_header else loose).extend(self._object(op))
+                elif not found["object"]:
+                    op = _OPS[found["op"].lower()] if found["op"] else None
+                    has_header = has_header or op is not None
+                    if op is Op.REMOVE:
+                        headed.extend(self._removals())
+        except Exhausted as error:
+            (headed if has_header else loose).append(rejected(self.text[error.at :], str(error)))
+        # With sections, objects before them are talk, or thoughts.
+        return headed if has_header else loose
+
+    def _object(self, op: Op | None) -> list[_Found]:
+        """What the object at the reader's place says; the reader moves behind it."""
+        start = self.reader.at
+        self.objects += 1
+        if self.objects > MAX_OBJECTS:
+            self.reader.at = len(self.text)
+            return [rejected(self.text[start:], f"a reply has at most {MAX_OBJECTS} objects")]
+        entries: list[_Entry] = []
+        broken: list[_Found] = []
+        self.reader.at += 1
+        while True:
+            at = self.reader.at
+            try:
+                if self.reader.peek("}") or not self._entry(entries, op):
+                    break
+            except Exhausted:
+                raise
+            except LiteralError as error:
+                self.reader.at, goes_on = self._behind(start, at)
+                text = self.text[at if entries else start : self.reader.at]
+                broken.append(rejected(text, str(error)))
+                if not goes_on:
+                    break
+        return [*_said(entries, op), *broken]
+
+    def _entry(self, entries: list[_Entry], op: Op | None) -> bool:
+        """Reads a pair into `entries`; whether another may follow. Raises LiteralError."""
+        reader, at = self.reader, self.reader.at
+        key = reader.key()
+        if not reader.peek(":"):
+            reader.fail("no colon behind a key")
+        reader.blank()
+        if op is None and _op_of(key) and self.text.startswith("[", reader.at):
+            entries.append(_Entry(key, self._items(), ""))
+            # Its items have said already what is wrong with it.
+            return not reader.peek("}") and (reader.peek(",") or reader.at < len(self.text))
+        value = reader.value()
+        end = reader.at
+        # Before that it is not sure that the value is whole.
+        closed = reader.comma_or("}")
+        entries.append(_Entry(key, value, self.text[at:end]))
+        return not closed
+
+    def _items(self) -> list[object]:
+        """A list of changes; one that is broken is in it as a rejection."""
+        items: list[object] = []
+        self.reader.at += 1
+        while True:
+            at = self.reader.at
+            try:
+                if self.reader.peek("]"):
+                    return items
+                item = self.reader.value()
+                if isinstance(item, Pairs):
+                    item = _Entry(None, item, self.text[at : self.reader.at])
+                items.append(item)
+                if self.reader.comma_or("]"):
+                    return items
+            except Exhausted:
+                raise
+            except LiteralError as error:
+                following = _ITEM.search(self.text, at + 1)
+                end = following.start() if following else len(self.text)
+                items.append(rejected(self.text[at:end], str(error)))
+                self.reader.spend(end - at)
+                self.reader.at = end
+                self.reader.peek(",")
+                if not following or not following["item"]:
+                    return items
+
+    def _behind(self, start: int, at: int) -> tuple[int, bool]:
+        """Where reading goes on when the object from `start` is broken behind `at`.
+
+        And whether that is still within the object.
+        """
+        at = max(at, start + 1)
+        if self.restart < at:
+            # Kept for the objects up to it: looking anew for each takes too long.
+            line = _RESTART.search(self.text, at)
+            self.restart = line.start() if line else len(self.text)
+        entry = _ENTRY.search(self.text, at + 1, self.restart)
+        return (entry.end(), True) if entry else (self.restart, False)
+
+    def _removals(self) -> list[_Found]:
+        """The paths of a section of removals; the reader moves to its end."""
+        found: list[_Found] = []
+        while self.reader.at < len(self.text):
+            if _SECTION.match(self.text, self.reader.at):
+                break
+            at = self.reader.at
+            begin = _BEFORE_PATH.match(self.text, at)
+            place = begin.end() if begin else at
+            header = _SECTION.search(self.text, at, place + 40)
+            if header and header.start() <= place:
+                self.reader.at = header.start()
+                break
+            self.reader.at = place
+            found.extend(self._removal())
+            self.reader.spend(max(self.reader.at - at, 1))
+        return found
+
+    def _removal(self) -> list[_Found]:
+        """What stands at the reader's place in a section of removals."""
+        at = self.reader.at
+        char = self.text[at : at + 1]
+        if char == "{":
+            return self._object(Op.REMOVE)
+        try:
+            if char in ("'", '"'):
+                return [_removal_of(self.reader.string())]
+            if char == "[":
+                items = self.reader.value()
+                if isinstance(items, list):
+                    return [_removal_of(item) for item in items]
+        except Exhausted:
+            raise
+        except LiteralError:
+            # A list of bare paths, or talk: line by line it will show.
+            self.reader.at = at + 1
+            return []
+        end = self.text.find("\n", at)
+        end = len(self.text) if end < 0 else end
+        self.reader.at = end + 1
+        line = self.text[at:end].rstrip(" \t\r`,;")
+        return [Proposal(line, Op.REMOVE, None)] if char in ("$", "/") else []
+
+
+def _op_of(key: object) -> Op | None:
+    return _OPS.get(key.strip().lower()) if isinstance(key, str) else None
+
+
+def _said(entries: list[_Entry], op: Op | None) -> Iterator[_Found]:
+    """What the pairs of one object propose."""
+    named = {entry.key: entry.value for entry in entries if isinstance(entry.key, str)}
+    if isinstance(named.get("path"), str) and named["path"].lstrip()[:1] in ("$", "/"):  # type: ignore[attr-defined]
+        text = ",".join(entry.text for entry in entries)
+        yield _change(named, op or _op_of(named.get("op")), text)
+        return
+    for entry in entries:
+        stated = _op_of(entry.key)
+        if op is None and stated and isinstance(entry.value, list | Pairs):
+            yield from _listed(entry.value, stated)
+        else:
+            yield _line(entry, op)
+
+
+def _listed(value: list[object] | Pairs, op: Op) -> Iterator[_Found]:
+    """The changes of one op in a structured reply."""
+    if isinstance(value, Pairs):
+        for path, new in value.pairs:
+            yield _straight(path, op, new, "")
+        return
+    for item in value:
+        if isinstance(item, Rejection):
+            yield item
+        elif isinstance(item, _Entry) and isinstance(item.value, Pairs):
+            named = {key: child for key, child in item.value.pairs if isinstance(key, str)}
+            yield _change(named, op, item.text)
+        elif op is Op.REMOVE:
+            yield _removal_of(item)
+        else:
+            yield rejected(str(item), "it is no object with a path and a value")
+
+
+def _change(named: dict[str, object], op: Op | None, text: str) -> _Found:
+    """An object with a path and a value."""
+    if "path" not in named:
+        return rejected(text, "it has no path")
+    if op is None:
+        return rejected(text, "it says neither add nor update")
+    if op is not Op.REMOVE and "value" not in named:
+        return rejected(text, "it has no value")
+    return _straight(named["path"], op, named.get("value"), text)
+
+
+def _straight(path: object, op: Op, value: object, text: str) -> _Found:
+    if not isinstance(path, str):
+        return rejected(text, "a path that is no string")
+    if op is Op.REMOVE:
+        return Proposal(path, op, None)
+    try:
+        return Proposal(path, op, plain(value))
+    except ValueError as error:
+        return rejected(text or path, str(error))
+
+
+def _removal_of(path: object) -> _Found:
+    if isinstance(path, Pairs):
+        named = {key: child for key, child in path.pairs if isinstance(key, str)}
+        return _change(named, Op.REMOVE, str(named))
+    if not isinstance(path, str):
+        return rejected(str(path), "a path that is no string")
+    return Proposal(path, Op.REMOVE, None)
+
+
+def _line(entry: _Entry, op: Op | None) -> _Found:
+    """A path and what is to be there, with or without its op."""
+    if not isinstance(entry.key, str):
+        return rejected(entry.text, "a path that is no string")
+    if op is Op.REMOVE:
+        return Proposal(entry.key, op, None)
+    try:
+        value = plain(entry.value)
+    except ValueError as error:
+        return rejected(entry.text, str(error))
+    stated, inner = _stated(value)
+    if stated is Op.REMOVE and (op is None or inner in _NOTHING):
+        return Proposal(entry.key, stated, None)
+    if stated in (Op.ADD, Op.UPDATE):
+        # The memory decides between the two in the end; the header says what the model
+        # meant, and the key when there is no header.
+        return Proposal(entry.key, op or stated, inner)
+    if op is None:
+        return rejected(canonical({entry.key: value}), "it says neither add nor update")
+    return Proposal(entry.key, op, value)
+
+
+def _stated(value: Json) -> tuple[Op | None, Json]:
+    """The op that stands about a value, and the value."""
+    if isinstance(value, dict) and len(value) == 1:
+        name, inner = next(iter(value.items()))
+        if name.strip().lower() in ("add", "update", "remove", "delete"):
+            return _op_of(name), inner
+    return None, value
