@@ -12,10 +12,13 @@ from service import telemetry
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.llm.facts import Facts
 from service.llm.gateway import Gateway
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
+from service.rpc.edits import EditService
+from service.rpc.history import HistoryService
 from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.pages import Pages
@@ -26,10 +29,14 @@ from service.usecases.answer import Answerer
 from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.consistency import Watcher
+from service.usecases.edit import Editor
 from service.usecases.hints import Hints
+from service.usecases.history import History
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
+from service.usecases.rebuild import Rebuilder
 from service.usecases.revise import Reviser
+from service.usecases.watch import Watches
 from service.worker import Worker
 from storage import state
 from storage.database import Database
@@ -52,12 +59,18 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token)
         memories = Memories(database, hints, watcher, keys.token, config.limits)
+        history = History(database)
+        editor = Editor(database, memories, config.limits)
         asker = Asker(database, hints, watcher, keys.token, config.limits)
         server = Server(
             Services(
                 sessions=SessionService(database, pages),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, pages),
+                memories=MemoryService(memories, history, pages),
+                history=HistoryService(
+                    history, Watches(database, watcher, config.limits), pages, stop
+                ),
+                edits=EditService(editor, Rebuilder(memories, watcher), stop),
                 answers=AnswerService(asker),
                 usage=UsageService(database),
             ),
@@ -88,7 +101,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             database,
             dispatcher,
             Hints(dispatcher.hint),
-            Reviser(database, gateway, keys.marker, config),
+            Reviser(database, gateway, Facts(config).of, keys.marker, config),
             Answerer(database, gateway, keys.marker, config),
             config,
         )

@@ -49,6 +49,8 @@ class Limits(BaseSettings):
     max_memory_bytes: Count = 1024 * 1024
     #: Asks that a server process waits on at once.
     max_waiting_asks: Count = 1000
+    #: Watches of memories that a server process has at once.
+    max_watches: Count = 1000
 
 
 class Config(BaseSettings):
@@ -73,8 +75,12 @@ class Config(BaseSettings):
     model: str = OFFLINE_MODEL
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
     model_base_url: str | None = None
+    #: Whether that endpoint keeps to a JSON Schema of the reply (response_format).
+    model_structured_output: bool = False
     #: Key for that endpoint; providers' own variables work as well.
     model_api_key: SecretStr | None = None
+    #: Tokens of a prompt and its reply, for models that litellm's list does not know.
+    model_window_tokens: Count = 32_768
     #: How long a model call may take.
     model_timeout_seconds: Seconds = 120.0
     #: Transport tries of one model call before its step counts as failed.

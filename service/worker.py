@@ -66,8 +66,12 @@ class Worker:
         try:
             if item.kind is WorkKind.ANSWER:
                 await self._answerer.make(item)
-            elif await self._reviser.drain(item, stop=self._stop):
-                self._hints.add([item])
+            else:
+                seconds = await self._reviser.drain(item, stop=self._stop)
+                if seconds is not None:
+                    # Lost with this process, it is found by the reconciler.
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(seconds, self._hints.add, [item])
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))
 

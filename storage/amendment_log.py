@@ -1,16 +1,28 @@
 """The log of a memory: its amendments and rejections, and the positions behind them."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, and_, func, select
+from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
 from service.domain.amendments import Op
+from service.domain.paths import Path
 from storage.database import Transaction
 from storage.tables import amendment, rejection, revision
+
+#: Characters of a path that the index has; see migration 0002.
+INDEXED_CHARACTERS = 500
+#: Behind every path that begins with what is before it.
+_LAST = "\U0010ffff"
+#: Amendments that one look at the log brings.
+READ_AMENDMENTS = 200
+
+_BEGINNING: ColumnElement[str] = literal_column(
+    f'"left"(amendment.path, {INDEXED_CHARACTERS}) COLLATE "C"'
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +33,8 @@ class LoggedAmendment:
     ordinal: int
     from_position: int
     to_position: int
+    #: One of `revision_kind` in storage/tables.py.
+    kind: str
     #: Normalized path.
     path: str
     op: Op
@@ -43,33 +57,103 @@ class LoggedRejection:
     created_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AmendmentFilter:
+    """Which amendments are wanted; everything unset means all."""
+
+    #: Those at this path or below it.
+    prefix: Path | None = None
+    #: Those of steps that read a position from here …
+    from_position: int = 0
+    #: … to here, both included; 0 is open.
+    to_position: int = 0
+
+
+def _beginning(path: str) -> str:
+    return path[:INDEXED_CHARACTERS]
+
+
+def _at_or_below(path: Path) -> ColumnElement[bool]:
+    text = str(path)
+    begins = and_(_beginning(text) <= _BEGINNING, _beginning(text) + _LAST > _BEGINNING)
+    return and_(begins, func.starts_with(amendment.c.path, text)) if path.tokens else _anything()
+
+
+def _anything() -> ColumnElement[bool]:
+    return literal_column("true")
+
+
+def _touches(path: Path) -> ColumnElement[bool]:
+    """At the path, below it or above it."""
+    above = [str(Path(path.tokens[:count])) for count in range(1, len(path.tokens))]
+    if not above:
+        return _at_or_below(path)
+    parents = and_(_BEGINNING.in_([_beginning(one) for one in above]), amendment.c.path.in_(above))
+    return or_(parents, _at_or_below(path))
+
+
+def _filtered(wanted: AmendmentFilter) -> Sequence[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.prefix is not None:
+        conditions.append(_at_or_below(wanted.prefix))
+    if wanted.from_position or wanted.to_position:
+        conditions.append(revision.c.to_position > revision.c.from_position)
+        conditions.append(revision.c.to_position >= wanted.from_position)
+    if wanted.to_position:
+        conditions.append(revision.c.from_position < wanted.to_position)
+    return conditions
+
+
+_AMENDMENT_COLUMNS = (
+    revision.c.kind,
+    amendment.c.path,
+    amendment.c.op,
+    amendment.c.value,
+    amendment.c.op_corrected,
+)
+
+
 async def list_amendments(
-    tx: Transaction, session_key: UUID, memory_id: UUID, after: tuple[int, int], limit: int
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID,
+    after: tuple[int, int],
+    limit: int,
+    wanted: AmendmentFilter | None = None,
 ) -> Sequence[LoggedAmendment]:
     """Up to `limit` amendments behind (revision, ordinal), oldest first."""
-    statement = _log_of(amendment, session_key, memory_id, after, limit).add_columns(
-        amendment.c.path, amendment.c.op, amendment.c.value, amendment.c.op_corrected
+    statement = (
+        _log_of(amendment, session_key, memory_id)
+        .add_columns(*_AMENDMENT_COLUMNS)
+        .where(
+            func.row(amendment.c.revision, amendment.c.ordinal) > func.row(*after),
+            *_filtered(wanted or AmendmentFilter()),
+        )
+        .order_by(amendment.c.revision, amendment.c.ordinal)
+        .limit(limit)
     )
-    return [
-        LoggedAmendment(**{**row._mapping, "op": Op(row.op)})
-        for row in await tx.connection.execute(statement)
-    ]
+    return [_logged(row) for row in await tx.connection.execute(statement)]
+
+
+def _logged(row: Any) -> LoggedAmendment:
+    return LoggedAmendment(**{**row._mapping, "op": Op(row.op)})
 
 
 async def list_rejections(
     tx: Transaction, session_key: UUID, memory_id: UUID, after: tuple[int, int], limit: int
 ) -> Sequence[LoggedRejection]:
     """Up to `limit` rejections behind (revision, ordinal), oldest first."""
-    statement = _log_of(rejection, session_key, memory_id, after, limit).add_columns(
-        rejection.c.proposal, rejection.c.reason
+    statement = (
+        _log_of(rejection, session_key, memory_id)
+        .add_columns(rejection.c.proposal, rejection.c.reason)
+        .where(func.row(rejection.c.revision, rejection.c.ordinal) > func.row(*after))
+        .order_by(rejection.c.revision, rejection.c.ordinal)
+        .limit(limit)
     )
     return [LoggedRejection(**row._mapping) for row in await tx.connection.execute(statement)]
 
 
-def _log_of(
-    table: Any, session_key: UUID, memory_id: UUID, after: tuple[int, int], limit: int
-) -> Select[Any]:
-    place = func.row(table.c.revision, table.c.ordinal)
+def _log_of(table: Any, session_key: UUID, memory_id: UUID) -> Select[Any]:
     return (
         select(
             table.c.revision,
@@ -86,44 +170,38 @@ def _log_of(
                 revision.c.revision == table.c.revision,
             ),
         )
-        .where(
-            table.c.session_key == session_key,
-            table.c.memory_id == memory_id,
-            place > func.row(*after),
-        )
-        .order_by(table.c.revision, table.c.ordinal)
-        .limit(limit)
+        .where(table.c.session_key == session_key, table.c.memory_id == memory_id)
     )
 
 
-async def read_ranges(
-    tx: Transaction, session_key: UUID, memory_id: UUID, revisions: Sequence[int]
-) -> dict[int, tuple[int, int]]:
-    """The positions (a, b] behind each of `revisions`."""
-    statement = select(revision.c.revision, revision.c.from_position, revision.c.to_position).where(
-        revision.c.session_key == session_key,
-        revision.c.memory_id == memory_id,
-        revision.c.revision.in_(revisions),
-    )
-    return {
-        row.revision: (row.from_position, row.to_position)
-        for row in await tx.connection.execute(statement)
-    }
+async def touching(
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID,
+    path: Path,
+    lineage: Sequence[tuple[int, int]],
+) -> AsyncIterator[LoggedAmendment]:
+    """The amendments at `path`, below or above it, newest first, as they are asked for.
 
-
-async def find_writers(
-    tx: Transaction, session_key: UUID, memory_id: UUID, path: str, at_revision: int
-) -> Sequence[LoggedAmendment]:
-    """The amendments at or below `path`, or above it, up to `at_revision`; newest first."""
-    covers = func.starts_with(path, amendment.c.path) | func.starts_with(amendment.c.path, path)
-    statement = (
-        _log_of(amendment, session_key, memory_id, (-1, 0), 1000)
-        .add_columns(amendment.c.path, amendment.c.op, amendment.c.value, amendment.c.op_corrected)
-        .where(amendment.c.revision <= at_revision, covers)
-        .order_by(None)
-        .order_by(amendment.c.revision.desc(), amendment.c.ordinal.desc())
-    )
-    return [
-        LoggedAmendment(**{**row._mapping, "op": Op(row.op)})
-        for row in await tx.connection.execute(statement)
-    ]
+    `lineage` is the history to look at, from `history.lineage`.
+    """
+    for after_revision, to_revision in lineage:
+        before = (to_revision + 1, 0)
+        while True:
+            statement = (
+                _log_of(amendment, session_key, memory_id)
+                .add_columns(*_AMENDMENT_COLUMNS)
+                .where(
+                    amendment.c.revision > after_revision,
+                    func.row(amendment.c.revision, amendment.c.ordinal) < func.row(*before),
+                    _touches(path),
+                )
+                .order_by(amendment.c.revision.desc(), amendment.c.ordinal.desc())
+                .limit(READ_AMENDMENTS)
+            )
+            found = [_logged(row) for row in await tx.connection.execute(statement)]
+            for one in found:
+                yield one
+            if len(found) < READ_AMENDMENTS:
+                break
+            before = (found[-1].revision, found[-1].ordinal)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import func, insert, select, update
 
+from service.domain.prism_spec import PrismSpec
 from storage.database import Transaction
 from storage.tables import answer, memory, session
 
@@ -45,8 +46,8 @@ class StoredAnswer:
     failure: str
     attempts: int
     created_at: datetime
-    #: The memory's spec, as PrismSpec.to_json gives it.
-    spec: dict[str, Any]
+    #: The memory's spec, with the schema as it is now.
+    spec: PrismSpec
 
 
 async def create(
@@ -81,6 +82,7 @@ async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnsw
             session.c.name.label("session_name"),
             memory.c.name.label("memory_name"),
             memory.c.spec,
+            memory.c.schema_source,
         )
         .join(session, session.c.session_key == answer.c.session_key)
         .join(
@@ -95,6 +97,7 @@ async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnsw
         return None
     names = StoredAnswer.__dataclass_fields__
     values = {name: value for name, value in row._mapping.items() if name in names}
+    values["spec"] = PrismSpec.from_json(row.spec, row.schema_source)
     values["citations"] = tuple(StoredCitation(**one) for one in row.citations)
     return StoredAnswer(**values)
 

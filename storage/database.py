@@ -6,7 +6,7 @@ one only work inside them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,8 @@ from storage import tables
 from storage.errors import Unreachable, translated
 
 Row = tuple[Any, ...]
+#: What a query's placeholders stand for.
+Values = Sequence[object] | Mapping[str, object]
 Connection = psycopg.AsyncConnection[Row]
 
 #: How long a caller waits for a free connection.
@@ -177,7 +179,7 @@ class DirectTransaction:
     tenant_id: UUID
     driver: Connection
 
-    async def read(self, query: str, values: Sequence[object]) -> list[Row]:
+    async def read(self, query: str, values: Values) -> list[Row]:
         """A whole read-only transaction of one statement, in one round trip."""
         statement = f"BEGIN READ ONLY; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
         results = await self._batch(statement, values)
@@ -207,7 +209,7 @@ class DirectTransaction:
         results = await self._batch(statement, values)
         return results[2]
 
-    async def _batch(self, statement: str, values: Sequence[object]) -> list[list[Row]]:
+    async def _batch(self, statement: str, values: Values) -> list[list[Row]]:
         # The simple protocol takes several statements at once but no values, so
         # libpq's own quoting puts them in.
         cursor = psycopg.AsyncClientCursor(self.driver)

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import Row, select
+from sqlalchemy import Row, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.appending import PlacedChunk, ProducerState, SessionState
@@ -20,6 +20,14 @@ from storage.database import DirectTransaction, Transaction
 from storage.tables import chunk, producer
 
 ProducerKey = tuple[UUID, str]
+
+_CONTENT_BYTES = (
+    func.octet_length(chunk.c.role)
+    + func.octet_length(chunk.c.text)
+    + func.octet_length(chunk.c.observation)
+    + func.octet_length(chunk.c.thought)
+    + func.octet_length(chunk.c.action)
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,6 +272,35 @@ async def read(
         .limit(limit)
     )
     return [_logged(row) for row in await tx.connection.execute(statement)]
+
+
+async def read_range(
+    tx: Transaction, session_key: UUID, after: int, to: int, max_bytes: int
+) -> tuple[Sequence[LoggedChunk], bool]:
+    """The chunks at positions (after, to], and whether some are missing.
+
+    As many of the first as have `max_bytes` of content together, and at least one.
+    """
+    total = func.sum(_CONTENT_BYTES).over(order_by=chunk.c.position)
+    sized = (
+        select(chunk.c.position, total.label("total"))
+        .where(
+            chunk.c.session_key == session_key,
+            chunk.c.position > after,
+            chunk.c.position <= to,
+        )
+        .subquery()
+    )
+    fitting = select(sized.c.position).where(
+        or_(sized.c.total <= max_bytes, sized.c.position == after + 1)
+    )
+    statement = (
+        select(chunk)
+        .where(chunk.c.session_key == session_key, chunk.c.position.in_(fitting))
+        .order_by(chunk.c.position)
+    )
+    found = [_logged(row) for row in await tx.connection.execute(statement)]
+    return found, len(found) < to - after
 
 
 async def read_texts(

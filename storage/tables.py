@@ -305,7 +305,7 @@ amendment = Table(
         "amendment_by_path",
         "session_key",
         "memory_id",
-        text('left(path, 500)'),
+        text("left(path, 500)"),
         "revision",
         "ordinal",
     ),

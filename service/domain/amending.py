@@ -31,14 +31,14 @@ from service.domain.schema import (
 _Token = str | int
 
 
-class _Missing:
+class Missing:
     """What is at a path where nothing is."""
 
 
-MISSING: Final = _Missing()
+MISSING: Final = Missing()
 
 
-def value_at(value: Json, path: Path) -> Json | _Missing:
+def value_at(value: Json, path: Path) -> Json | Missing:
     """What is at `path`; MISSING when there is nothing."""
     here = value
     for token in path.tokens:

@@ -8,7 +8,7 @@ test sends a list. What the generator returns is the algorithm's result.
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 
 class SegmentKind(StrEnum):
@@ -38,6 +38,7 @@ class Purpose(StrEnum):
 
     REVISE = "revise"
     ANSWER = "answer"
+    CONSOLIDATE = "consolidate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +51,12 @@ class ModelAsk:
     #: The prompt, most stable part first.
     segments: tuple[Segment, ...]
     #: The same content as values, for models that are not language models: a
-    #: `ReviseContent` or `AnswerContent` of `service.domain.prism`.
+    #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism`.
     content: object
     #: Upper bound of the reply, in tokens; 1 or more.
     max_output_tokens: int
+    #: JSON Schema of the reply, for a model that keeps to one; None when it is free text.
+    reply_schema: dict[str, Any] | None = None
     #: 0 for the first try, +1 when the same prompt is asked again on purpose.
     attempt: int = 0
 

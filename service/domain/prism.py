@@ -1,183 +1,33 @@
 """PRISM: structured memories, revised chunk by chunk (arXiv 2412.18914).
 
-`revise` and `answer` are the two model calls of the paper's algorithm 1 as flows.
+`revise` and `answer` are the two model calls of the paper's algorithm 1 as flows;
+`consolidate` is a third, for a memory that has grown too long.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from enum import StrEnum
-from functools import cached_property
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from service.domain import prompts
-from service.domain.amending import MISSING, amend, replay, settle, value_at
-from service.domain.amendments import Amendment, Revision
+from service.domain.amending import MISSING, settle, value_at
+from service.domain.amendments import Amendment, Rejection, Revision
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.json_values import Json, canonical, parse
+from service.domain.json_values import Json
 from service.domain.paths import Path, PathError
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import PrismSpec
 from service.domain.replies import read_answer
-from service.domain.revisions import parse_reply
+from service.domain.revisions import parse_consolidation, parse_reply
 from service.domain.rules import Rules
 from service.domain.schema import Mismatch, Schema, render
-from service.domain.tokens import estimate_tokens
+from service.domain.structured import reply_schema
 
 #: Tokens that a reply may have.
 REVISE_OUTPUT_TOKENS = 4096
+CONSOLIDATE_OUTPUT_TOKENS = 8192
 ANSWER_OUTPUT_TOKENS = 1024
 #: Paths that an answer may rest on.
 MAX_ANSWER_PATHS = 20
-
-
-class Encoding(StrEnum):
-    """How a memory is written into prompts (section 3.3)."""
-
-    #: A base, then one line for each amendment since.
-    AMENDMENTS = "amendments"
-
-
-class OnFailure(StrEnum):
-    """What follows when a step has failed for good."""
-
-    STALL = "stall"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrismSpec:
-    """How a memory is kept. It never changes."""
-
-    #: The shape of the memory, as class source.
-    schema_source: str
-    #: What the memory is for; may be empty.
-    task: str
-    #: The question it serves; may be empty.
-    question: str
-    encoding: Encoding
-    #: Chunks are taken together up to this many tokens a step; 1 to 100,000.
-    chunk_tokens: int
-    #: Model as provider/name; empty means the service's default.
-    model: str
-    on_failure: OnFailure
-    #: Amendments are folded when they pass this many tokens; 1 to 1,000,000.
-    fold_tokens: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The spec as plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "PrismSpec":
-        """The spec from `to_json`. Raises ValueError for what it does not know."""
-        unknown = value.keys() - {field.name for field in fields(cls)}
-        if unknown:
-            raise ValueError(f"a spec of a newer release: {', '.join(sorted(unknown))}")
-        return cls(
-            **{
-                **value,
-                "encoding": Encoding(value["encoding"]),
-                "on_failure": OnFailure(value["on_failure"]),
-            }
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """The amendments of one revision, as prompts show them."""
-
-    revision: int
-    #: One line an amendment.
-    text: str
-    #: Estimate of its tokens.
-    tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrismMemory:
-    """A memory at one revision. Its rendering is a pure function of stored rows."""
-
-    schema: Schema
-    #: Canonical JSON that the last fold (or the creation) wrote.
-    base_json: str
-    #: The revision that wrote it.
-    base_revision: int
-    #: What was amended since, oldest first.
-    batches: tuple[Batch, ...]
-    #: The state, with everything applied.
-    value: Json
-
-    @classmethod
-    def create(cls, schema: Schema) -> "PrismMemory":
-        """An empty memory, at revision 0 (algorithm 1, line 1)."""
-        return cls(schema=schema, base_json="{}", base_revision=0, batches=(), value={})
-
-    @classmethod
-    def load(
-        cls,
-        schema: Schema,
-        *,
-        base_json: str,
-        base_revision: int,
-        amendments: Iterable[tuple[int, Sequence[Amendment]]],
-    ) -> "PrismMemory":
-        """A memory from its stored rows: a base, and amendments by revision."""
-        # Its size was limited when it was made; a memory may hold more values than
-        # one amendment may bring.
-        value = parse(base_json, max_nodes=len(base_json))
-        batches: list[Batch] = []
-        for revision, amended in amendments:
-            if amended:
-                value = replay(schema, value, amended)
-                batches.append(_batch(revision, amended))
-        return cls(
-            schema=schema,
-            base_json=base_json,
-            base_revision=base_revision,
-            batches=tuple(batches),
-            value=value,
-        )
-
-    def apply(self, revision: int, amendments: Sequence[Amendment]) -> "PrismMemory":
-        """The memory after `revision` (algorithm 1, line 4); a revision may be empty."""
-        if not amendments:
-            return self
-        return replace(
-            self,
-            batches=(*self.batches, _batch(revision, amendments)),
-            value=amend(self.schema, self.value, amendments),
-        )
-
-    def fold(self, revision: int) -> "PrismMemory":
-        """The same state with everything written into a new base."""
-        return replace(self, base_json=self.value_json, base_revision=revision, batches=())
-
-    @cached_property
-    def value_json(self) -> str:
-        """The state as canonical JSON."""
-        return canonical(self.value)
-
-    @cached_property
-    def amendment_tokens(self) -> int:
-        """Estimate of the tokens of all amendments since the base."""
-        return sum(batch.tokens for batch in self.batches)
-
-    def value_at(self, path: Path) -> Json:
-        """What is at `path`; null when there is nothing."""
-        held = value_at(self.value, path)
-        return None if held is MISSING else held  # type: ignore[return-value]
-
-    def segments(self) -> tuple[Segment, ...]:
-        """The memory as a prompt shows it: the base, then each revision's amendments."""
-        base = Segment(kind=SegmentKind.BASE, text=prompts.base_segment(self.base_json))
-        return (
-            base,
-            *(Segment(kind=SegmentKind.AMENDMENTS, text=batch.text) for batch in self.batches),
-        )
-
-
-def _batch(revision: int, amendments: Sequence[Amendment]) -> Batch:
-    text = "".join(canonical({str(one.path): one.value}) + "\n" for one in amendments)
-    return Batch(revision=revision, text=text, tokens=estimate_tokens(text))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +40,20 @@ class ReviseContent:
     value: Json
     #: Position and text of each chunk.
     chunks: tuple[tuple[int, str], ...]
+    #: What is in the memory may not be changed.
+    add_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsolidateContent:
+    """What a consolidation's prompt says, as values."""
+
+    schema: Schema
+    task: str
+    question: str
+    value: Json
+    #: The memory should have at most this many; 1 or more.
+    budget_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,14 +76,42 @@ class AnswerDraft:
     paths: tuple[Path, ...]
 
 
-def read_group(chunks: Sequence[LoggedChunk], chunk_tokens: int) -> Sequence[LoggedChunk]:
-    """The leading chunks that make one step: as many as fit, and at least one."""
-    total = 0
-    for number, logged in enumerate(chunks):
-        total += estimate_tokens(logged.chunk.as_text())
-        if number and total > chunk_tokens:
-            return chunks[:number]
-    return chunks
+def task_text(spec: PrismSpec, rules: Rules, *, structured: bool) -> str:
+    """The part of a revision's prompt that never changes within a memory."""
+    return prompts.revise_task(
+        rules,
+        structured=structured,
+        task=spec.task,
+        question=spec.question,
+        schema=render(spec.schema()),
+    )
+
+
+def revise_in_parts(
+    spec: PrismSpec,
+    memory: PrismMemory,
+    parts: Sequence[Sequence[LoggedChunk]],
+    *,
+    number: int,
+    marker_key: bytes,
+    rules: Rules,
+    structured: bool,
+) -> Flow[Revision]:
+    """A step whose text is too long for one prompt: a model call for each part, in order.
+
+    Each part is read with what the parts before it brought. Together they are revision
+    `number`.
+    """
+    amendments: list[Amendment] = []
+    rejections: list[Rejection] = []
+    for part in parts:
+        made = yield from revise(
+            spec, memory, part, marker_key=marker_key, rules=rules, structured=structured
+        )
+        memory = memory.apply(number, made.amendments)
+        amendments += made.amendments
+        rejections += made.rejections
+    return Revision(amendments=tuple(amendments), rejections=tuple(rejections))
 
 
 def revise(
@@ -233,22 +125,19 @@ def revise(
 ) -> Flow[Revision]:
     """One step: what the chunks change in the memory (algorithm 1, line 3).
 
-    A reply that cannot be read is a revision without amendments.
+    `structured` asks for a JSON reply by a schema. A reply that cannot be read is a
+    revision without amendments.
     """
     texts = [logged.chunk.as_text() for logged in chunks]
-    schema = render(memory.schema)
-    task = prompts.revise_task(task=spec.task, question=spec.question, schema=schema)
+    task = task_text(spec, rules, structured=structured)
+    text = prompts.text_segment(texts, marker_key)
     ask = ModelAsk(
         purpose=Purpose.REVISE,
-        template=prompts.REVISE,
+        template=prompts.REVISE_JSON if structured else prompts.REVISE,
         segments=(
             Segment(kind=SegmentKind.TASK, text=task),
             *memory.segments(),
-            Segment(
-                kind=SegmentKind.CHUNK,
-                text=prompts.text_segment(texts, marker_key),
-                reusable=False,
-            ),
+            Segment(kind=SegmentKind.CHUNK, text=text, reusable=False),
         ),
         content=ReviseContent(
             schema=memory.schema,
@@ -258,11 +147,58 @@ def revise(
             chunks=tuple(
                 (logged.position, text) for logged, text in zip(chunks, texts, strict=True)
             ),
+            add_only=rules.add_only,
         ),
         max_output_tokens=REVISE_OUTPUT_TOKENS,
+        reply_schema=reply_schema(memory.schema, rules) if structured else None,
     )
     (reply,) = yield [ask]
     return parse_reply(reply.text, memory.schema, memory.value, rules)
+
+
+def consolidate(
+    spec: PrismSpec,
+    memory: PrismMemory,
+    *,
+    marker_key: bytes,
+    rules: Rules,
+    structured: bool = False,
+    budget_tokens: int,
+) -> Flow[Revision]:
+    """The same memory in fewer words: updates and removals, no additions.
+
+    `budget_tokens` is what the memory should have at most; the model is told, and
+    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. A reply
+    that cannot be read is a revision without amendments.
+    """
+    task = prompts.consolidate_task(
+        structured=structured,
+        task=spec.task,
+        question=spec.question,
+        schema=render(memory.schema),
+    )
+    whole = prompts.whole_memory_segment(memory.value_json, marker_key)
+    size = prompts.size_segment(memory.live_tokens, budget_tokens)
+    ask = ModelAsk(
+        purpose=Purpose.CONSOLIDATE,
+        template=prompts.CONSOLIDATE_JSON if structured else prompts.CONSOLIDATE,
+        segments=(
+            Segment(kind=SegmentKind.TASK, text=task),
+            Segment(kind=SegmentKind.BASE, text=whole, reusable=False),
+            Segment(kind=SegmentKind.QUERY, text=size, reusable=False),
+        ),
+        content=ConsolidateContent(
+            schema=memory.schema,
+            task=spec.task,
+            question=spec.question,
+            value=memory.value,
+            budget_tokens=budget_tokens,
+        ),
+        max_output_tokens=CONSOLIDATE_OUTPUT_TOKENS,
+        reply_schema=reply_schema(memory.schema, rules, may_add=False) if structured else None,
+    )
+    (reply,) = yield [ask]
+    return parse_consolidation(reply.text, memory.schema, memory.value, rules)
 
 
 def answer(

@@ -1,51 +1,137 @@
-"""Provenance: which revision a value of a PRISM memory came from."""
+"""Provenance: which amendments a value of a PRISM memory came from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.amendments import Op
 from service.domain.json_values import Json
 from service.domain.paths import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Write:
-    """An amendment at a path, or above or below it."""
+    """An amendment as the log has it."""
 
     revision: int
+    #: 1, 2, 3 … within the revision.
+    ordinal: int
     path: Path
+    op: Op
+    #: None for REMOVE.
     value: Json
 
 
-def origin(path: Path, value: Json, writes: Sequence[Write]) -> int | None:
-    """The revision that first wrote what `path` holds now, `value`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Touch:
+    """An amendment that touched a place."""
 
-    `writes` are the amendments that touch `path`, newest first. A model that extends
-    a list repeats what was there, so the newest write is not where the value came
-    from: the search goes back as long as the older writes hold the value as well.
-    None when no write holds it.
-    """
-    found: int | None = None
+    write: Write
+    #: Where the place was then: elements of a list move up when one before them goes.
+    path: Path
+    #: No later amendment has replaced it as a whole.
+    in_effect: bool
+
+
+def search_path(path: Path) -> Path:
+    """The place to look for amendments in, so that none is missed: the topmost list."""
+    for number, token in enumerate(path.tokens):
+        if isinstance(token, int):
+            return Path(path.tokens[:number])
+    return path
+
+
+class Tracer:
+    """Goes back in time from what a place holds now."""
+
+    def __init__(self, path: Path, *, exists: bool) -> None:
+        #: `exists`: whether there is something at `path` now.
+        self._path = path
+        self._follows_lists = exists
+        #: Paths of later amendments, as they were when they were made.
+        self._replaced: list[Path] = []
+
+    def touch(self, write: Write) -> Touch | None:
+        """What `write` did to the place; None when it did not touch it.
+
+        To be called with all amendments at, above and below `search_path`, newest first.
+        """
+        if write.op is Op.REMOVE and self._moves(write.path):
+            return None
+        if not (_covers(write.path, self._path) or _covers(self._path, write.path)):
+            return None
+        region = max(write.path, self._path, key=_depth)
+        in_effect = not any(_covers(later, region) for later in self._replaced)
+        self._replaced.append(write.path)
+        return Touch(write=write, path=self._path, in_effect=in_effect)
+
+    def _moves(self, removed: Path) -> bool:
+        """Whether the place moved up by one when `removed` went; then it moves back."""
+        index, level = removed.tokens[-1], len(removed.tokens) - 1
+        tokens = self._path.tokens
+        if not self._follows_lists or not isinstance(index, int) or len(tokens) <= level:
+            return False
+        place = tokens[level]
+        if tokens[:level] != removed.tokens[:-1] or not isinstance(place, int) or place < index:
+            return False
+        self._path = Path((*tokens[:level], place + 1, *tokens[level + 1 :]))
+        self._replaced = [_moved_back(one, removed, level) for one in self._replaced]
+        return True
+
+
+def trace(path: Path, writes: Iterable[Write], *, exists: bool) -> Iterator[Touch]:
+    """The amendments that touched `path`, newest first, as `writes` must be."""
+    tracer = Tracer(path, exists=exists)
     for write in writes:
-        if _holds(write, path, value):
-            found = write.revision
-        elif _covers(write.path, path):
+        touch = tracer.touch(write)
+        if touch is not None:
+            yield touch
+
+
+def _moved_back(path: Path, removed: Path, level: int) -> Path:
+    tokens = path.tokens
+    if len(tokens) <= level or tokens[:level] != removed.tokens[:-1]:
+        return path
+    place, index = tokens[level], removed.tokens[-1]
+    if isinstance(place, int) and isinstance(index, int) and place >= index:
+        return Path((*tokens[:level], place + 1, *tokens[level + 1 :]))
+    return path
+
+
+def origin(value: Json, touches: Sequence[Touch]) -> Write | None:
+    """The amendment that first wrote what a place holds now, `value`.
+
+    `touches` are what touched the place, newest first. A model that extends a list
+    repeats what was there, so the newest write is not where the value came from: the
+    search goes back as long as the older writes hold the value as well. None when no
+    write holds it.
+    """
+    found: Write | None = None
+    for touch in touches:
+        if _holds(touch, value):
+            found = touch.write
+        elif _covers(touch.write.path, touch.path):
             break
     return found
+
+
+def _depth(path: Path) -> int:
+    return len(path.tokens)
 
 
 def _covers(upper: Path, lower: Path) -> bool:
     return lower.tokens[: len(upper.tokens)] == upper.tokens
 
 
-def _holds(write: Write, path: Path, value: Json) -> bool:
+def _holds(touch: Touch, value: Json) -> bool:
+    write, path = touch.write, touch.path
+    if write.op is Op.REMOVE:
+        return False
     if _covers(path, write.path):
         return write.value == value
     rest = path.tokens[len(write.path.tokens) :]
     here: Json = write.value
     for token in rest[:-1]:
         here = _child(here, token)
-    if not rest:
-        return here == value
     # An element keeps being the same one when elements before it come or go.
     if isinstance(here, list):
         return value in here

@@ -133,6 +133,7 @@ class _Reply:
         broken: list[_Found] = []
         self.reader.at += 1
         while True:
+            self.reader.blank()
             at = self.reader.at
             try:
                 if self.reader.peek("}") or not self._entry(entries, op):
@@ -170,6 +171,7 @@ class _Reply:
         items: list[object] = []
         self.reader.at += 1
         while True:
+            self.reader.blank()
             at = self.reader.at
             try:
                 if self.reader.peek("]"):

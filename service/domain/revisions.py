@@ -26,7 +26,10 @@ MAX_REPLY_CHARACTERS = 1_000_000
 MAX_PROPOSALS = 500
 
 _DEFAULT = Rules()
-_ALL_OPS = frozenset(Op)
+
+
+class _Unchanged(ValueError):
+    """A proposal that is there already: nothing is lost with it."""
 
 
 def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT) -> Revision:
@@ -43,10 +46,11 @@ def parse_consolidation(text: str, schema: Schema, value: Json, rules: Rules) ->
     """What a reply proposes that says the same in fewer words. Never raises.
 
     As `parse_reply`, but updates and removals are allowed and additions are not:
-    nothing new has been read.
+    nothing new has been read. When anything but a removal is rejected nothing is
+    removed: what was to go may have been meant to live on in what was rejected.
     """
     rules = replace(rules, add_only=False, may_remove=True)
-    return _parsed(text, _Judge(schema, value, rules, frozenset({Op.UPDATE, Op.REMOVE})))
+    return _parsed(text, _Judge(schema, value, rules, consolidates=True))
 
 
 def consider(
@@ -72,6 +76,7 @@ def _parsed(text: str, judge: "_Judge") -> Revision:
     for one in islice(found, MAX_PROPOSALS):
         if isinstance(one, Rejection):
             judge.rejections.append(one)
+            judge.has_lost = True
         elif one.op is Op.REMOVE:
             removals.append(one)
         else:
@@ -91,9 +96,12 @@ class _Judge:
     schema: Schema
     value: Json
     rules: Rules
-    allowed: frozenset[Op] = _ALL_OPS
+    #: Nothing may be added, and nothing lost.
+    consolidates: bool = False
     amendments: list[Amendment] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
+    #: Something was rejected that was to be kept.
+    has_lost: bool = False
     #: Of `value` as canonical JSON; -1 as long as it was not needed.
     bytes: int = -1
 
@@ -115,6 +123,7 @@ class _Judge:
             path, of = self._settle(proposal.path)
             self._take(proposal, path, of)
         except ValueError as error:
+            self.has_lost = self.has_lost or not isinstance(error, _Unchanged)
             self.reject(_shown(proposal), str(error))
 
     def hear_removals(self, removals: Iterable[Proposal]) -> None:
@@ -125,6 +134,8 @@ class _Judge:
         settled: dict[Path, tuple[Proposal, Type]] = {}
         for proposal in removals:
             try:
+                if self.consolidates and self.has_lost:
+                    raise ValueError("nothing is removed, since a part of the reply was rejected")
                 path, of = self._settle(proposal.path)
                 if path in settled:
                     raise ValueError("it is removed already")
@@ -171,7 +182,7 @@ class _Judge:
         if op is Op.UPDATE and self.rules.add_only:
             why = "it is there already, and this memory takes no updates"
             raise ValueError(why if proposed is Op.ADD else "this memory takes no updates")
-        if op not in self.allowed:
+        if op is Op.ADD and self.consolidates:
             raise ValueError("nothing may be added by a consolidation, and nothing is there yet")
 
     def _fitting(self, of: Type, value: Json) -> Json:
@@ -222,7 +233,7 @@ def _check_update(held: Json, new: Json, *, may_remove: bool) -> None:
     """Raises ValueError when the update changes nothing, or forgets what was known."""
     # Compared as text: in Python 1 equals True and 1.0.
     if canonical(held) == canonical(new):
-        raise ValueError("it changes nothing")
+        raise _Unchanged("it changes nothing")
     if _forgets(held, new, may_empty=may_remove):
         raise ValueError('an update must not replace what is known by null, "????" or nothing')
 

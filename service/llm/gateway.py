@@ -6,11 +6,12 @@ then returned: a worker that dies behind it finds the reply there and pays nothi
 
 import asyncio
 import hashlib
+import json
 import struct
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from opentelemetry import metrics, trace
@@ -18,7 +19,7 @@ from opentelemetry import metrics, trace
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import Call, CallScope
 from service.llm.prefix_cache import Prefix, PrefixIndex, policy_of, predict, prefix_of
-from service.llm.transport import Completion, ModelFailure, Transport
+from service.llm.transport import Completion, KnowsForms, ModelFailure, Transport
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -81,6 +82,14 @@ class Gateway:
         self._replays = meter.create_counter(
             "palimpsest.llm.replays", description="Replies found in the journal"
         )
+
+    def structured(self, model: str) -> bool:
+        """Whether to ask this model for replies by a schema.
+
+        A property of the transport; one that has no such method has no such models.
+        """
+        transport = self._transport
+        return isinstance(transport, KnowsForms) and transport.structured(model)
 
     async def call(self, ask: ModelAsk, *, model: str, scope: CallScope) -> ModelReply:
         """The reply to `ask`, paid for at most once for its occasion.
@@ -154,12 +163,19 @@ def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> byt
         prefix.ids[-1] if prefix.ids else b"",
         *(text.encode() for text in rest),
         struct.pack(">QQ", ask.max_output_tokens, ask.attempt),
+        # Left out where there is none, so that the journal of older calls stays valid.
+        *(() if ask.reply_schema is None else (_schema_bytes(ask.reply_schema),)),
     )
     key = hashlib.sha256()
     for part in parts:
         key.update(struct.pack(">Q", len(part)))
         key.update(part)
     return key.digest()
+
+
+def _schema_bytes(schema: dict[str, Any]) -> bytes:
+    # In its own order: a model may write the parts of a reply in the order of the schema.
+    return json.dumps(schema, separators=(",", ":")).encode()
 
 
 def _record(ask: ModelAsk, model: str, key: bytes, predicted: int, made: _Made) -> Call:

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.amending import value_at
 from service.domain.json_values import Json, canonical
-from service.domain.prism import AnswerContent, ReviseContent
+from service.domain.paths import Path
+from service.domain.prism import AnswerContent, ConsolidateContent, ReviseContent
 from service.domain.schema import (
     PLACEHOLDER,
     DictType,
@@ -27,6 +29,8 @@ from service.domain.schema import (
     TupleType,
     Type,
 )
+from service.llm.offline_consolidation import tidied
+from service.llm.offline_replies import ReplyPath, behind, lines, write
 from service.llm.texts import Section, cut, name_words, sections, stem, terms
 
 #: Topics that one chunk may add to or begin.
@@ -62,6 +66,8 @@ def complete(content: object) -> str:
     match content:
         case ReviseContent():
             return _revise(content)
+        case ConsolidateContent():
+            return _consolidate(content)
         case AnswerContent():
             return _answer(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
@@ -75,35 +81,30 @@ class _Topic:
     sentences: tuple[str, ...]
 
 
-_Path = tuple[str | int, ...]
-
-
 def _revise(content: ReviseContent) -> str:
     # A NUL can be in a text and not in a memory.
     text = "\n\n".join(text for _, text in content.chunks).replace("\0", " ")
     topics = _topics(text, f"{content.task} {content.question}")
-    updates: list[tuple[_Path, Json]] = []
-    additions: list[tuple[_Path, Json]] = []
+    updates: list[tuple[ReplyPath, Json]] = []
+    additions: list[tuple[ReplyPath, Json]] = []
     for path, value, exists in _fill_record(content.schema.root, content.value, topics, ()):
-        (updates if exists else additions).append((path, value))
+        if exists and content.add_only:
+            additions += behind(path, value_at(content.value, Path(path)), value)
+        else:
+            (updates if exists else additions).append((path, value))
+    if content.add_only:
+        return f"[OBJECTS FOR ADD]\n{lines(additions, 'add')}\n"
     return (
-        f"[OBJECTS FOR UPDATE]\n{_lines(updates, 'update')}\n"
-        f"[OBJECTS FOR ADD]\n{_lines(additions, 'add')}\n"
+        f"[OBJECTS FOR UPDATE]\n{lines(updates, 'update')}\n"
+        f"[OBJECTS FOR ADD]\n{lines(additions, 'add')}\n"
     )
 
 
-def _lines(changes: Sequence[tuple[_Path, Json]], op: str) -> str:
-    return "\n".join(canonical({_write(path): {op: value}}) for path, value in changes) or "{}"
-
-
-def _write(path: _Path) -> str:
-    steps = (
-        f"[{token}]"
-        if isinstance(token, int)
-        else ".'{}'".format(token.replace("\\", "\\\\").replace("'", "\\'"))
-        for token in path
-    )
-    return "$" + "".join(steps)
+def _consolidate(content: ConsolidateContent) -> str:
+    updates, removals = tidied(content.schema.root, content.value)
+    # Quoted, since a key may go over several lines.
+    paths = "".join(f"{canonical(write(path))}\n" for path in removals)
+    return f"[OBJECTS FOR UPDATE]\n{lines(updates, 'update')}\n[OBJECTS FOR REMOVE]\n{paths}"
 
 
 # What a chunk is about
@@ -196,11 +197,11 @@ def _salience(sentence: str, number: int, count: int, subject: set[str], wanted:
 
 # Filling a schema
 
-_Change = tuple[_Path, Json, bool]
+_Change = tuple[ReplyPath, Json, bool]
 
 
 def _fill_record(
-    record: RecordType, value: Json, topics: Sequence[_Topic], at: _Path
+    record: RecordType, value: Json, topics: Sequence[_Topic], at: ReplyPath
 ) -> Iterator[_Change]:
     held = value if isinstance(value, dict) else {}
     for field in record.fields:
@@ -208,7 +209,7 @@ def _fill_record(
 
 
 def _fill(
-    of: Type, name: str, held: Json, topics: Sequence[_Topic], at: _Path
+    of: Type, name: str, held: Json, topics: Sequence[_Topic], at: ReplyPath
 ) -> Iterator[_Change]:
     known = held not in (None, PLACEHOLDER)
     match of:
@@ -227,7 +228,7 @@ def _fill(
 
 
 def _fill_dict(
-    of: DictType, held: dict[str, Json], topics: Sequence[_Topic], at: _Path
+    of: DictType, held: dict[str, Json], topics: Sequence[_Topic], at: ReplyPath
 ) -> Iterator[_Change]:
     names = {_normal(key): key for key in held}
     for topic in topics:
@@ -241,7 +242,7 @@ def _fill_dict(
 
 
 def _fill_list(
-    of: ListType, held: list[Json], topics: Sequence[_Topic], at: _Path
+    of: ListType, held: list[Json], topics: Sequence[_Topic], at: ReplyPath
 ) -> Iterator[_Change]:
     known = {canonical(item) for item in held}
     end = len(held)
@@ -334,7 +335,7 @@ def _number(of: Type, name: str, topic: _Topic) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    path: _Path
+    path: ReplyPath
     text: str
     #: Stems of the text, with repeats.
     words: Counter[str]
@@ -353,11 +354,13 @@ def _answer(content: AnswerContent) -> str:
     best = ranked[0][0]
     chosen = [leaf for score, leaf in ranked[:MAX_ANSWER_SENTENCES] if score >= SECOND_BEST * best]
     text = " ".join(dict.fromkeys(leaf.text for leaf in chosen))
-    paths = "\n".join(_write(leaf.path) for leaf in chosen)
+    paths = "\n".join(write(leaf.path) for leaf in chosen)
     return f"[ANSWER]\n{text}\n[PATHS]\n{paths}\n"
 
 
-def _leaves(value: Json, at: _Path, keys: frozenset[str], names: frozenset[str]) -> Iterator[_Leaf]:
+def _leaves(
+    value: Json, at: ReplyPath, keys: frozenset[str], names: frozenset[str]
+) -> Iterator[_Leaf]:
     match value:
         case dict():
             for key, child in value.items():

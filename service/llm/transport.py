@@ -6,11 +6,12 @@ loop, since that takes seconds.
 """
 
 import asyncio
+import copy
 import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from service.config import Config
 from service.domain.flows import ModelAsk
@@ -60,6 +61,15 @@ class Transport(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsForms(Protocol):
+    """A transport that knows which models keep to a reply's schema."""
+
+    def structured(self, model: str) -> bool:
+        """Whether the model writes its reply by a JSON Schema."""
+        ...
+
+
 class LitellmTransport:
     """Calls models by litellm's names, among them the offline model."""
 
@@ -73,6 +83,24 @@ class LitellmTransport:
         async with self._importing:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(_import_litellm)
+
+    def structured(self, model: str) -> bool:
+        """Whether the model writes its reply by a JSON Schema.
+
+        By litellm's table, or the configuration for an endpoint of one's own.
+        The same from the first call on: a step that is made again must be asked for in
+        the same form. Imports litellm, which takes seconds, unless `warm` did.
+        """
+        if model.startswith("offline/"):
+            return False
+        if self._is_own(model) and self._config.model_structured_output:
+            return True
+        if self._litellm is None:
+            self._litellm = _import_litellm()
+        return bool(self._litellm.supports_response_schema(model=model))
+
+    def _is_own(self, model: str) -> bool:
+        return model.startswith("openai/") and bool(self._config.model_base_url)
 
     async def complete(self, ask: ModelAsk, model: str) -> Completion:
         """One try. Raises ModelFailure."""
@@ -103,7 +131,11 @@ class LitellmTransport:
             "max_retries": 0,
             "caching": False,
         }
-        if model.startswith("openai/") and self._config.model_base_url:
+        if ask.reply_schema is not None and self.structured(model):
+            # A copy: providers' adapters change what they are given.
+            shape = {"name": "revision", "schema": copy.deepcopy(ask.reply_schema)}
+            arguments["response_format"] = {"type": "json_schema", "json_schema": shape}
+        if self._is_own(model):
             arguments["api_base"] = self._config.model_base_url
             key = self._config.model_api_key
             # Servers of one's own often want none, the protocol always does.

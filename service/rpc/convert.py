@@ -14,22 +14,16 @@ from palimpsest.v1 import (
     sessions_pb2,
 )
 from service.config import Limits
-from service.domain.amendments import Op
 from service.domain.appending import SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.errors import InvalidInput
-from service.domain.prism import Encoding, OnFailure, PrismSpec
 from service.domain.reasons import Reason
+from service.rpc import specs
 from service.usecases.ask import Answered
 from service.usecases.consistency import Consistency
-from storage.amendment_log import LoggedAmendment, LoggedRejection
 from storage.calls import UsageLine
 from storage.memories import StoredMemory
 from storage.sessions import StoredSession
-
-#: What an unset number of a PrismSpec means; the proto's comments say the same.
-DEFAULT_CHUNK_TOKENS = 2000
-DEFAULT_FOLD_TOKENS = 8000
 
 
 def timestamp(at: datetime) -> Timestamp:
@@ -154,48 +148,12 @@ def logged_chunk(logged: LoggedChunk) -> log_pb2.LoggedChunk:
     )
 
 
-_ON_FAILURE = {
-    memories_pb2.PrismSpec.ON_FAILURE_UNSPECIFIED: OnFailure.STALL,
-    memories_pb2.PrismSpec.ON_FAILURE_STALL: OnFailure.STALL,
-    memories_pb2.PrismSpec.ON_FAILURE_SKIP: OnFailure.SKIP,
-}
-
-
-def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
-    """A spec with its defaults filled in."""
-    return PrismSpec(
-        schema_source=message.schema_source,
-        task=message.task,
-        question=message.question,
-        encoding=Encoding.AMENDMENTS,
-        chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
-        model=message.model,
-        on_failure=_ON_FAILURE[message.on_failure],
-        fold_tokens=message.fold_tokens or DEFAULT_FOLD_TOKENS,
-    )
-
-
-def _prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
-    return memories_pb2.PrismSpec(
-        schema_source=spec.schema_source,
-        task=spec.task,
-        question=spec.question,
-        encoding=memories_pb2.PrismSpec.ENCODING_AMENDMENTS,
-        chunk_tokens=spec.chunk_tokens,
-        model=spec.model,
-        on_failure=memories_pb2.PrismSpec.ON_FAILURE_SKIP
-        if spec.on_failure is OnFailure.SKIP
-        else memories_pb2.PrismSpec.ON_FAILURE_STALL,
-        fold_tokens=spec.fold_tokens,
-    )
-
-
 def memory(stored: StoredMemory) -> memories_pb2.Memory:
     """A memory's row."""
     message = memories_pb2.Memory(
         session=stored.session_name,
         name=stored.name,
-        prism=_prism_message(PrismSpec.from_json(stored.spec)),
+        prism=specs.prism_message(stored.spec),
         revision=stored.revision,
         applied_position=stored.applied_position,
         head=stored.head,
@@ -203,6 +161,8 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         if stored.status == "stalled"
         else memories_pb2.Memory.STATUS_ACTIVE,
         create_time=timestamp(stored.created_at),
+        rebuilt_from=stored.rebuilt_from or "",
+        consolidate_position=stored.consolidate_position,
     )
     if stored.stall is not None:
         message.stall.position = stored.stall.position
@@ -210,37 +170,6 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         message.stall.attempts = stored.stall.attempts
         message.stall.time.FromDatetime(stored.stall.created_at)
     return message
-
-
-_OPS = {Op.ADD: memories_pb2.AMENDMENT_OP_ADD, Op.UPDATE: memories_pb2.AMENDMENT_OP_UPDATE}
-
-
-def amendment(logged: LoggedAmendment) -> memories_pb2.Amendment:
-    """An amendment of the log."""
-    return memories_pb2.Amendment(
-        revision=logged.revision,
-        ordinal=logged.ordinal,
-        from_position=logged.from_position,
-        to_position=logged.to_position,
-        op=_OPS[logged.op],
-        path=logged.path,
-        value_json=logged.value,
-        op_corrected=logged.op_corrected,
-        create_time=timestamp(logged.created_at),
-    )
-
-
-def rejection(logged: LoggedRejection) -> memories_pb2.Rejection:
-    """A rejection of the log."""
-    return memories_pb2.Rejection(
-        revision=logged.revision,
-        ordinal=logged.ordinal,
-        from_position=logged.from_position,
-        to_position=logged.to_position,
-        proposal=logged.proposal,
-        reason=logged.reason,
-        create_time=timestamp(logged.created_at),
-    )
 
 
 def consistency(message: reading_pb2.ReadConsistency) -> Consistency:

@@ -1,13 +1,14 @@
 """MemoryService."""
 
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
-from service.rpc import convert
+from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.pages import Pages
+from service.rpc.pages import Pages, fitting
+from service.usecases.history import History
 from service.usecases.memories import Memories
-from storage.amendment_log import LoggedAmendment
+from storage.amendment_log import AmendmentFilter
 
 #: Values that a page of amendments ends at, in bytes: it must fit a message.
 PAGE_BYTES = 2 * 1024 * 1024
@@ -16,15 +17,16 @@ PAGE_BYTES = 2 * 1024 * 1024
 class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     """See memories.proto."""
 
-    def __init__(self, memories: Memories, pages: Pages) -> None:
+    def __init__(self, memories: Memories, history: History, pages: Pages) -> None:
         self._memories = memories
+        self._history = history
         self._pages = pages
 
     async def CreateMemory(  # noqa: N802 - named by the proto
         self, request: memories_pb2.CreateMemoryRequest, context: Context
     ) -> memories_pb2.CreateMemoryResponse:
         """Creates a memory."""
-        spec = convert.prism_spec(request.prism)
+        spec = specs.prism_spec(request.prism)
         made = await self._memories.create(current_tenant(), request.session, request.name, spec)
         return memories_pb2.CreateMemoryResponse(memory=convert.memory(made))
 
@@ -36,6 +38,10 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         if request.HasField("revision"):
             reading = await self._memories.read_revision(
                 tenant_id, request.session, request.memory, request.revision
+            )
+        elif request.HasField("position"):
+            reading = await self._memories.read_position(
+                tenant_id, request.session, request.memory, request.position
             )
         else:
             reading = await self._memories.read(
@@ -64,24 +70,21 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         self, request: memories_pb2.ListAmendmentsRequest, context: Context
     ) -> memories_pb2.ListAmendmentsResponse:
         """Lists the amendments that made a memory."""
-        scope = f"amendments:{request.session}:{request.memory}"
-        size = self._pages.size(request.page_size)
-        found = await self._memories.list_amendments(
-            current_tenant(),
-            request.session,
-            request.memory,
-            self._place(scope, request.page_token),
-            size + 1,
+        named = (current_tenant(), request.session, request.memory)
+        wanted = AmendmentFilter(
+            prefix=await self._history.prefix(*named, request.path_prefix)
+            if request.path_prefix
+            else None,
+            from_position=request.from_position,
+            to_position=request.to_position,
         )
-        page: list[LoggedAmendment] = []
-        total = 0
-        for one in found[:size]:
-            total += len(one.value.encode())
-            if page and total > PAGE_BYTES:
-                break
-            page.append(one)
+        scope = f"amendments:{request.session}:{request.memory}:{wanted!r}"
+        size = self._pages.size(request.page_size)
+        after = self._place(scope, request.page_token)
+        found = await self._history.amendments(*named, after, size + 1, wanted)
+        page = fitting(found[:size], PAGE_BYTES, lambda one: len(one.value.encode()))
         response = memories_pb2.ListAmendmentsResponse(
-            amendments=[convert.amendment(one) for one in page]
+            amendments=[past.amendment(one) for one in page]
         )
         if len(found) > len(page):
             place = f"{page[-1].revision}.{page[-1].ordinal}"
@@ -94,16 +97,13 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         """Lists what was proposed and refused."""
         scope = f"rejections:{request.session}:{request.memory}"
         size = self._pages.size(request.page_size)
-        found = await self._memories.list_rejections(
-            current_tenant(),
-            request.session,
-            request.memory,
-            self._place(scope, request.page_token),
-            size + 1,
+        after = self._place(scope, request.page_token)
+        found = await self._history.rejections(
+            current_tenant(), request.session, request.memory, after, size + 1
         )
         page = found[:size]
         response = memories_pb2.ListRejectionsResponse(
-            rejections=[convert.rejection(one) for one in page]
+            rejections=[past.rejection(one) for one in page]
         )
         if len(found) > size:
             place = f"{page[-1].revision}.{page[-1].ordinal}"
@@ -116,6 +116,13 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         """Lets a stalled memory try again."""
         stored = await self._memories.retry(current_tenant(), request.session, request.memory)
         return memories_pb2.RetryMemoryResponse(memory=convert.memory(stored))
+
+    async def Flush(  # noqa: N802
+        self, request: memories_pb2.FlushRequest, context: Context
+    ) -> memories_pb2.FlushResponse:
+        """Ends the wait for more chunks."""
+        token, head = await self._memories.flush(current_tenant(), request.session, request.memory)
+        return memories_pb2.FlushResponse(token=token, head=head)
 
     def _place(self, scope: str, token: str) -> tuple[int, int]:
         place = self._pages.place(scope, token, first="0.0")

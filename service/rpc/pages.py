@@ -1,8 +1,13 @@
 """Page tokens and page sizes."""
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 from service.domain.errors import InvalidInput
 from service.domain.read_tokens import TokenInvalid, sign_page, verify_page
 from service.domain.reasons import Reason
+
+T = TypeVar("T")
 
 #: A page when the caller does not say.
 DEFAULT_PAGE_SIZE = 100
@@ -22,7 +27,7 @@ class Pages:
         """The token of the page behind `place` in the list named `scope`."""
         return sign_page(self._key, scope, place)
 
-    def place(self, scope: str, token: str, *, first: str) -> str:
+    def place(self, scope: str, token: str, *, first: str, field: str = "page_token") -> str:
         """Where the page of `token` begins; `first` without one. Raises InvalidInput."""
         if not token:
             return first
@@ -31,6 +36,16 @@ class Pages:
         except TokenInvalid as error:
             raise InvalidInput(
                 Reason.TOKEN_INVALID,
-                "the page token was not issued for this list",
-                field="page_token",
+                "the token was not issued for this list",
+                field=field,
             ) from error
+
+
+def fitting(items: Sequence[T], max_bytes: int, size: Callable[[T], int]) -> Sequence[T]:
+    """The first of `items` that have `max_bytes` together, and at least one."""
+    total = 0
+    for number, item in enumerate(items):
+        total += size(item)
+        if number and total > max_bytes:
+            return items[:number]
+    return items

@@ -11,6 +11,10 @@ from grpc_reflection.v1alpha import reflection
 from palimpsest.v1 import (
     answers_pb2,
     answers_pb2_grpc,
+    edits_pb2,
+    edits_pb2_grpc,
+    history_pb2,
+    history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
     memories_pb2,
@@ -22,6 +26,8 @@ from palimpsest.v1 import (
 )
 from service.config import Limits
 from service.rpc.answers import AnswerService
+from service.rpc.edits import EditService
+from service.rpc.history import HistoryService
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
@@ -39,6 +45,8 @@ class Services:
     sessions: SessionService
     log: LogService
     memories: MemoryService
+    history: HistoryService
+    edits: EditService
     answers: AnswerService
     usage: UsageService
 
@@ -56,6 +64,14 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "memories": (
         memories_pb2_grpc.add_MemoryServiceServicer_to_server,
         memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
+    ),
+    "history": (
+        history_pb2_grpc.add_HistoryServiceServicer_to_server,
+        history_pb2.DESCRIPTOR.services_by_name["HistoryService"],
+    ),
+    "edits": (
+        edits_pb2_grpc.add_EditServiceServicer_to_server,
+        edits_pb2.DESCRIPTOR.services_by_name["EditService"],
     ),
     "answers": (
         answers_pb2_grpc.add_AnswerServiceServicer_to_server,

@@ -7,19 +7,21 @@ import structlog
 from service.config import Config
 from service.domain import prism
 from service.domain.citations import best_position
-from service.domain.json_values import Json, canonical, parse
+from service.domain.json_values import Json, canonical
 from service.domain.ledger import CallScope
 from service.domain.paths import Path
-from service.domain.prism import AnswerDraft, PrismMemory, PrismSpec
-from service.domain.provenance import Write, origin
-from service.domain.schema_source import parse_source
+from service.domain.prism import AnswerDraft
+from service.domain.prism_memory import PrismMemory
+from service.domain.provenance import Touch, origin
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import tracer
 from service.usecases.ask import occasion
-from storage import amendment_log, answers, log, memories
+from service.usecases.history import ORIGIN_AMENDMENTS, traced
+from storage import answers, log, states
+from storage.amendment_log import LoggedAmendment
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -65,7 +67,7 @@ class Answerer:
     async def _answer(self, item: WorkItem, asked: StoredAnswer) -> None:
         async with self._database.transaction(item.tenant_id) as tx:
             memory = await _load(tx, asked)
-        spec = PrismSpec.from_json(asked.spec)
+        spec = asked.spec
         model = spec.model or self._config.model
         scope = CallScope(
             tenant_id=item.tenant_id,
@@ -106,13 +108,13 @@ class Answerer:
 
 
 async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:
-    rows = await memories.read_prism(tx, asked.session_key, asked.memory_id, asked.revision)
+    spec = asked.spec
+    rows = await states.read_for_prompts(
+        tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
+    )
     assert rows is not None, "the answer's foreign key holds its revision"
     return PrismMemory.load(
-        parse_source(PrismSpec.from_json(asked.spec).schema_source),
-        base_json=rows.base,
-        base_revision=rows.base_revision,
-        amendments=rows.amendments,
+        spec.schema(), base_json=rows.base, amendments=rows.amendments, encoding=spec.encoding
     )
 
 
@@ -120,33 +122,43 @@ async def _cite(
     tx: Transaction, asked: StoredAnswer, memory: PrismMemory, draft: AnswerDraft
 ) -> Sequence[StoredCitation]:
     """Follows each path of the draft back to the chunk that it came from."""
-    found: list[tuple[Path, Json, int]] = []
+    found: list[tuple[Path, Json, LoggedAmendment]] = []
     for path in draft.paths[:MAX_CITATIONS]:
         value = memory.value_at(path)
-        written = await amendment_log.find_writers(
-            tx, asked.session_key, asked.memory_id, str(path), asked.revision
-        )
-        writes = [
-            Write(revision=w.revision, path=Path.parse(w.path), value=parse(w.value))
-            for w in written
-        ]
-        revision = origin(path, value, writes)
-        if revision is not None:
-            found.append((path, value, revision))
-    ranges = await amendment_log.read_ranges(
-        tx, asked.session_key, asked.memory_id, [revision for _, _, revision in found]
-    )
+        written = await _origin(tx, asked, path, value)
+        if written is not None:
+            found.append((path, value, written))
+    ranges = {one.revision: (one.from_position, one.to_position) for _, _, one in found}
     texts = await log.read_texts(tx, asked.session_key, list(ranges.values()))
     citations: dict[tuple[int, str], StoredCitation] = {}
-    for path, value, revision in found:
+    for path, value, written in found:
         excerpt = value if isinstance(value, str) else canonical(value)
-        first, last = ranges[revision]
+        first, last = ranges[written.revision]
+        if first == last:
+            # Written by hand, or merged from other values: no chunk says it.
+            continue
         shown = [(p, texts[p]) for p in range(first + 1, last + 1)]
         position = best_position(excerpt, shown)
         citations[(position, str(path))] = StoredCitation(
             position=position,
             path=str(path),
-            revision=revision,
+            revision=written.revision,
             excerpt=excerpt[:EXCERPT_CHARACTERS],
         )
     return list(citations.values())
+
+
+async def _origin(
+    tx: Transaction, asked: StoredAnswer, path: Path, value: Json
+) -> LoggedAmendment | None:
+    """The amendment that first brought what `path` holds."""
+    key = (asked.session_key, asked.memory_id)
+    touches: list[Touch] = []
+    logged: dict[tuple[int, int], LoggedAmendment] = {}
+    async for one, touch in traced(tx, key, path, exists=True, at_revision=asked.revision):
+        touches.append(touch)
+        logged[(one.revision, one.ordinal)] = one
+        if len(touches) >= ORIGIN_AMENDMENTS:
+            break
+    first = origin(value, touches)
+    return None if first is None else logged[(first.revision, first.ordinal)]

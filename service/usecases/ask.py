@@ -13,18 +13,17 @@ from service.domain.errors import (
     NotFound,
 )
 from service.domain.reasons import Reason
-from service.domain.tenancy import memory_id, session_key
+from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
     Consistency,
     Watcher,
-    memory_not_found,
     not_applied_in_time,
     refuse_stalled,
-    session_not_found,
 )
 from service.usecases.hints import Hints
-from storage import answers, calls, memories, sessions
+from service.usecases.lookup import find_memory, session_not_found
+from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database
@@ -145,21 +144,14 @@ class Asker:
         raise not_applied_in_time(question.memory, wanted, applied, revision)
 
     async def _memory(self, tenant_id: UUID, question: Question) -> StoredMemory:
-        key = session_key(tenant_id, question.session)
         async with self._database.transaction(tenant_id) as tx:
-            stored = await memories.get(tx, key, memory_id(key, question.memory))
-            if stored is None:
-                if await sessions.get(tx, key) is None:
-                    raise session_not_found(question.session)
-                raise memory_not_found(question.session, question.memory)
-        return stored
+            return await find_memory(tx, question.session, question.memory)
 
     async def _store(self, tenant_id: UUID, question: Question) -> Reading:
         key = session_key(tenant_id, question.session)
         answer_id = uuid4()
         async with self._database.transaction(tenant_id) as tx:
-            stored = await memories.get(tx, key, memory_id(key, question.memory))
-            assert stored is not None, "it was there when the wait began, and nothing deletes it"
+            stored = await find_memory(tx, question.session, question.memory)
             await answers.create(
                 tx,
                 session_key=key,

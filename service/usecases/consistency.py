@@ -7,7 +7,7 @@ from uuid import UUID
 
 import structlog
 
-from service.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidInput, NotFound
+from service.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
 from storage import work
@@ -185,19 +185,3 @@ class _Registered:
         self._counts[self._key] -= 1
         if not self._counts[self._key]:
             del self._counts[self._key]
-
-
-def memory_not_found(session: str, memory: str) -> NotFound:
-    """The refusal of a name that no memory has."""
-    return NotFound(
-        Reason.MEMORY_NOT_FOUND,
-        f"session {session!r} has no memory {memory!r}",
-        {"session": session, "memory": memory},
-    )
-
-
-def session_not_found(session: str) -> NotFound:
-    """The refusal of a name that no session has."""
-    return NotFound(
-        Reason.SESSION_NOT_FOUND, f"there is no session {session!r}", {"session": session}
-    )

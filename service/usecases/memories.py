@@ -1,4 +1,4 @@
-"""Creating, reading and listing memories, and their logs."""
+"""Creating, reading and listing memories."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,25 +7,29 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.config import Limits
-from service.domain.errors import AlreadyExists, Exhausted, NotFound, OutOfRange
-from service.domain.prism import PrismMemory, PrismSpec
+from service.domain.errors import AlreadyExists, Exhausted, OutOfRange
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import PrismSpec
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
-from service.domain.schema_source import parse_source
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
     Consistency,
     Watcher,
-    memory_not_found,
     not_applied_in_time,
     refuse_stalled,
-    session_not_found,
 )
 from service.usecases.hints import Hints
-from storage import amendment_log, memories, sessions
-from storage.amendment_log import LoggedAmendment, LoggedRejection
-from storage.database import Database, Transaction
+from service.usecases.lookup import (
+    find_memory,
+    item_key,
+    missing,
+    revision_not_found,
+    session_not_found,
+)
+from storage import memories, revisions, sessions, stalls, states
+from storage.database import Database
 from storage.memories import StoredMemory
 from storage.work import Progress
 
@@ -63,10 +67,16 @@ class Memories:
         self._limits = limits
 
     async def create(
-        self, tenant_id: UUID, session: str, name: str, spec: PrismSpec
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        spec: PrismSpec,
+        *,
+        rebuilt_from: str | None = None,
     ) -> StoredMemory:
         """Makes a PRISM memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
-        empty = PrismMemory.create(parse_source(spec.schema_source))
+        empty = PrismMemory.create(spec.schema())
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
         async with self._database.transaction(tenant_id) as tx:
@@ -78,7 +88,8 @@ class Memories:
                 session_key=key,
                 memory_id=identity,
                 name=name,
-                spec=spec.to_json(),
+                spec=spec,
+                rebuilt_from=rebuilt_from,
                 head=held.head,
                 value=empty.value_json,
                 digest=hashlib.sha256(empty.value_json.encode()).digest(),
@@ -98,8 +109,13 @@ class Memories:
                 )
             stored = await memories.get(tx, key, identity)
         assert stored is not None, "it was made in this transaction"
-        self._wake(tenant_id, stored)
+        self.wake(tenant_id, stored)
         return stored
+
+    async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
+        """A memory's row. Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            return await find_memory(tx, session, name)
 
     async def read(
         self,
@@ -129,24 +145,38 @@ class Memories:
         self, tenant_id: UUID, session: str, name: str, revision: int
     ) -> MemoryReading:
         """The value as it was at `revision`. Raises NotFound, OutOfRange."""
-        key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
-            stored = await self._get(tx, key, session, name)
-            rows = await memories.read_prism(tx, key, stored.memory_id, revision)
-        if rows is None:
-            raise OutOfRange(
-                Reason.REVISION_NOT_FOUND,
-                f"memory {name!r} has no revision {revision}; the newest is {stored.revision}",
-                {"revision": revision, "newest": stored.revision},
+            stored = await find_memory(tx, session, name)
+        return await self._read_at(tenant_id, stored, revision)
+
+    async def read_position(
+        self, tenant_id: UUID, session: str, name: str, position: int
+    ) -> MemoryReading:
+        """The newest value that holds no chunk behind `position`. Raises NotFound, OutOfRange."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+            if position > stored.applied_position:
+                raise OutOfRange(
+                    Reason.POSITION_NOT_APPLIED,
+                    f"memory {name!r} is applied up to position {stored.applied_position},"
+                    f" not yet {position}",
+                    {"position": position, "applied_position": stored.applied_position},
+                )
+            revision = await states.revision_at(
+                tx, *item_key(stored), position=position, newest=stored.revision
             )
-        spec = PrismSpec.from_json(stored.spec)
-        memory = PrismMemory.load(
-            parse_source(spec.schema_source),
-            base_json=rows.base,
-            base_revision=rows.base_revision,
-            amendments=rows.amendments,
+        return await self._read_at(tenant_id, stored, revision)
+
+    async def _read_at(self, tenant_id: UUID, stored: StoredMemory, revision: int) -> MemoryReading:
+        if revision > stored.revision:
+            raise revision_not_found(stored.name, revision, stored.revision)
+        async with self._database.direct(tenant_id) as direct:
+            rows = await states.read_nearest_directly(direct, *item_key(stored), revision)
+        assert rows is not None, "revisions have no gaps, and none goes away"
+        value = PrismMemory.load(
+            stored.spec.schema(), base_json=rows.base, amendments=rows.amendments
         )
-        return self._reading(stored, memory.value_json, revision, rows.applied_position)
+        return self._reading(stored, value.value_json, revision, rows.applied_position)
 
     async def list_all(self, tenant_id: UUID, session: str) -> Sequence[StoredMemory]:
         """The memories of a session by name. Raises NotFound."""
@@ -156,38 +186,13 @@ class Memories:
                 raise session_not_found(session)
             return await memories.list_all(tx, key)
 
-    async def list_amendments(
-        self, tenant_id: UUID, session: str, name: str, after: tuple[int, int], limit: int
-    ) -> Sequence[LoggedAmendment]:
-        """Up to `limit` amendments behind (revision, ordinal). Raises NotFound."""
-        key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
-            stored = await self._get(tx, key, session, name)
-            return await amendment_log.list_amendments(tx, key, stored.memory_id, after, limit)
-
-    async def list_rejections(
-        self, tenant_id: UUID, session: str, name: str, after: tuple[int, int], limit: int
-    ) -> Sequence[LoggedRejection]:
-        """Up to `limit` rejections behind (revision, ordinal). Raises NotFound."""
-        key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
-            stored = await self._get(tx, key, session, name)
-            return await amendment_log.list_rejections(tx, key, stored.memory_id, after, limit)
-
     async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """Lets a stalled memory go on. Raises NotFound."""
-        key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
-            stored = await self._get(tx, key, session, name)
-            if await memories.retry(tx, key, stored.memory_id):
-                stored = await self._get(tx, key, session, name)
-        self._wake(tenant_id, stored)
-        return stored
-
-    async def _get(self, tx: Transaction, key: UUID, session: str, name: str) -> StoredMemory:
-        stored = await memories.get(tx, key, memory_id(key, name))
-        if stored is None:
-            raise await self._missing(tx, key, session, name)
+            stored = await find_memory(tx, session, name)
+            if await stalls.retry(tx, *item_key(stored)):
+                stored = await find_memory(tx, session, name)
+        self.wake(tenant_id, stored)
         return stored
 
     async def _read_newest(
@@ -197,13 +202,8 @@ class Memories:
             found = await memories.read_newest(direct, key, memory_id(key, name))
         if found is None:
             async with self._database.transaction(tenant_id) as tx:
-                raise await self._missing(tx, key, session, name)
+                raise await missing(tx, session, name)
         return found
-
-    async def _missing(self, tx: Transaction, key: UUID, session: str, name: str) -> NotFound:
-        if await sessions.get(tx, key) is None:
-            return session_not_found(session)
-        return memory_not_found(session, name)
 
     async def _wait(
         self, tenant_id: UUID, stored: StoredMemory, wanted: int, deadline: float | None
@@ -240,15 +240,28 @@ class Memories:
             token=token.sign(self._token_key),
         )
 
-    def _wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
-        if stored.applied_position < stored.head and stored.status == "active":
-            self._hints.add(
-                [
-                    WorkItem(
-                        kind=WorkKind.MEMORY,
-                        tenant_id=tenant_id,
-                        session_key=stored.session_key,
-                        item_id=stored.memory_id,
-                    )
-                ]
-            )
+    async def flush(self, tenant_id: UUID, session: str, name: str) -> tuple[str, int]:
+        """Ends the wait for more chunks; the token of what is in the log, and its head.
+
+        An empty `name` means all memories of the session. Raises NotFound.
+        """
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id) as tx:
+            held = await sessions.get(tx, key)
+            if held is None:
+                raise session_not_found(session)
+            one = item_key(await find_memory(tx, session, name))[1] if name else None
+            woken = await revisions.flush(tx, key, one, held.head)
+        self._hints.add([_item(tenant_id, key, identity) for identity in woken])
+        token = ReadToken(session_key=key, incarnation=held.incarnation, position=held.head)
+        return token.sign(self._token_key), held.head
+
+    def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
+        """Hints at a memory that is behind, or that somebody wants consolidated."""
+        wanted = stored.applied_position < stored.head or stored.consolidate_position is not None
+        if wanted and stored.status == "active":
+            self._hints.add([_item(tenant_id, *item_key(stored))])
+
+
+def _item(tenant_id: UUID, key: UUID, identity: UUID) -> WorkItem:
+    return WorkItem(kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key, item_id=identity)

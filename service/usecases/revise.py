@@ -9,40 +9,48 @@ its memory to another one.
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 import structlog
 from opentelemetry.trace import Span
 
 from service.config import Config
-from service.domain import prism
+from service.domain import pacing, prism
 from service.domain.amendments import Revision
-from service.domain.chunks import LoggedChunk
 from service.domain.errors import FailedPrecondition
-from service.domain.folding import should_fold
 from service.domain.ledger import CallScope
-from service.domain.prism import OnFailure, PrismMemory, PrismSpec
+from service.domain.pacing import Bounds, Need, SizedChunk, Wish
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import OnFailure, PrismSpec, ReplyFormat
+from service.domain.reasons import Reason
 from service.domain.rules import Rules
-from service.domain.schema_source import parse_source
 from service.domain.work import WorkItem
 from service.llm.driver import drive
+from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import meter, tracer
-from storage import calls, log, memories, sessions
+from storage import calls, log, revisions, sessions, stalls, states
 from storage.database import Database, Transaction
 from storage.errors import StorageError
-from storage.memories import Claim, Fenced, NewRevision
+from storage.revisions import Claim, Fenced, NewRevision
 
 _log = structlog.get_logger("palimpsest.revise")
 
-#: Chunks that one look at the log brings; steps then take from these.
+#: Chunks that one look at the log brings.
 READ_CHUNKS = 64
+#: Chunks of a step, however small they are.
+MAX_STEP_CHUNKS = 4096
 #: A step that keeps failing waits at most this long between two tries.
 MAX_BACKOFF_SECONDS = 300.0
+#: A step that waits for more chunks looks after them this often within its linger, but
+#: not sooner than the second figure, in seconds.
+LINGER_LOOKS = 4
+MIN_LINGER_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,17 +59,40 @@ class _State:
 
     tenant_id: UUID
     held: Claim
-    spec: PrismSpec
     memory: PrismMemory
+    #: The model that is asked, and what is known about it.
+    model: str
+    #: Whether it is asked for replies by a schema.
+    structured: bool
+    facts: ModelFacts
+    bounds: Bounds
     #: Chunks behind the cursor that were read already.
-    pending: Sequence[LoggedChunk] = ()
+    pending: Sequence[SizedChunk] = ()
     #: Where the next step ends, when a worker that died had paid for it already.
     paid_position: int | None = None
 
-    def moved(self, number: int, position: int, memory: PrismMemory) -> "_State":
-        """The state after revision `number`, which reaches `position`."""
-        held = replace(self.held, revision=number, applied_position=position, attempts=0)
-        pending = tuple(chunk for chunk in self.pending if chunk.position > position)
+    @property
+    def spec(self) -> PrismSpec:
+        return self.held.spec
+
+    def moved(self, new: NewRevision, memory: PrismMemory) -> "_State":
+        """The state after the next revision, which is `new`."""
+        position = new.to_position
+        held = replace(
+            self.held,
+            revision=self.held.revision + 1,
+            applied_position=position,
+            attempts=0 if position > self.held.applied_position else self.held.attempts,
+        )
+        if new.consolidated_tokens is not None:
+            wanted = held.consolidate_position
+            held = replace(
+                held,
+                attempts=0,
+                consolidated_tokens=new.consolidated_tokens,
+                consolidate_position=wanted if (wanted or 0) > position else None,
+            )
+        pending = tuple(one for one in self.pending if one.position > position)
         return replace(self, held=held, memory=memory, pending=pending, paid_position=None)
 
 
@@ -69,10 +100,16 @@ class Reviser:
     """Advances PRISM memories in one worker process."""
 
     def __init__(
-        self, database: Database, gateway: Gateway, marker_key: bytes, config: Config
+        self,
+        database: Database,
+        gateway: Gateway,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
     ) -> None:
         self._database = database
         self._gateway = gateway
+        self._facts = facts
         self._marker_key = marker_key
         self._config = config
         self._steps = meter().create_counter(
@@ -85,82 +122,154 @@ class Reviser:
             "palimpsest.steps.failed", description="Tries of steps that failed"
         )
 
-    async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> bool:
-        """Advances the memory until it is at the head; True when there is more to do.
+    async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
+        """Advances the memory until it is at the head; None when there is no more to do.
 
-        It leaves between two steps when its time is up (`drain_seconds`), so that others
-        get their turn, and when `stop` is set; and for good when a step failed and waits
+        Else the seconds after which somebody should come back: at once when its time is
+        up (`drain_seconds`), so that others get their turn, and when `stop` is set; later
+        when the next step waits for more chunks. None also when a step failed and waits
         for its next try, or another worker has taken the memory over. Raises
         StorageError when the database cannot be reached.
         """
         until = asyncio.get_running_loop().time() + self._config.drain_seconds
-        state = await self._take(item)
-        while state is not None:
+        state: _State | float | None = await self._take(item)
+        while isinstance(state, _State):
             late = asyncio.get_running_loop().time() > until
             if late or (stop is not None and stop.is_set()):
-                return True
+                return 0.0
             try:
                 state = await self._advance(state)
             except Fenced:
                 self._fenced.add(1)
                 _log.info("memory is in other hands", memory=str(item.item_id))
-                return False
-        return False
+                return None
+        return state
 
     async def _take(self, item: WorkItem) -> _State | None:
         async with self._database.transaction(item.tenant_id) as tx:
-            held = await memories.claim(tx, item.session_key, item.item_id)
+            held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
                 return None
-            rows = await memories.read_prism(tx, held.session_key, held.memory_id, held.revision)
+            rows = await states.read_for_prompts(
+                tx, held.session_key, held.memory_id, held.revision, held.spec.encoding
+            )
             paid = await calls.find_occasion(
                 tx, held.session_key, held.memory_id, f"revise:{held.revision + 1}:"
             )
         assert rows is not None, "the cursor's foreign key holds the revision"
-        spec = PrismSpec.from_json(held.spec)
+        spec = held.spec
+        model = spec.model or self._config.model
+        facts = self._facts(model)
+        structured = self._structured(spec, model)
+        task = prism.task_text(spec, self._rules(spec), structured=structured)
         memory = PrismMemory.load(
-            parse_source(spec.schema_source),
+            spec.schema(),
             base_json=rows.base,
-            base_revision=rows.base_revision,
             amendments=rows.amendments,
+            encoding=spec.encoding,
+            count=facts.count,
         )
         return _State(
             tenant_id=item.tenant_id,
             held=held,
-            spec=spec,
             memory=memory,
+            model=model,
+            structured=structured,
+            facts=facts,
+            bounds=Bounds(
+                window_tokens=facts.window_tokens,
+                task_tokens=facts.count(task),
+                output_tokens=prism.REVISE_OUTPUT_TOKENS,
+            ),
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
-    async def _advance(self, state: _State) -> _State | None:
-        """One committed change; None when there is nothing more to do now."""
-        if should_fold(state.memory, state.spec.fold_tokens):
+    async def _advance(self, state: _State) -> _State | float | None:
+        """One committed change; else what `drain` returns."""
+        wish = Wish(
+            applied_position=state.held.applied_position,
+            consolidate_position=state.held.consolidate_position,
+            consolidated_tokens=state.held.consolidated_tokens,
+        )
+        need = pacing.next_need(state.spec, state.memory, state.bounds, wish)
+        if need is Need.FOLD:
             return await self._fold(state)
-        if not state.pending:
-            state = replace(state, pending=await self._read(state))
+        if need is Need.CONSOLIDATION:
+            return await self._guarded(state, state.held.applied_position, self._consolidate(state))
+        state = await self._read(state)
         if not state.pending:
             return await self._rest(state)
-        group = _next_group(state)
+        group, full = _next_group(state)
+        if not full:
+            seconds = await self._linger(state, group)
+            if seconds is not None:
+                return seconds
+        if need is Need.ROOM:
+            return await self._failed(state, group[-1].position, _no_room(state))
+        return await self._guarded(state, group[-1].position, self._step(state, group))
+
+    async def _guarded(
+        self, state: _State, to_position: int, work: Coroutine[Any, Any, _State | None]
+    ) -> _State | None:
         with self._span("palimpsest.step", state) as span:
-            span.set_attribute("palimpsest.to_position", group[-1].position)
+            span.set_attribute("palimpsest.to_position", to_position)
             try:
-                return await self._step(state, group)
+                return await work
             except (Fenced, StorageError):
                 raise
             except Exception as error:
                 # A poisoned chunk must stall its memory, not kill its worker.
                 span.record_exception(error)
-                return await self._failed(state, group, error)
+                return await self._failed(state, to_position, error)
 
-    async def _read(self, state: _State) -> Sequence[LoggedChunk]:
-        held = state.held
+    async def _read(self, state: _State) -> _State:
+        """The state with enough chunks for a step, or all there are."""
+        pending = list(state.pending)
+        tokens = sum(one.tokens for one in pending)
+        while len(pending) < MAX_STEP_CHUNKS:
+            reached = pending[-1].position if pending else state.held.applied_position
+            if tokens >= state.spec.chunk_tokens and reached >= (state.paid_position or 0):
+                break
+            async with self._database.transaction(state.tenant_id) as tx:
+                found = await log.read(tx, state.held.session_key, reached, READ_CHUNKS)
+            sized = [SizedChunk.of(logged, state.facts.count) for logged in found]
+            tokens += sum(one.tokens for one in sized)
+            pending += sized
+            if len(found) < READ_CHUNKS:
+                break
+        return replace(state, pending=tuple(pending))
+
+    async def _linger(self, state: _State, group: Sequence[SizedChunk]) -> float | None:
+        """Puts a step off that could still grow; the seconds until the next look."""
+        held, spec = state.held, state.spec
+        if not spec.linger_ms or group[-1].position <= held.flush_position or held.attempts:
+            return None
+        if state.paid_position is not None:
+            return None
+        linger = spec.linger_ms / 1000
+        look = min(max(linger / LINGER_LOOKS, MIN_LINGER_SECONDS), linger)
         async with self._database.transaction(state.tenant_id) as tx:
-            return await log.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
+            waits = await revisions.put_off(
+                tx, held, since=group[0].logged.created_at, linger_seconds=linger, look_seconds=look
+            )
+        return look if waits else None
 
-    async def _step(self, state: _State, group: Sequence[LoggedChunk]) -> _State | None:
-        revision = await self._think(state, group)
-        number = state.held.revision + 1
-        memory = state.memory.apply(number, revision.amendments)
+    async def _step(self, state: _State, group: Sequence[SizedChunk]) -> _State | None:
+        scope = self._scope(state, f"revise:{state.held.revision + 1}:{group[-1].position}")
+        limit = pacing.piece_tokens(state.spec, state.memory, state.bounds)
+        flow = prism.revise_in_parts(
+            state.spec,
+            state.memory,
+            pacing.parts(group, limit, state.facts.count),
+            number=state.held.revision + 1,
+            marker_key=self._marker_key,
+            rules=self._rules(state.spec),
+            structured=state.structured,
+        )
+        revision = await drive(
+            flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
+        )
+        memory = state.memory.apply(state.held.revision + 1, revision.amendments)
         new = NewRevision(
             kind="step",
             to_position=group[-1].position,
@@ -170,29 +279,41 @@ class Reviser:
             value=memory.value_json if revision.amendments else None,
         )
         has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
-        return state.moved(number, new.to_position, memory) if has_work else None
+        return state.moved(new, memory) if has_work else None
 
-    async def _think(self, state: _State, group: Sequence[LoggedChunk]) -> Revision:
+    async def _consolidate(self, state: _State) -> _State:
         held = state.held
-        scope = CallScope(
-            tenant_id=state.tenant_id,
-            session_key=held.session_key,
-            memory_id=held.memory_id,
-            occasion=f"revise:{held.revision + 1}:{group[-1].position}",
-        )
-        flow = prism.revise(
+        number = held.revision + 1
+        scope = self._scope(state, f"consolidate:{number}:{held.applied_position}")
+        flow = prism.consolidate(
             state.spec,
             state.memory,
-            group,
             marker_key=self._marker_key,
-            rules=Rules(max_memory_bytes=self._config.limits.max_memory_bytes),
+            rules=self._rules(state.spec),
+            structured=state.structured,
+            budget_tokens=pacing.budget_tokens(state.spec, state.bounds),
         )
-        model = state.spec.model or self._config.model
-        return await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))
+        revision: Revision = await drive(
+            flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
+        )
+        memory = state.memory.apply(number, revision.amendments).fold()
+        changed = memory.value_json if revision.amendments else None
+        new = NewRevision(
+            kind="consolidation",
+            to_position=held.applied_position,
+            digest=_digest(memory),
+            amendments=revision.amendments,
+            rejections=revision.rejections,
+            value=changed,
+            # Prompts have no line for what was removed.
+            base=memory.value_json,
+            consolidated_tokens=memory.live_tokens,
+        )
+        await self._commit(state, new, may_rest=False)
+        return state.moved(new, memory)
 
     async def _fold(self, state: _State) -> _State:
-        number = state.held.revision + 1
-        memory = state.memory.fold(number)
+        memory = state.memory.fold()
         new = NewRevision(
             kind="fold",
             to_position=state.held.applied_position,
@@ -200,7 +321,7 @@ class Reviser:
             base=memory.base_json,
         )
         await self._commit(state, new, may_rest=False)
-        return state.moved(number, new.to_position, memory)
+        return state.moved(new, memory)
 
     async def _commit(self, state: _State, new: NewRevision, *, may_rest: bool) -> bool:
         """Writes a revision. With `may_rest` it looks whether that was the last chunk.
@@ -213,21 +334,20 @@ class Reviser:
                 has_work = True
                 if may_rest:
                     has_work = await _locked_head(tx, held) > new.to_position
-                await memories.commit_revision(tx, held, new, has_work=has_work)
+                has_work = await revisions.commit_revision(tx, held, new, has_work=has_work)
         self._steps.add(1, {"kind": new.kind})
         return has_work
 
-    async def _rest(self, state: _State) -> _State | None:
-        """Leaves a memory that is at the head, unless a chunk came just now."""
+    async def _rest(self, state: _State) -> _State | float | None:
+        """Leaves a memory that is at the head, unless something came just now."""
         async with self._database.transaction(state.tenant_id) as tx:
             if await _locked_head(tx, state.held) > state.held.applied_position:
                 return state
-            await memories.clear_work(tx, state.held)
-        return None
+            rested = await revisions.clear_work(tx, state.held)
+        # A consolidation was asked for since this worker took the memory.
+        return None if rested else 0.0
 
-    async def _failed(
-        self, state: _State, group: Sequence[LoggedChunk], error: Exception
-    ) -> _State | None:
+    async def _failed(self, state: _State, to_position: int, error: Exception) -> _State | None:
         held = state.held
         self._failures.add(1)
         cause = _cause(error)
@@ -240,30 +360,55 @@ class Reviser:
             cause=cause,
             exc_info=None if known else error,
         )
-        final = isinstance(error, ModelFailure) and not error.retryable
+        final = not getattr(error, "retryable", True)
         if not final and held.attempts + 1 < self._config.step_tries:
             seconds = min(self._config.step_backoff_seconds * 2**held.attempts, MAX_BACKOFF_SECONDS)
             async with self._database.transaction(state.tenant_id) as tx:
-                await memories.back_off(tx, held, seconds)
+                await revisions.back_off(tx, held, seconds)
             return None
         if state.spec.on_failure is OnFailure.SKIP:
-            return await self._skip(state, group, cause)
+            return await self._skip(state, to_position, cause)
         async with self._database.transaction(state.tenant_id) as tx:
-            await memories.stall(tx, held)
-            await memories.add_dead_letter(
-                tx, held, to_position=group[-1].position, cause=cause, resolution=None
+            await stalls.stall(tx, held)
+            await stalls.add_dead_letter(
+                tx, held, to_position=to_position, cause=cause, resolution=None
             )
         return None
 
-    async def _skip(self, state: _State, group: Sequence[LoggedChunk], cause: str) -> _State:
-        new = NewRevision(kind="skip", to_position=group[-1].position, digest=_digest(state.memory))
+    async def _skip(self, state: _State, to_position: int, cause: str) -> _State:
+        memory = state.memory
+        reads = to_position > state.held.applied_position
+        new = NewRevision(
+            # A consolidation that failed for good changes nothing, and is not tried again
+            # before the memory has grown.
+            kind="skip" if reads else "consolidation",
+            to_position=to_position,
+            digest=_digest(memory),
+            consolidated_tokens=None if reads else memory.live_tokens,
+        )
         async with self._database.transaction(state.tenant_id) as tx:
-            number = await memories.commit_revision(tx, state.held, new, has_work=True)
-            await memories.add_dead_letter(
-                tx, state.held, to_position=new.to_position, cause=cause, resolution="skipped"
+            await revisions.commit_revision(tx, state.held, new, has_work=True)
+            await stalls.add_dead_letter(
+                tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
             )
-        self._steps.add(1, {"kind": "skip"})
-        return state.moved(number, new.to_position, state.memory)
+        self._steps.add(1, {"kind": new.kind})
+        return state.moved(new, memory)
+
+    def _scope(self, state: _State, occasion: str) -> CallScope:
+        return CallScope(
+            tenant_id=state.tenant_id,
+            session_key=state.held.session_key,
+            memory_id=state.held.memory_id,
+            occasion=occasion,
+        )
+
+    def _rules(self, spec: PrismSpec) -> Rules:
+        return spec.rules(self._config.limits.max_memory_bytes)
+
+    def _structured(self, spec: PrismSpec, model: str) -> bool:
+        if spec.reply_format is ReplyFormat.AUTO:
+            return self._gateway.structured(model)
+        return spec.reply_format is ReplyFormat.STRUCTURED
 
     def _span(self, name: str, state: _State) -> AbstractContextManager[Span]:
         return tracer().start_as_current_span(
@@ -276,16 +421,28 @@ class Reviser:
         )
 
 
-def _next_group(state: _State) -> Sequence[LoggedChunk]:
-    """The chunks of the next step.
+def _next_group(state: _State) -> tuple[Sequence[SizedChunk], bool]:
+    """The chunks of the next step, and whether it could not take another one.
 
     A step that was paid for, by a worker that died before the commit, is made again
     with the same chunks, though more have come since: then its reply is in the journal.
     """
-    paid = [chunk for chunk in state.pending if chunk.position <= (state.paid_position or 0)]
+    paid = [one for one in state.pending if one.position <= (state.paid_position or 0)]
     if paid and paid[-1].position == state.paid_position:
-        return paid
-    return prism.read_group(state.pending, state.spec.chunk_tokens)
+        return paid, True
+    limit = pacing.group_tokens(state.spec, state.memory, state.bounds)
+    group, full = pacing.read_group(state.pending[:MAX_STEP_CHUNKS], limit)
+    return group, full or len(group) == MAX_STEP_CHUNKS
+
+
+def _no_room(state: _State) -> FailedPrecondition:
+    bounds = state.bounds
+    return FailedPrecondition(
+        Reason.MEMORY_STALLED,
+        f"the memory ({state.memory.shown_tokens} tokens), the task ({bounds.task_tokens}) and a"
+        f" reply ({bounds.output_tokens}) leave no room for text in the model's window of"
+        f" {bounds.window_tokens} tokens, and consolidation does not make the memory smaller",
+    )
 
 
 async def _locked_head(tx: Transaction, held: Claim) -> int:

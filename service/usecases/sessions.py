@@ -8,7 +8,7 @@ from service.domain.chunks import LoggedChunk
 from service.domain.errors import AlreadyExists
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
-from service.usecases.consistency import session_not_found
+from service.usecases.lookup import session_not_found
 from storage import log, sessions
 from storage.database import Database
 from storage.sessions import StoredSession

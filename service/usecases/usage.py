@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.tenancy import memory_id, session_key
-from service.usecases.consistency import memory_not_found, session_not_found
+from service.usecases.lookup import memory_not_found, session_not_found
 from storage import calls, memories, sessions
 from storage.calls import UsageLine
 from storage.database import Database

@@ -15,10 +15,13 @@ from typing import Any
 
 from service.config import Config
 from service.domain.flows import ModelAsk
-from service.domain.prism import Encoding, OnFailure, PrismMemory, PrismSpec
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import PrismSpec
 from service.domain.schema_source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
+from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.transport import Completion
 from service.usecases.journal import Journal
@@ -101,8 +104,7 @@ async def _measure(servers: Servers) -> dict[str, Any]:
 async def _steps(reviser: Reviser, item: WorkItem, model: InstantModel) -> list[float]:
     """Seconds from one model call to the next, while the memory is drained."""
     model.asked.clear()
-    while await reviser.drain(item):
-        pass
+    await reviser.drain(item)
     return [b - a for a, b in zip(model.asked, model.asked[1:], strict=False)][5:]
 
 
@@ -114,25 +116,20 @@ async def _reviser(
     index = RedisPrefixIndex(servers.valkey.url)
     gateway = Gateway(model, Journal(database), index, tries=1)
     try:
-        yield database, Reviser(database, gateway, b"marker", Config(drain_seconds=3600))
+        yield database, Reviser(database, gateway, _facts, b"marker", Config(drain_seconds=3600))
     finally:
         await index.close()
         await database.close()
 
 
+def _facts(_: str) -> ModelFacts:
+    return ModelFacts(window_tokens=128_000, count=estimate_tokens)
+
+
 async def _prepare(database: Database, name: str, chunks: int) -> WorkItem:
     key = session_key(DEFAULT_TENANT, name)
     identity = memory_id(key, "notes")
-    spec = PrismSpec(
-        schema_source=SCHEMA,
-        task="",
-        question="",
-        encoding=Encoding.AMENDMENTS,
-        chunk_tokens=1,
-        model="bench/instant",
-        on_failure=OnFailure.STALL,
-        fold_tokens=8000,
-    )
+    spec = PrismSpec(schema_source=SCHEMA, chunk_tokens=1, model="bench/instant")
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, key, name)
     await append_texts(database, name, [f"chunk {n}" for n in range(chunks)])
@@ -143,7 +140,7 @@ async def _prepare(database: Database, name: str, chunks: int) -> WorkItem:
             session_key=key,
             memory_id=identity,
             name="notes",
-            spec=spec.to_json(),
+            spec=spec,
             head=chunks,
             value=empty.value_json,
             digest=b"",

@@ -1,21 +1,24 @@
 """Steps under trouble: failures, stalls, skips, retries, and the journal."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
+from service.domain.prism_spec import OnFailure, PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
+from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.transport import Completion, ModelFailure
 from service.usecases.answer import Answerer
 from service.usecases.journal import Journal
 from service.usecases.revise import Reviser
-from storage import amendment_log, answers, calls, memories, sessions
+from storage import amendment_log, answers, calls, memories, sessions, stalls
 from storage.database import Database
 from storage.memories import StoredMemory
 from storage.prefix_index import NullPrefixIndex
@@ -24,16 +27,9 @@ from tests.integration.writing import append_texts
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
 ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
-SPEC = {
-    "schema_source": "class N:\n    topics: dict[str, str]\n",
-    "task": "",
-    "question": "",
-    "encoding": "amendments",
-    "chunk_tokens": 1,
-    "model": "test/scripted",
-    "on_failure": "stall",
-    "fold_tokens": 8000,
-}
+SPEC = PrismSpec(
+    schema_source="class N:\n    topics: dict[str, str]\n", chunk_tokens=1, model="test/scripted"
+)
 
 
 @dataclass
@@ -68,9 +64,13 @@ class Script:
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
 
 
+def facts(_: str) -> ModelFacts:
+    return ModelFacts(window_tokens=32_768, count=estimate_tokens)
+
+
 def reviser(database: Database, script: Script, config: Config = CONFIG) -> Reviser:
     gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
-    return Reviser(database, gateway, b"marker", config)
+    return Reviser(database, gateway, facts, b"marker", config)
 
 
 async def make(database: Database, texts: list[str], **changes: Any) -> None:
@@ -83,7 +83,7 @@ async def make(database: Database, texts: list[str], **changes: Any) -> None:
             session_key=KEY,
             memory_id=MEMORY,
             name="m",
-            spec={**SPEC, **changes},
+            spec=replace(SPEC, **changes),
             head=len(texts),
             value="{}",
             digest=b"",
@@ -133,14 +133,14 @@ async def test_a_step_that_fails_for_good_stalls_its_memory_until_it_is_retried(
     await reviser(database, script).drain(ITEM)
     assert (await read(database)).applied_position == 0, "it waits"
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await memories.retry(tx, KEY, MEMORY)
+        assert await stalls.retry(tx, KEY, MEMORY)
     await reviser(database, script).drain(ITEM)
     again = await read(database)
     assert (again.status, again.applied_position, again.stall) == ("active", 2, None)
 
 
 async def test_a_memory_that_skips_records_what_it_skipped(database: Database) -> None:
-    await make(database, ["a", "b"], on_failure="skip")
+    await make(database, ["a", "b"], on_failure=OnFailure.SKIP)
     script = Script([ModelFailure("no", retryable=False)])
     await reviser(database, script).drain(ITEM)
     stored = await read(database)
@@ -209,12 +209,12 @@ async def test_a_chunk_that_comes_while_the_last_step_rests_is_not_forgotten(
 async def test_draining_gives_others_their_turn(database: Database) -> None:
     await make(database, ["a", "b", "c"])
     impatient = CONFIG.model_copy(update={"drain_seconds": 0.0})
-    assert await reviser(database, Script(), impatient).drain(ITEM) is True
+    assert await reviser(database, Script(), impatient).drain(ITEM) == 0.0
     stop = asyncio.Event()
     stop.set()
-    assert await reviser(database, Script()).drain(ITEM, stop=stop) is True
+    assert await reviser(database, Script()).drain(ITEM, stop=stop) == 0.0
     assert (await read(database)).applied_position == 0
-    assert await reviser(database, Script()).drain(ITEM) is False
+    assert await reviser(database, Script()).drain(ITEM) is None
     assert (await read(database)).applied_position == 3
 
 

@@ -196,8 +196,8 @@ class PrismSpec(_message.Message):
         REPLY_FORMAT_TEXT: PrismSpec._ReplyFormat.ValueType  # 1
         """The paper's sections, one JSON object a line."""
         REPLY_FORMAT_STRUCTURED: PrismSpec._ReplyFormat.ValueType  # 2
-        """One JSON object, held to a JSON schema by the provider. With a model that
-        does not offer it, steps fail.
+        """One JSON object, held to a JSON schema by the provider. A model that is
+        not known to offer that is asked for the same form without it.
         """
 
     class ReplyFormat(_ReplyFormat, metaclass=_ReplyFormatEnumTypeWrapper):
@@ -208,8 +208,8 @@ class PrismSpec(_message.Message):
     REPLY_FORMAT_TEXT: PrismSpec.ReplyFormat.ValueType  # 1
     """The paper's sections, one JSON object a line."""
     REPLY_FORMAT_STRUCTURED: PrismSpec.ReplyFormat.ValueType  # 2
-    """One JSON object, held to a JSON schema by the provider. With a model that
-    does not offer it, steps fail.
+    """One JSON object, held to a JSON schema by the provider. A model that is
+    not known to offer that is asked for the same form without it.
     """
 
     class _Coercion:
@@ -266,8 +266,8 @@ class PrismSpec(_message.Message):
     chunk_tokens: _builtins.int
     """Optional. Chunks are taken together up to this many tokens a step; 1 to
     100,000; 0 means 2,000. A larger chunk makes a step of its own, in which
-    it is read in pieces of this size. When the model's window has no room for
-    so many, a step takes fewer.
+    it is read in pieces of this size (of 256 tokens, where this is less). When
+    the model's window has no room for so many, a step takes fewer.
     """
     model: _builtins.str
     """Optional. Model as provider/name; at most 200 characters. Empty means the

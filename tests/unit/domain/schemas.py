@@ -32,7 +32,9 @@ docs = st.one_of(
     st.just(""),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30),
     st.text(st.sampled_from("\"'\\ \n\tab#{}"), max_size=12),
-    st.lists(st.sampled_from(["  a", "    b", "c ", "", "\xa0d", "\x0ce", '"""', "\\"]), max_size=5).map("\n".join),
+    st.lists(
+        st.sampled_from(["  a", "    b", "c ", "", "\xa0d", "\x0ce", '"""', "\\"]), max_size=5
+    ).map("\n".join),
 ).map(normal_doc)
 
 _whole = st.integers(-(10**63), 10**63)

@@ -10,24 +10,16 @@ from service.domain import prism
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.citations import best_position
 from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
-from service.domain.folding import should_fold
 from service.domain.paths import Path
-from service.domain.prism import Encoding, OnFailure, PrismMemory, PrismSpec
-from service.domain.provenance import Write, origin
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import PrismSpec
 from service.domain.rules import Rules
 from service.domain.schema_source import parse_source
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 SCHEMA = parse_source(SOURCE)
 SPEC = PrismSpec(
-    schema_source=SOURCE,
-    task="Keep it.",
-    question="Why?",
-    encoding=Encoding.AMENDMENTS,
-    chunk_tokens=100,
-    model="",
-    on_failure=OnFailure.STALL,
-    fold_tokens=50,
+    schema_source=SOURCE, task="Keep it.", question="Why?", chunk_tokens=100, fold_tokens=50
 )
 ADD = '[OBJECTS FOR ADD]\n{"$.topics.%s": {"add": ["%s"]}}'
 
@@ -88,12 +80,11 @@ def test_a_fold_keeps_the_state_and_empties_the_amendments() -> None:
     memory = PrismMemory.create(SCHEMA)
     for number in range(1, 6):
         _, memory = step(memory, number, "text", ADD % (f"t{number}", "word " * 10))
-    assert should_fold(memory, SPEC.fold_tokens)
-    folded = memory.fold(6)
+    assert memory.amendment_tokens > SPEC.fold_tokens
+    folded = memory.fold()
     assert folded.value_json == memory.value_json == folded.base_json
     assert folded.batches == ()
-    assert folded.base_revision == 6
-    assert not should_fold(folded, SPEC.fold_tokens)
+    assert folded.amendment_tokens == 0
 
 
 def test_a_folded_memory_may_hold_more_values_than_an_amendment_may_bring() -> None:
@@ -101,10 +92,8 @@ def test_a_folded_memory_may_hold_more_values_than_an_amendment_may_bring() -> N
     for revision in range(1, 5):
         values = '", "'.join(["ab"] * 4000)
         _, memory = step(memory, revision, "text", ADD % (f"t{revision}", values))
-    folded = memory.fold(5)
-    loaded = PrismMemory.load(
-        SCHEMA, base_json=folded.base_json, base_revision=5, amendments=[(6, [])]
-    )
+    folded = memory.fold()
+    loaded = PrismMemory.load(SCHEMA, base_json=folded.base_json, amendments=[(6, [])])
     assert loaded == folded
     assert loaded.segments() == folded.segments()
 
@@ -135,32 +124,11 @@ def test_an_answer_without_sections_is_all_of_the_reply() -> None:
     assert ask_memory("It is x.") == prism.AnswerDraft(text="It is x.", paths=())
 
 
-def test_chunks_are_taken_together_up_to_the_limit_and_at_least_one() -> None:
-    chunks = [logged(n, "x" * 160) for n in range(1, 6)]
-    assert len(prism.read_group(chunks, 100)) == 2
-    assert len(prism.read_group(chunks, 1)) == 1
-    assert len(prism.read_group(chunks, 10_000)) == 5
-
-
 def test_a_spec_survives_storage_and_a_newer_one_is_refused() -> None:
     assert PrismSpec.from_json(SPEC.to_json()) == SPEC
     with pytest.raises(ValueError, match="surprise"):
         PrismSpec.from_json({**SPEC.to_json(), "surprise": 1})
     assert replace(SPEC, task="x") != SPEC
-
-
-def test_a_value_comes_from_the_oldest_write_that_holds_it() -> None:
-    at = Path(("topics", "a"))
-    writes = [
-        Write(revision=9, path=at, value=["new", "old", "oldest"]),
-        Write(revision=7, path=at, value=["old", "oldest"]),
-        Write(revision=5, path=at / 0, value="oldest"),
-        Write(revision=3, path=at, value=["something else"]),
-        Write(revision=2, path=at, value=["old", "new"]),
-    ]
-    assert origin(at / 0, "new", writes) == 9
-    assert origin(at / 1, "old", writes) == 7
-    assert origin(at / 2, "nowhere", writes) is None
 
 
 def test_a_citation_points_at_the_chunk_that_says_it() -> None:

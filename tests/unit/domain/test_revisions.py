@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.domain.amendments import Amendment, Op
 from service.domain.json_values import canonical, parse
 from service.domain.paths import Path
-from service.domain.prism import PrismMemory
+from service.domain.prism_memory import PrismMemory
 from service.domain.revisions import MAX_PROPOSALS, parse_reply
 from service.domain.rules import Rules
 from service.domain.schema import fit
@@ -280,10 +280,8 @@ def test_what_is_accepted_fits_the_schema_and_survives_storage(
         assert canonical(parse(canonical(one.value))) == canonical(one.value)
         memory = memory.apply(number, [one])
     assert canonical(fit(SCHEMA.root, memory.value)) == memory.value_json
-    base = memory.fold(100)
-    again = PrismMemory.load(
-        SCHEMA, base_json=base.base_json, base_revision=100, amendments=[(101, ())]
-    )
+    base = memory.fold()
+    again = PrismMemory.load(SCHEMA, base_json=base.base_json, amendments=[(101, ())])
     assert again.value_json == memory.value_json
 
 
@@ -308,7 +306,7 @@ def test_the_log_replayed_from_any_fold_gives_the_same_bytes(
     kept = PrismMemory.create(SCHEMA)
     model: dict[str, Any] = {}
     since: list[tuple[int, tuple[Amendment, ...]]] = []
-    base, base_revision = "{}", 0
+    base = "{}"
     for number, proposals in enumerate(replies, start=1):
         reply = "\n".join(
             f"[OBJECTS FOR {op.upper()}]\n"
@@ -323,12 +321,11 @@ def test_the_log_replayed_from_any_fold_gives_the_same_bytes(
         plain(model, list(amendments))
         since.append((number, amendments))
         if number == fold_at:
-            kept = kept.fold(number)
-            base, base_revision, since = kept.base_json, number, []
+            kept = kept.fold()
+            base, since = kept.base_json, []
     loaded = PrismMemory.load(
         SCHEMA,
         base_json=base,
-        base_revision=base_revision,
         amendments=[entry for entry in since if entry[1]],
     )
     assert loaded.value_json == kept.value_json == canonical(model)

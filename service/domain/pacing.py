@@ -1,0 +1,150 @@
+"""Pacing: what a memory needs before its next step, and how much that step may read.
+
+A memory never grows past the model's window: first the groups of chunks shrink, then its
+amendments are folded and it is consolidated, then the step fails and says why.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import PrismSpec
+from service.domain.splitting import split
+
+#: Tokens that a prompt keeps free for marks and for what a count is off by.
+MARGIN_TOKENS = 256
+#: A step that could read fewer tokens than this is not made, and a chunk that has no more
+#: is not read in pieces, however small `chunk_tokens` is.
+MIN_CHUNK_TOKENS = 256
+#: Share of the budget that a fold must win back for it to be made on that account.
+FOLD_GAIN = 0.1
+#: By how much a memory must have grown since its last consolidation for another one.
+REGROWTH = 1.1
+
+
+class Need(StrEnum):
+    """What comes next."""
+
+    STEP = "step"
+    FOLD = "fold"
+    CONSOLIDATION = "consolidation"
+    #: There is no room to read anything.
+    ROOM = "room"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What a model and a spec leave room for."""
+
+    #: Tokens of a prompt and its reply together.
+    window_tokens: int
+    #: Tokens of the part of the prompt that never changes.
+    task_tokens: int
+    #: Tokens that a reply may have.
+    output_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """Where the memory is, and what was asked of it."""
+
+    applied_position: int
+    #: A consolidation is wanted once everything up to here is read.
+    consolidate_position: int | None
+    #: Size of the memory behind its last consolidation; 0 when there was none.
+    consolidated_tokens: int
+
+
+def budget_tokens(spec: PrismSpec, bounds: Bounds) -> int:
+    """How large a memory may be before it is consolidated."""
+    return spec.memory_tokens or bounds.window_tokens // 2
+
+
+def room_tokens(memory: PrismMemory, bounds: Bounds) -> int:
+    """What a step may read beside the memory; negative when it does not even fit."""
+    taken = bounds.task_tokens + memory.shown_tokens + bounds.output_tokens + MARGIN_TOKENS
+    return bounds.window_tokens - taken
+
+
+def group_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+    """What the chunks of a step have together at most."""
+    return min(spec.chunk_tokens, room_tokens(memory, bounds))
+
+
+def piece_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+    """What is read of a chunk at once that is larger than that."""
+    return min(max(spec.chunk_tokens, MIN_CHUNK_TOKENS), room_tokens(memory, bounds))
+
+
+def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) -> Need:
+    """What the memory needs now.
+
+    It depends on stored rows, the spec and the model only, so that a replay folds and
+    consolidates at the same places.
+    """
+    if memory.amendment_tokens > spec.fold_tokens:
+        return Need.FOLD
+    budget = budget_tokens(spec, bounds)
+    if memory.shown_tokens > budget:
+        if (
+            memory.amendment_tokens
+            and memory.shown_tokens - memory.live_tokens > FOLD_GAIN * budget
+        ):
+            return Need.FOLD
+        if memory.live_tokens > max(budget, REGROWTH * wish.consolidated_tokens):
+            return Need.CONSOLIDATION
+    if wish.consolidate_position is not None and wish.consolidate_position <= wish.applied_position:
+        return Need.CONSOLIDATION
+    if room_tokens(memory, bounds) >= MIN_CHUNK_TOKENS:
+        return Need.STEP
+    if memory.amendment_tokens:
+        return Need.FOLD
+    if memory.live_tokens > wish.consolidated_tokens:
+        return Need.CONSOLIDATION
+    return Need.ROOM
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizedChunk:
+    """A chunk with the tokens of its text."""
+
+    logged: LoggedChunk
+    tokens: int
+
+    @classmethod
+    def of(cls, logged: LoggedChunk, count: Callable[[str], int]) -> "SizedChunk":
+        """A chunk of the log."""
+        return cls(logged=logged, tokens=count(logged.chunk.as_text()))
+
+    @property
+    def position(self) -> int:
+        """Its place in the log."""
+        return self.logged.position
+
+
+def read_group(chunks: Sequence[SizedChunk], max_tokens: int) -> tuple[Sequence[SizedChunk], bool]:
+    """The leading chunks that make one step, and whether no other chunk would fit.
+
+    As many as have `max_tokens` together, and at least one, however large it is.
+    """
+    total = 0
+    for number, one in enumerate(chunks):
+        total += one.tokens
+        if number and total > max_tokens:
+            return chunks[:number], True
+    return chunks, total >= max_tokens
+
+
+def parts(
+    group: Sequence[SizedChunk], max_tokens: int, count: Callable[[str], int]
+) -> Sequence[Sequence[LoggedChunk]]:
+    """What each model call of a step reads: the group, or one large chunk in pieces."""
+    first = group[0]
+    if len(group) > 1 or first.tokens <= max_tokens:
+        return [[one.logged for one in group]]
+    pieces = split(first.logged.chunk.as_text(), max_tokens, count)
+    return [
+        [replace(first.logged, chunk=Chunk(kind=ChunkKind.TEXT, text=piece))] for piece in pieces
+    ]

@@ -1,0 +1,150 @@
+"""How a PRISM memory is kept: what its creator decides."""
+
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from service.domain.rules import Rules
+from service.domain.schema import Schema
+from service.domain.schema_source import parse_source
+
+#: Schemas that a process keeps: reading one takes longer than most reads of a memory.
+KEPT_SCHEMAS = 256
+
+
+class Encoding(StrEnum):
+    """How a memory is written into prompts (section 3.3)."""
+
+    #: A base, then one line for each amendment since.
+    AMENDMENTS = "amendments"
+    #: The memory as one object, changed where it is.
+    IN_PLACE = "in_place"
+
+
+class Operations(StrEnum):
+    """What the model may do to the memory."""
+
+    ADD_AND_UPDATE = "add_and_update"
+    ADD_ONLY = "add_only"
+
+
+class Coercion(StrEnum):
+    """What happens to a value whose type is not the schema's."""
+
+    REFUSE = "refuse"
+    #: It is converted if nothing is lost by it.
+    LOSSLESS = "lossless"
+
+
+class ReplyFormat(StrEnum):
+    """How the model writes its revisions."""
+
+    #: Structured where the model is known to offer it.
+    AUTO = "auto"
+    #: The paper's sections.
+    TEXT = "text"
+    #: One JSON object, held to a JSON schema by the provider.
+    STRUCTURED = "structured"
+
+
+class OnFailure(StrEnum):
+    """What follows when a step has failed for good."""
+
+    STALL = "stall"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrismSpec:
+    """How a memory is kept. It never changes, but for the schema's new fields."""
+
+    #: The shape of the memory, as class source.
+    schema_source: str
+    #: What the memory is for; may be empty.
+    task: str = ""
+    #: The question it serves; may be empty.
+    question: str = ""
+    encoding: Encoding = Encoding.AMENDMENTS
+    #: Chunks are taken together up to this many tokens a step; 1 to 100,000.
+    chunk_tokens: int = 2000
+    #: Model as provider/name; empty means the service's default.
+    model: str = ""
+    on_failure: OnFailure = OnFailure.STALL
+    #: Amendments are folded when they pass this many tokens; 1 to 1,000,000.
+    fold_tokens: int = 8000
+    operations: Operations = Operations.ADD_AND_UPDATE
+    coercion: Coercion = Coercion.REFUSE
+    reply_format: ReplyFormat = ReplyFormat.AUTO
+    #: The memory is consolidated when it passes this; 0: half of the model's window.
+    memory_tokens: int = 0
+    #: How long a step waits for more chunks, in milliseconds; 0 to 3,600,000.
+    linger_ms: int = 0
+
+    def schema(self) -> Schema:
+        """The schema. Raises SchemaInvalid."""
+        return _schema(self.schema_source)
+
+    def rules(self, max_memory_bytes: int) -> Rules:
+        """What the model's revisions of this memory may do."""
+        return Rules(
+            max_memory_bytes=max_memory_bytes,
+            add_only=self.operations is Operations.ADD_ONLY,
+            coerce=self.coercion is Coercion.LOSSLESS,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON.
+
+        What is as it always was is left out: the release before, which may still run,
+        knows no more than that.
+        """
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name in _FIRST or value != _DEFAULTS[name]
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], schema_source: str | None = None) -> "PrismSpec":
+        """The spec from `to_json`, with `schema_source` in place of its own if given.
+
+        Raises ValueError for what it does not know.
+        """
+        unknown = value.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            raise ValueError(f"a spec of a newer release: {', '.join(sorted(unknown))}")
+        known = {name: _ENUMS.get(name, _as_it_is)(held) for name, held in value.items()}
+        if schema_source is not None:
+            known["schema_source"] = schema_source
+        return cls(**known)
+
+
+@lru_cache(maxsize=KEPT_SCHEMAS)
+def _schema(source: str) -> Schema:
+    return parse_source(source)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_ENUMS: dict[str, Any] = {
+    "encoding": Encoding,
+    "on_failure": OnFailure,
+    "operations": Operations,
+    "coercion": Coercion,
+    "reply_format": ReplyFormat,
+}
+_DEFAULTS = {field.name: field.default for field in fields(PrismSpec)}
+#: What the first release wants to find in every spec.
+_FIRST = {
+    "schema_source",
+    "task",
+    "question",
+    "encoding",
+    "chunk_tokens",
+    "model",
+    "on_failure",
+    "fold_tokens",
+}

@@ -1,0 +1,54 @@
+"""Splitting: a text that is too long to be read at once, in pieces that are not."""
+
+import re
+from collections.abc import Callable, Sequence
+
+#: Where a piece may end, best first.
+_BORDERS = (
+    re.compile(r"\n\s*\n"),
+    re.compile(r"\n"),
+    re.compile(r"[.!?。！？]['\"”’)\]]*\s*"),
+    re.compile(r"\s+"),
+)
+#: A token has at most this many characters nearly always; where it has more the pieces
+#: are only smaller than they could be.
+_TOKEN_CHARACTERS = 8
+
+
+def split(text: str, max_tokens: int, count: Callable[[str], int]) -> Sequence[str]:
+    """The pieces of `text`, each of at most `max_tokens` by `count`; together they are it.
+
+    A piece ends behind a paragraph where it can, else behind a line, a sentence, a
+    word, and only at last within a word. A piece has at least one character.
+    """
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        end = _fitting(text, start, max_tokens, count)
+        if end < len(text):
+            end = _border(text, start, end)
+        pieces.append(text[start:end])
+        start = end
+    return pieces
+
+
+def _fitting(text: str, start: int, max_tokens: int, count: Callable[[str], int]) -> int:
+    """The end of the longest piece from `start` on that fits, found by halving."""
+    low, high = start + 1, min(len(text), start + max_tokens * _TOKEN_CHARACTERS)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(text[start:middle]) <= max_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _border(text: str, start: int, end: int) -> int:
+    """The end of the last whole unit of the piece; borders in its first half do not count."""
+    least = start + (end - start) // 2
+    for border in _BORDERS:
+        ends = [match.end() for match in border.finditer(text, least, end)]
+        if ends:
+            return ends[-1]
+    return end

@@ -1,0 +1,94 @@
+"""What is known about a model without asking anybody: its window and its tokenizer.
+
+From litellm's bundled list and its bundled vocabularies, never from the network.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.config import Config
+from service.domain.tokens import estimate_tokens
+
+#: The offline model reads values, not tokens.
+OFFLINE_WINDOW_TOKENS = 1_000_000
+#: Texts are counted in slices: a tokenizer takes quadratic time over a text without
+#: blanks. A count is too high by at most one token a slice.
+SLICE_CHARACTERS = 1000
+
+#: The vocabularies that litellm brings, by encoding, and the file that tiktoken looks for.
+_VOCABULARIES = {
+    "o200k_base": "fb374d419588a4632f3f557e76b4b70aebbca790",
+    "cl100k_base": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+    "p50k_base": "ec7223a39ce59f226a68acc30dc1af2788490e15",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """What a step has to know about its model."""
+
+    #: Tokens of a prompt and its reply together.
+    window_tokens: int
+    #: Tokens of a text: the model's own tokenizer where it is at hand, else the estimate
+    #: of `service.domain.tokens`.
+    count: Callable[[str], int]
+
+
+class Facts:
+    """The facts of every model that one worker process asks."""
+
+    def __init__(self, config: Config) -> None:
+        self._default_window = config.model_window_tokens
+        self._known: dict[str, ModelFacts] = {}
+
+    def of(self, model: str) -> ModelFacts:
+        """The facts of a model, by provider/name.
+
+        The first time it imports litellm, which takes seconds if nobody has done it.
+        """
+        if model not in self._known:
+            self._known[model] = self._find(model)
+        return self._known[model]
+
+    def _find(self, model: str) -> ModelFacts:
+        if model.startswith("offline/"):
+            return ModelFacts(window_tokens=OFFLINE_WINDOW_TOKENS, count=estimate_tokens)
+        return ModelFacts(
+            window_tokens=_window(model) or self._default_window,
+            count=_tokenizer(model) or estimate_tokens,
+        )
+
+
+def _window(model: str) -> int | None:
+    litellm: Any = importlib.import_module("litellm")
+    name = model.partition("/")[2]
+    entry = litellm.model_cost.get(model) or litellm.model_cost.get(name) or {}
+    window = entry.get("max_input_tokens") or entry.get("max_tokens")
+    return int(window) if window else None
+
+
+def _tokenizer(model: str) -> Callable[[str], int] | None:
+    tiktoken: Any = importlib.import_module("tiktoken")
+    litellm: Any = importlib.import_module("litellm")
+    try:
+        name: str = tiktoken.model.encoding_name_for_model(model.rpartition("/")[2])
+    except KeyError:
+        return None
+    bundled = Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers"
+    folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(bundled)))
+    if name not in _VOCABULARIES or not (folder / _VOCABULARIES[name]).is_file():
+        # tiktoken would ask the network.
+        return None
+    encoding: Any = tiktoken.get_encoding(name)
+
+    def count(text: str) -> int:
+        return sum(
+            len(encoding.encode(text[at : at + SLICE_CHARACTERS], disallowed_special=()))
+            for at in range(0, len(text), SLICE_CHARACTERS)
+        )
+
+    return count

@@ -1,0 +1,102 @@
+"""EditService."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from palimpsest.v1 import edits_pb2, edits_pb2_grpc, memories_pb2
+from service.domain.amendments import Op
+from service.rpc import convert, past, specs
+from service.rpc.deadlines import deadline_of
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.streams import until_stopped
+from service.usecases.edit import Edit, Editor, Target
+from service.usecases.rebuild import Rebuilder
+
+_OPS: dict[Any, Op | None] = {
+    memories_pb2.AMENDMENT_OP_UNSPECIFIED: None,
+    memories_pb2.AMENDMENT_OP_ADD: Op.ADD,
+    memories_pb2.AMENDMENT_OP_UPDATE: Op.UPDATE,
+    memories_pb2.AMENDMENT_OP_REMOVE: Op.REMOVE,
+}
+
+
+class EditService(edits_pb2_grpc.EditServiceServicer):
+    """See edits.proto."""
+
+    def __init__(self, editor: Editor, rebuilder: Rebuilder, stopping: asyncio.Event) -> None:
+        self._editor = editor
+        self._rebuilder = rebuilder
+        self._stopping = stopping
+
+    async def ReviseMemory(  # noqa: N802 - named by the proto
+        self, request: edits_pb2.ReviseMemoryRequest, context: Context
+    ) -> edits_pb2.ReviseMemoryResponse:
+        """Adds, updates and removes values."""
+        edits = [Edit(op=_OPS[e.op], path=e.path, value_json=e.value_json) for e in request.edits]
+        stored, made = await self._editor.revise(current_tenant(), _target(request), edits)
+        return edits_pb2.ReviseMemoryResponse(
+            memory=convert.memory(stored), amendments=[past.amendment(one) for one in made]
+        )
+
+    async def RollbackMemory(  # noqa: N802
+        self, request: edits_pb2.RollbackMemoryRequest, context: Context
+    ) -> edits_pb2.RollbackMemoryResponse:
+        """Restores the state of an earlier revision."""
+        stored = await self._editor.rollback(current_tenant(), _target(request), request.revision)
+        return edits_pb2.RollbackMemoryResponse(memory=convert.memory(stored))
+
+    async def FoldMemory(  # noqa: N802
+        self, request: edits_pb2.FoldMemoryRequest, context: Context
+    ) -> edits_pb2.FoldMemoryResponse:
+        """Writes the amendments into a new base."""
+        target = Target(session=request.session, memory=request.memory)
+        stored, folded = await self._editor.fold(current_tenant(), target)
+        return edits_pb2.FoldMemoryResponse(memory=convert.memory(stored), folded=folded)
+
+    async def ConsolidateMemory(  # noqa: N802
+        self, request: edits_pb2.ConsolidateMemoryRequest, context: Context
+    ) -> edits_pb2.ConsolidateMemoryResponse:
+        """Asks for a pass that merges and shortens the memory."""
+        target = Target(session=request.session, memory=request.memory)
+        stored = await self._editor.consolidate(current_tenant(), target)
+        return edits_pb2.ConsolidateMemoryResponse(memory=convert.memory(stored))
+
+    async def UpdateSchema(  # noqa: N802
+        self, request: edits_pb2.UpdateSchemaRequest, context: Context
+    ) -> edits_pb2.UpdateSchemaResponse:
+        """Gives a live memory a schema with more fields."""
+        schema = specs.schema_of(request.schema_source, request.json_schema)
+        stored = await self._editor.update_schema(current_tenant(), _target(request), schema)
+        return edits_pb2.UpdateSchemaResponse(memory=convert.memory(stored))
+
+    async def RebuildMemory(  # noqa: N802
+        self, request: edits_pb2.RebuildMemoryRequest, context: Context
+    ) -> AsyncIterator[edits_pb2.RebuildMemoryResponse]:
+        """Reads the whole log again into a new memory."""
+        events = self._rebuilder.rebuild(
+            current_tenant(),
+            request.session,
+            (request.memory, request.new_memory),
+            specs.rebuilt(request),
+            deadline=deadline_of(context),
+        )
+        async with aclosing(until_stopped(events, self._stopping)) as told:
+            async for stored, done in told:
+                yield edits_pb2.RebuildMemoryResponse(memory=convert.memory(stored), done=done)
+
+
+def _target(
+    request: edits_pb2.ReviseMemoryRequest
+    | edits_pb2.RollbackMemoryRequest
+    | edits_pb2.UpdateSchemaRequest,
+) -> Target:
+    expected = request.expected_revision if request.HasField("expected_revision") else None
+    return Target(
+        session=request.session,
+        memory=request.memory,
+        expected_revision=expected,
+        comment=request.comment,
+    )

@@ -1,0 +1,164 @@
+"""HistoryService."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from palimpsest.v1 import history_pb2, history_pb2_grpc
+from service.rpc import past
+from service.rpc.deadlines import deadline_of
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.pages import Pages, fitting
+from service.rpc.streams import until_stopped
+from service.usecases.history import Explained, History
+from service.usecases.watch import Committed, Started, Watches
+
+#: A page ends at so many bytes of values, or of chunks: it must fit a message.
+PAGE_BYTES = 2 * 1024 * 1024
+PROVENANCE_PAGE_BYTES = 1024 * 1024
+#: Entries of a page of provenance when the caller does not say.
+DEFAULT_ENTRIES = 20
+
+
+class HistoryService(history_pb2_grpc.HistoryServiceServicer):
+    """See history.proto."""
+
+    def __init__(
+        self, history: History, watches: Watches, pages: Pages, stopping: asyncio.Event
+    ) -> None:
+        self._history = history
+        self._watches = watches
+        self._pages = pages
+        self._stopping = stopping
+
+    async def ListRevisions(  # noqa: N802 - named by the proto
+        self, request: history_pb2.ListRevisionsRequest, context: Context
+    ) -> history_pb2.ListRevisionsResponse:
+        """Lists the revisions of a memory."""
+        scope = f"revisions:{request.session}:{request.memory}"
+        size = self._pages.size(request.page_size)
+        after = int(self._pages.place(scope, request.page_token, first="-1"))
+        found = await self._history.revisions(
+            current_tenant(), request.session, request.memory, after, size + 1
+        )
+        page = fitting(found[:size], PAGE_BYTES, lambda one: len(one.schema_source or ""))
+        response = history_pb2.ListRevisionsResponse(revisions=[past.revision(one) for one in page])
+        if len(found) > len(page):
+            response.next_page_token = self._pages.next(scope, str(page[-1].revision))
+        return response
+
+    async def GetProvenance(  # noqa: N802
+        self, request: history_pb2.GetProvenanceRequest, context: Context
+    ) -> history_pb2.GetProvenanceResponse:
+        """Explains a path."""
+        scope = f"provenance:{request.session}:{request.memory}:{request.path}"
+        size = request.page_size or DEFAULT_ENTRIES
+        place = self._pages.place(scope, request.page_token, first="")
+        revision = request.revision if request.HasField("revision") else None
+        before: tuple[int, int] | None = None
+        if place:
+            # Later pages explain the same revision as the first.
+            revision, *last = (int(part) for part in place.split("."))
+            before = (last[0], last[1])
+        found = await self._history.provenance(
+            current_tenant(),
+            request.session,
+            request.memory,
+            request.path,
+            revision=revision,
+            before=before,
+            limit=size,
+        )
+        page = fitting(found.entries[:size], PROVENANCE_PAGE_BYTES, _entry_bytes)
+        response = history_pb2.GetProvenanceResponse(
+            path=str(found.path),
+            revision=found.revision,
+            value_json=found.value,
+            entries=[past.explained(entry) for entry in page],
+        )
+        if len(found.entries) > len(page):
+            last_shown = page[-1].amendment
+            response.next_page_token = self._pages.next(
+                scope, f"{found.revision}.{last_shown.revision}.{last_shown.ordinal}"
+            )
+        return response
+
+    async def DiffMemories(  # noqa: N802
+        self, request: history_pb2.DiffMemoriesRequest, context: Context
+    ) -> history_pb2.DiffMemoriesResponse:
+        """Compares two states."""
+        other = request.other_memory or request.memory
+        scope = f"diff:{request.session}:{request.memory}:{other}"
+        size = self._pages.size(request.page_size)
+        place = self._pages.place(scope, request.page_token, first="")
+        revision = request.revision if request.HasField("revision") else None
+        other_revision = request.other_revision if request.HasField("other_revision") else None
+        skip = 0
+        if place:
+            # Later pages compare the same revisions as the first.
+            revision, other_revision, skip = (int(part) for part in place.split("."))
+        found = await self._history.compare(
+            current_tenant(),
+            request.session,
+            ((request.memory, revision), (other, other_revision)),
+            skip=skip,
+            limit=size,
+        )
+        changes = [past.difference(one) for one in found.differences]
+        page = fitting(changes[:size], PAGE_BYTES, _difference_bytes)
+        response = history_pb2.DiffMemoriesResponse(
+            revision=found.revision, other_revision=found.other_revision, differences=page
+        )
+        if len(changes) > len(page):
+            response.next_page_token = self._pages.next(
+                scope, f"{found.revision}.{found.other_revision}.{skip + len(page)}"
+            )
+        return response
+
+    async def WatchMemory(  # noqa: N802
+        self, request: history_pb2.WatchMemoryRequest, context: Context
+    ) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
+        """Tells each revision as it is committed."""
+        scope = f"watch:{request.session}:{request.memory}"
+        after: int | None = None
+        if request.HasField("after_revision"):
+            after = request.after_revision
+        elif request.resume_token:
+            place = self._pages.place(scope, request.resume_token, first="", field="resume_token")
+            after = int(place)
+        events = self._watches.watch(
+            current_tenant(), request.session, request.memory, after, deadline=deadline_of(context)
+        )
+        async with aclosing(until_stopped(events, self._stopping)) as told:
+            async for event in told:
+                response = _told(event)
+                response.resume_token = self._pages.next(scope, str(_reached(event)))
+                yield response
+
+
+def _reached(event: Started | Committed) -> int:
+    return event.after_revision if isinstance(event, Started) else event.revision.revision
+
+
+def _told(event: Started | Committed) -> history_pb2.WatchMemoryResponse:
+    if isinstance(event, Started):
+        started = history_pb2.WatchMemoryResponse.Started(after_revision=event.after_revision)
+        return history_pb2.WatchMemoryResponse(started=started)
+    shown = fitting(event.amendments, PAGE_BYTES, lambda one: len(one.value.encode()))
+    return history_pb2.WatchMemoryResponse(
+        committed=history_pb2.WatchMemoryResponse.Committed(
+            revision=past.revision(event.revision),
+            amendments=[past.amendment(one) for one in shown],
+            amendments_truncated=len(shown) < len(event.amendments),
+        )
+    )
+
+
+def _entry_bytes(entry: Explained) -> int:
+    chunks = sum(chunk.chunk.content_bytes() for chunk in entry.chunks)
+    return len(entry.amendment.value.encode()) + chunks
+
+
+def _difference_bytes(one: history_pb2.Difference) -> int:
+    return len(one.old_json.encode()) + len(one.new_json.encode())

@@ -1,0 +1,118 @@
+"""Between the proto's PrismSpec and ours."""
+
+from typing import Any
+
+from palimpsest.v1 import edits_pb2, memories_pb2
+from service.domain.json_schema import parse_json_schema
+from service.domain.prism_spec import (
+    Coercion,
+    Encoding,
+    OnFailure,
+    Operations,
+    PrismSpec,
+    ReplyFormat,
+)
+from service.domain.schema import Schema, render
+from service.domain.schema_source import parse_source
+
+#: What an unset number of a PrismSpec means; the proto's comments say the same.
+DEFAULT_CHUNK_TOKENS = 2000
+DEFAULT_FOLD_TOKENS = 8000
+
+_Message = memories_pb2.PrismSpec
+
+_ON_FAILURE = {
+    _Message.ON_FAILURE_UNSPECIFIED: OnFailure.STALL,
+    _Message.ON_FAILURE_STALL: OnFailure.STALL,
+    _Message.ON_FAILURE_SKIP: OnFailure.SKIP,
+}
+_ENCODINGS = {
+    _Message.ENCODING_UNSPECIFIED: Encoding.AMENDMENTS,
+    _Message.ENCODING_AMENDMENTS: Encoding.AMENDMENTS,
+    _Message.ENCODING_IN_PLACE: Encoding.IN_PLACE,
+}
+_OPERATIONS = {
+    _Message.OPERATIONS_UNSPECIFIED: Operations.ADD_AND_UPDATE,
+    _Message.OPERATIONS_ADD_AND_UPDATE: Operations.ADD_AND_UPDATE,
+    _Message.OPERATIONS_ADD_ONLY: Operations.ADD_ONLY,
+}
+_COERCIONS = {
+    _Message.COERCION_UNSPECIFIED: Coercion.REFUSE,
+    _Message.COERCION_REFUSE: Coercion.REFUSE,
+    _Message.COERCION_LOSSLESS: Coercion.LOSSLESS,
+}
+_REPLY_FORMATS = {
+    _Message.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
+    _Message.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
+    _Message.REPLY_FORMAT_STRUCTURED: ReplyFormat.STRUCTURED,
+}
+
+
+def schema_of(schema_source: str, json_schema: str) -> Schema:
+    """The schema, in whichever of the two ways it is given. Raises SchemaInvalid."""
+    return parse_json_schema(json_schema) if json_schema else parse_source(schema_source)
+
+
+def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
+    """A spec with its defaults filled in. Raises SchemaInvalid."""
+    source = message.schema_source
+    if message.json_schema:
+        source = render(schema_of("", message.json_schema))
+    return PrismSpec(
+        schema_source=source,
+        task=message.task,
+        question=message.question,
+        encoding=_ENCODINGS[message.encoding],
+        chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
+        model=message.model,
+        on_failure=_ON_FAILURE[message.on_failure],
+        fold_tokens=message.fold_tokens or DEFAULT_FOLD_TOKENS,
+        operations=_OPERATIONS[message.operations],
+        coercion=_COERCIONS[message.coercion],
+        reply_format=_REPLY_FORMATS[message.reply_format],
+        memory_tokens=message.memory_tokens,
+        linger_ms=message.linger.ToMilliseconds(),
+    )
+
+
+def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
+    """A spec as the proto has it, with the schema as the model is shown it."""
+    message = _Message(
+        schema_source=render(spec.schema()),
+        task=spec.task,
+        question=spec.question,
+        encoding=_named(_ENCODINGS, spec.encoding),
+        chunk_tokens=spec.chunk_tokens,
+        model=spec.model,
+        on_failure=_named(_ON_FAILURE, spec.on_failure),
+        fold_tokens=spec.fold_tokens,
+        operations=_named(_OPERATIONS, spec.operations),
+        coercion=_named(_COERCIONS, spec.coercion),
+        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        memory_tokens=spec.memory_tokens,
+    )
+    message.linger.FromMilliseconds(spec.linger_ms)
+    return message
+
+
+def _named(table: dict[Any, Any], value: object) -> Any:
+    """The proto's name of a value: the last, since the first may be UNSPECIFIED."""
+    return [key for key, held in table.items() if held is value][-1]
+
+
+def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> dict[str, Any]:
+    """The fields of a PrismSpec that a rebuilt memory has otherwise. Raises SchemaInvalid."""
+    changes: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("schema_source", "task", "question", "model")
+        if request.HasField(name)
+    }
+    if request.HasField("json_schema"):
+        changes["schema_source"] = render(schema_of("", request.json_schema))
+    if request.HasField("encoding"):
+        changes["encoding"] = _ENCODINGS[request.encoding]
+    if request.HasField("chunk_tokens"):
+        changes["chunk_tokens"] = request.chunk_tokens or DEFAULT_CHUNK_TOKENS
+    if request.HasField("operations"):
+        changes["operations"] = _OPERATIONS[request.operations]
+    return changes

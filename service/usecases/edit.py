@@ -1,0 +1,235 @@
+"""Editing: changes of a memory that no model makes. Each is a revision of its own.
+
+The memory's row is locked, the change is made from what it holds then, and the revision
+is committed. A worker that thinks about a step meanwhile finds the revision moved, throws
+its result away and begins again.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.config import Limits
+from service.domain.amendments import Amendment, Op
+from service.domain.errors import Conflict, InvalidInput
+from service.domain.evolution import Incompatible, check_extends
+from service.domain.json_values import parse
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import Encoding
+from service.domain.reasons import Reason
+from service.domain.revisions import Proposal, consider
+from service.domain.rules import Rules
+from service.domain.schema import Schema, render
+from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
+from service.usecases.memories import Memories
+from storage import amendment_log, revisions, sessions, states
+from storage.amendment_log import LoggedAmendment
+from storage.database import Database, Transaction
+from storage.memories import StoredMemory
+from storage.revisions import Claim, NewRevision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """One change as a caller gives it."""
+
+    #: None puts the value there, whether the path exists or not.
+    op: Op | None
+    path: str
+    #: JSON; empty for REMOVE.
+    value_json: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Which memory is changed, and what its newest revision must be."""
+
+    session: str
+    memory: str
+    #: None takes it as it is.
+    expected_revision: int | None = None
+    #: Who or why.
+    comment: str = ""
+
+
+class Editor:
+    """What callers do to memories by hand."""
+
+    def __init__(self, database: Database, memories: Memories, limits: Limits) -> None:
+        self._database = database
+        self._memories = memories
+        self._limits = limits
+
+    async def revise(
+        self, tenant_id: UUID, target: Target, edits: Sequence[Edit]
+    ) -> tuple[StoredMemory, Sequence[LoggedAmendment]]:
+        """Makes all edits, or none. Raises NotFound, Conflict, InvalidInput."""
+        proposals = [_proposal(edit, number) for number, edit in enumerate(edits)]
+        async with self._database.transaction(tenant_id) as tx:
+            held = await _lock(tx, target)
+            before = await _load(tx, held, held.revision)
+            rules = Rules(max_memory_bytes=self._limits.max_memory_bytes, may_remove=True)
+            amendments: list[Amendment] = []
+            value = before.value
+            after = before
+            for number, proposal in enumerate(proposals):
+                made = consider([proposal], before.schema, value, rules)
+                if made.rejections:
+                    raise _edit_invalid(number, proposal.path, made.rejections[0].reason)
+                amendments += made.amendments
+                after = after.apply(held.revision + 1, made.amendments)
+                value = after.value
+            new = NewRevision(
+                kind="edit",
+                to_position=held.applied_position,
+                digest=_digest(after),
+                amendments=amendments,
+                value=after.value_json,
+                # A line of a prompt cannot say that something is gone.
+                base=after.value_json if _removes(amendments) else None,
+                comment=target.comment,
+            )
+            stored = await self._commit(tx, target, held, new)
+            logged = await amendment_log.list_amendments(
+                tx, *item_key(held), after=(held.revision, 2**31 - 1), limit=len(amendments)
+            )
+        self._memories.wake(tenant_id, stored)
+        return stored, logged
+
+    async def rollback(self, tenant_id: UUID, target: Target, revision: int) -> StoredMemory:
+        """Restores the state of `revision`. Raises NotFound, Conflict, OutOfRange."""
+        async with self._database.transaction(tenant_id) as tx:
+            held = await _lock(tx, target)
+            if revision > held.revision:
+                raise revision_not_found(target.memory, revision, held.revision)
+            restored = await _load(tx, held, revision)
+            new = NewRevision(
+                kind="rollback",
+                to_position=held.applied_position,
+                digest=_digest(restored),
+                value=restored.value_json,
+                base=restored.value_json,
+                comment=target.comment,
+                restored_revision=revision,
+            )
+            stored = await self._commit(tx, target, held, new)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def fold(self, tenant_id: UUID, target: Target) -> tuple[StoredMemory, bool]:
+        """Writes the amendments into a new base; whether there were any. Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            held = await _lock(tx, target)
+            rows = await states.read_shown(tx, *item_key(held), held.revision)
+            assert rows is not None, "the cursor's foreign key holds the revision"
+            if held.spec.encoding is Encoding.IN_PLACE or not rows.amendments:
+                return await find_memory(tx, target.session, target.memory), False
+            memory = PrismMemory.load(
+                held.spec.schema(), base_json=rows.base, amendments=rows.amendments
+            )
+            new = NewRevision(
+                kind="fold",
+                to_position=held.applied_position,
+                digest=_digest(memory),
+                base=memory.value_json,
+            )
+            stored = await self._commit(tx, target, held, new)
+        self._memories.wake(tenant_id, stored)
+        return stored, True
+
+    async def consolidate(self, tenant_id: UUID, target: Target) -> StoredMemory:
+        """Asks for a consolidation once what is in the log is read. Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, target.session, target.memory)
+            # In the order in which a step locks them.
+            session = await sessions.lock_head(tx, stored.session_key)
+            assert session is not None, "a memory's foreign key holds its session"
+            held = await _lock(tx, target)
+            await revisions.want_consolidation(tx, held, session.head)
+            stored = await find_memory(tx, target.session, target.memory)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def update_schema(self, tenant_id: UUID, target: Target, schema: Schema) -> StoredMemory:
+        """Gives the memory a schema with more fields. Raises NotFound, Conflict, InvalidInput."""
+        source = render(schema)
+        async with self._database.transaction(tenant_id) as tx:
+            held = await _lock(tx, target)
+            before = held.spec.schema()
+            if render(before) == source:
+                return await find_memory(tx, target.session, target.memory)
+            try:
+                check_extends(before, schema)
+            except Incompatible as error:
+                raise InvalidInput(
+                    Reason.SCHEMA_INCOMPATIBLE,
+                    f"a live memory's schema can only get more fields: {error}",
+                    {"place": error.place},
+                    field="schema_source",
+                ) from error
+            memory = await _load(tx, held, held.revision)
+            new = NewRevision(
+                kind="schema",
+                to_position=held.applied_position,
+                digest=_digest(memory),
+                comment=target.comment,
+                schema_source=source,
+            )
+            stored = await self._commit(tx, target, held, new)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def _commit(
+        self, tx: Transaction, target: Target, held: Claim, new: NewRevision
+    ) -> StoredMemory:
+        await revisions.commit_revision(tx, held, new, has_work=None)
+        return await find_memory(tx, target.session, target.memory)
+
+
+async def _lock(tx: Transaction, target: Target) -> Claim:
+    held = await lock_memory(tx, target.session, target.memory)
+    expected = target.expected_revision
+    if expected is not None and expected != held.revision:
+        raise Conflict(
+            Reason.REVISION_CONFLICT,
+            f"memory {target.memory!r} is at revision {held.revision}, not {expected}",
+            {"expected": expected, "current": held.revision},
+        )
+    return held
+
+
+async def _load(tx: Transaction, held: Claim, revision: int) -> PrismMemory:
+    rows = await states.read_nearest(tx, *item_key(held), revision)
+    assert rows is not None, "revisions have no gaps, and none goes away"
+    return PrismMemory.load(
+        held.spec.schema(),
+        base_json=rows.base,
+        amendments=rows.amendments,
+        encoding=Encoding.IN_PLACE,
+    )
+
+
+def _proposal(edit: Edit, number: int) -> Proposal:
+    try:
+        value = None if edit.op is Op.REMOVE else parse(edit.value_json)
+    except ValueError as error:
+        raise _edit_invalid(number, edit.path, f"the value is no JSON: {error}") from error
+    return Proposal(edit.path, edit.op, value)
+
+
+def _edit_invalid(number: int, path: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        Reason.EDIT_INVALID,
+        f"edit {number + 1}, {path}: {reason}",
+        {"edit": number + 1, "path": path},
+        field=f"edits[{number}]",
+    )
+
+
+def _removes(amendments: Sequence[Amendment]) -> bool:
+    return any(one.op is Op.REMOVE for one in amendments)
+
+
+def _digest(memory: PrismMemory) -> bytes:
+    return hashlib.sha256(memory.value_json.encode()).digest()

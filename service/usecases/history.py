@@ -1,0 +1,256 @@
+"""Looking back: the logs of a memory, where a value came from, what changed."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from service.domain.amending import MISSING, Missing, settle, value_at
+from service.domain.chunks import LoggedChunk
+from service.domain.citations import best_position
+from service.domain.diffing import Difference, differences
+from service.domain.errors import InvalidInput
+from service.domain.json_values import Json, canonical, parse
+from service.domain.paths import Path, PathError
+from service.domain.prism_memory import PrismMemory
+from service.domain.provenance import Touch, Tracer, Write, origin, search_path
+from service.domain.reasons import Reason
+from service.domain.schema import Mismatch, Schema
+from service.usecases.lookup import find_memory, item_key, revision_not_found
+from storage import amendment_log, history, log, states
+from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
+from storage.database import Database, Transaction
+from storage.history import StoredRevision
+from storage.memories import StoredMemory
+
+#: Amendments of a path among which the origin of its value is looked for.
+ORIGIN_AMENDMENTS = 1000
+#: Chunks of an entry that are shown, in bytes of their content.
+ENTRY_CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """An amendment that touched a path, and what it was made from."""
+
+    amendment: LoggedAmendment
+    revision: StoredRevision
+    #: Nothing has replaced it as a whole.
+    in_effect: bool
+    #: It first brought the value that the path holds now.
+    origin: bool
+    #: Of the chunk that says it most clearly; 0 when none was read.
+    best_position: int
+    #: What was read for it, cut at ENTRY_CHUNK_BYTES.
+    chunks: tuple[LoggedChunk, ...]
+    chunks_truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provenance:
+    """What a path holds, and a page of what made it."""
+
+    path: Path
+    revision: int
+    #: Canonical JSON; None when there is nothing.
+    value: str | None
+    #: Newest first; one more than was asked for when there are more.
+    entries: tuple[Explained, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Where two states differ: a page of it."""
+
+    revision: int
+    other_revision: int
+    #: One more than was asked for when there are more.
+    differences: tuple[Difference, ...]
+
+
+class History:
+    """What callers ask about the past of memories."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def amendments(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after: tuple[int, int],
+        limit: int,
+        wanted: AmendmentFilter,
+    ) -> Sequence[LoggedAmendment]:
+        """Up to `limit` amendments behind (revision, ordinal). Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+            return await amendment_log.list_amendments(
+                tx, *item_key(stored), after=after, limit=limit, wanted=wanted
+            )
+
+    async def rejections(
+        self, tenant_id: UUID, session: str, name: str, after: tuple[int, int], limit: int
+    ) -> Sequence[LoggedRejection]:
+        """Up to `limit` rejections behind (revision, ordinal). Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+            return await amendment_log.list_rejections(tx, *item_key(stored), after, limit)
+
+    async def revisions(
+        self, tenant_id: UUID, session: str, name: str, after: int, limit: int
+    ) -> Sequence[StoredRevision]:
+        """Up to `limit` revisions behind `after`; -1 begins at the first. Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+            return await history.list_revisions(tx, *item_key(stored), after, limit)
+
+    async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
+        """A path as it is stored. Raises NotFound, InvalidInput."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+        return _place(stored.spec.schema(), None, text, "path_prefix")
+
+    async def provenance(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        path: str,
+        *,
+        revision: int | None,
+        before: tuple[int, int] | None,
+        limit: int,
+    ) -> Provenance:
+        """What made the value at `path`, behind the entry `before` (revision, ordinal).
+
+        Raises NotFound, OutOfRange, InvalidInput.
+        """
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+            at = stored.revision if revision is None else revision
+            memory = await load_state(tx, stored, at)
+            place = _place(stored.spec.schema(), memory.value, path, "path")
+            held = value_at(memory.value, place)
+            found, first = await _trace(tx, stored, place, held, at)
+            page = [
+                one
+                for one in found
+                if before is None or (one.amendment.revision, one.amendment.ordinal) < before
+            ]
+            entries = await _explain(tx, stored, page[: limit + 1], first)
+        return Provenance(
+            path=place,
+            revision=at,
+            value=None if isinstance(held, Missing) else canonical(held),
+            entries=entries,
+        )
+
+    async def compare(
+        self,
+        tenant_id: UUID,
+        session: str,
+        sides: tuple[tuple[str, int | None], tuple[str, int | None]],
+        *,
+        skip: int,
+        limit: int,
+    ) -> Comparison:
+        """Where (name, revision) and (name, revision) differ. Raises NotFound, OutOfRange."""
+        states_: list[tuple[int, Json]] = []
+        async with self._database.transaction(tenant_id) as tx:
+            for name, revision in sides:
+                stored = await find_memory(tx, session, name)
+                at = stored.revision if revision is None else revision
+                states_.append((at, (await load_state(tx, stored, at)).value))
+        (revision_, old), (other_revision, new) = states_
+        return Comparison(
+            revision=revision_,
+            other_revision=other_revision,
+            differences=tuple(islice(differences(old, new), skip, skip + limit + 1)),
+        )
+
+
+async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> PrismMemory:
+    """The state of a memory at a revision. Raises OutOfRange."""
+    if revision > stored.revision:
+        raise revision_not_found(stored.name, revision, stored.revision)
+    rows = await states.read_nearest(tx, *item_key(stored), revision)
+    assert rows is not None, "revisions have no gaps, and none goes away"
+    return PrismMemory.load(stored.spec.schema(), base_json=rows.base, amendments=rows.amendments)
+
+
+def _place(schema: Schema, value: Json, text: str, field: str) -> Path:
+    try:
+        return settle(schema, value, Path.parse(text))[0]
+    except (PathError, Mismatch) as error:
+        raise InvalidInput(
+            Reason.PATH_INVALID, f"{text!r}: {error}", {"path": text}, field=field
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    amendment: LoggedAmendment
+    touch: Touch
+
+
+async def traced(
+    tx: Transaction, key: tuple[UUID, UUID], path: Path, *, exists: bool, at_revision: int
+) -> AsyncIterator[tuple[LoggedAmendment, Touch]]:
+    """The amendments that touched `path` up to a revision, newest first."""
+    line = await history.lineage(tx, *key, at_revision)
+    tracer = Tracer(path, exists=exists)
+    async for one in amendment_log.touching(tx, *key, search_path(path), line):
+        write = Write(
+            revision=one.revision,
+            ordinal=one.ordinal,
+            path=Path.parse(one.path),
+            op=one.op,
+            value=parse(one.value),
+        )
+        touch = tracer.touch(write)
+        if touch is not None:
+            yield one, touch
+
+
+async def _trace(
+    tx: Transaction, stored: StoredMemory, path: Path, held: Json | Missing, at_revision: int
+) -> tuple[Sequence[_Found], Write | None]:
+    """All that touched the path, and which of them first brought what it holds."""
+    found = [
+        _Found(amendment=one, touch=touch)
+        async for one, touch in traced(
+            tx, item_key(stored), path, exists=held is not MISSING, at_revision=at_revision
+        )
+    ]
+    if isinstance(held, Missing):
+        return found, None
+    return found, origin(held, [one.touch for one in found[:ORIGIN_AMENDMENTS]])
+
+
+async def _explain(
+    tx: Transaction, stored: StoredMemory, page: Sequence[_Found], first: Write | None
+) -> tuple[Explained, ...]:
+    numbers = sorted({one.amendment.revision for one in page})
+    revisions = await history.read_revisions(tx, *item_key(stored), numbers)
+    explained: list[Explained] = []
+    for one in page:
+        logged = one.amendment
+        chunks, cut = await log.read_range(
+            tx, stored.session_key, logged.from_position, logged.to_position, ENTRY_CHUNK_BYTES
+        )
+        texts = [(chunk.position, chunk.chunk.as_text()) for chunk in chunks]
+        explained.append(
+            Explained(
+                amendment=logged,
+                revision=revisions[logged.revision],
+                in_effect=one.touch.in_effect,
+                origin=first is not None
+                and (first.revision, first.ordinal) == (logged.revision, logged.ordinal),
+                best_position=best_position(logged.value, texts) if texts else 0,
+                chunks=tuple(chunks),
+                chunks_truncated=cut,
+            )
+        )
+    return tuple(explained)

@@ -1,0 +1,66 @@
+"""Looking up what a caller names, and refusing what is not there."""
+
+from uuid import UUID
+
+from service.domain.errors import NotFound, OutOfRange
+from service.domain.reasons import Reason
+from service.domain.tenancy import memory_id, session_key
+from storage import memories, revisions, sessions
+from storage.database import Transaction
+from storage.memories import StoredMemory
+from storage.revisions import Claim
+
+
+async def find_memory(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A memory by its name. Raises NotFound."""
+    key = session_key(tx.tenant_id, session)
+    stored = await memories.get(tx, key, memory_id(key, name))
+    if stored is None:
+        raise await missing(tx, session, name)
+    return stored
+
+
+async def lock_memory(tx: Transaction, session: str, name: str) -> Claim:
+    """The same, locked for a change by hand. Raises NotFound."""
+    key = session_key(tx.tenant_id, session)
+    held = await revisions.lock(tx, key, memory_id(key, name))
+    if held is None:
+        raise await missing(tx, session, name)
+    return held
+
+
+async def missing(tx: Transaction, session: str, name: str) -> NotFound:
+    """The refusal of a memory that is not there: it, or its session."""
+    if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
+        return session_not_found(session)
+    return memory_not_found(session, name)
+
+
+def memory_not_found(session: str, memory: str) -> NotFound:
+    """The refusal of a name that no memory has."""
+    return NotFound(
+        Reason.MEMORY_NOT_FOUND,
+        f"session {session!r} has no memory {memory!r}",
+        {"session": session, "memory": memory},
+    )
+
+
+def session_not_found(session: str) -> NotFound:
+    """The refusal of a name that no session has."""
+    return NotFound(
+        Reason.SESSION_NOT_FOUND, f"there is no session {session!r}", {"session": session}
+    )
+
+
+def revision_not_found(memory: str, revision: int, newest: int) -> OutOfRange:
+    """The refusal of a revision that is not there (yet)."""
+    return OutOfRange(
+        Reason.REVISION_NOT_FOUND,
+        f"memory {memory!r} has no revision {revision}; the newest is {newest}",
+        {"revision": revision, "newest": newest},
+    )
+
+
+def item_key(stored: StoredMemory | Claim) -> tuple[UUID, UUID]:
+    """What storage calls a memory by."""
+    return stored.session_key, stored.memory_id

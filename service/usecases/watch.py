@@ -1,0 +1,130 @@
+"""Watching: each revision of a memory is told once, in order, as it is committed."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import groupby
+from uuid import UUID
+
+from service.config import Limits
+from service.domain.errors import DeadlineExceeded, Exhausted
+from service.domain.reasons import Reason
+from service.usecases.consistency import Watcher
+from service.usecases.lookup import find_memory, item_key, revision_not_found
+from storage import amendment_log, history
+from storage.amendment_log import LoggedAmendment
+from storage.database import Database
+from storage.history import StoredRevision
+from storage.memories import StoredMemory
+
+#: Revisions that one look at the history brings.
+READ_REVISIONS = 100
+#: Amendments that one look brings, unless a single revision has more.
+READ_AMENDMENTS = 500
+#: When a caller that met a full server may try again.
+BUSY_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """The watch has begun: what comes behind this revision will be told."""
+
+    after_revision: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    """A revision with its amendments."""
+
+    revision: StoredRevision
+    amendments: tuple[LoggedAmendment, ...]
+
+
+class Watches:
+    """The watches of one server process."""
+
+    def __init__(self, database: Database, watcher: Watcher, limits: Limits) -> None:
+        self._database = database
+        self._watcher = watcher
+        self._limits = limits
+        self._watches = 0
+
+    async def watch(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after_revision: int | None,
+        *,
+        deadline: float | None,
+    ) -> AsyncGenerator[Started | Committed]:
+        """Tells every revision behind `after_revision`; None begins behind the newest.
+
+        `deadline` is in the event loop's time. Raises NotFound, OutOfRange, Exhausted,
+        and DeadlineExceeded at the end.
+        """
+        if self._watches >= self._limits.max_watches:
+            raise Exhausted(
+                Reason.TOO_MANY_WATCHES,
+                f"this server has {self._watches} watches already",
+                {"limit": self._limits.max_watches},
+                retry_seconds=BUSY_RETRY_SECONDS,
+            )
+        self._watches += 1
+        try:
+            async with self._database.transaction(tenant_id) as tx:
+                stored = await find_memory(tx, session, name)
+            told = stored.revision if after_revision is None else after_revision
+            if told > stored.revision:
+                raise revision_not_found(name, told, stored.revision)
+            yield Started(after_revision=told)
+            async with aclosing(self._follow(tenant_id, stored, told, deadline)) as commits:
+                async for committed in commits:
+                    yield committed
+        finally:
+            self._watches -= 1
+
+    async def _follow(
+        self, tenant_id: UUID, stored: StoredMemory, told: int, deadline: float | None
+    ) -> AsyncGenerator[Committed]:
+        newest = stored.revision
+        key = item_key(stored)
+        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+            while True:
+                while told < newest:
+                    for committed in await self._read(tenant_id, key, told):
+                        yield committed
+                        told = committed.revision.revision
+                progress = await anext(seen, None)
+                if progress is None:
+                    break
+                newest = progress.revision
+        raise DeadlineExceeded(
+            Reason.NOT_APPLIED_IN_TIME,
+            f"memory {stored.name!r} was watched up to revision {told}",
+            {"wanted": told + 1, "revision": told},
+        )
+
+    async def _read(
+        self, tenant_id: UUID, key: tuple[UUID, UUID], after: int
+    ) -> Sequence[Committed]:
+        async with self._database.transaction(tenant_id) as tx:
+            revisions = await history.list_revisions(tx, *key, after, READ_REVISIONS)
+            # Those that come in one look together, but never a part of a revision.
+            total = 0
+            for number, one in enumerate(revisions):
+                total += one.amendments
+                if number and total > READ_AMENDMENTS:
+                    revisions = revisions[:number]
+                    break
+            found = await amendment_log.list_amendments(
+                tx, *key, after=(after, 2**31 - 1), limit=max(total, 1)
+            )
+        batches = {number: tuple(batch) for number, batch in groupby(found, key=_revision_of)}
+        return [
+            Committed(revision=one, amendments=batches.get(one.revision, ())) for one in revisions
+        ]
+
+
+def _revision_of(logged: LoggedAmendment) -> int:
+    return logged.revision

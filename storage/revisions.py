@@ -1,0 +1,355 @@
+"""The step's transaction: a memory is claimed, and a revision of it committed.
+
+The keys of `storage.tables.revision` refuse a gap, a repeat or a fork whatever the code
+here does; the compare-and-set in `commit_revision` finds out before they have to.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, case, func, insert, literal, or_, select, update
+
+from service.domain.amendments import Amendment, Rejection
+from service.domain.json_values import canonical
+from service.domain.prism_spec import PrismSpec
+from storage.database import Transaction
+from storage.tables import (
+    amendment,
+    memory,
+    prism_base,
+    prism_snapshot,
+    prism_value,
+    rejection,
+    revision,
+)
+
+#: Amendments between two saved states: reading any revision applies fewer than that to
+#: the state before it. More of them where a state is so large that reading it costs more.
+SNAPSHOT_AMENDMENTS = 64
+SNAPSHOT_BYTES_PER_AMENDMENT = 2000
+
+
+class Fenced(Exception):
+    """Another worker has taken the memory over, or changed it: the result is void."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A memory in the hands of one worker, until somebody raises the epoch."""
+
+    session_key: UUID
+    memory_id: UUID
+    epoch: int
+    revision: int
+    applied_position: int
+    #: With the schema as it is now.
+    spec: PrismSpec
+    #: Failed tries of the step at the cursor.
+    attempts: int
+    #: Chunks up to here are read without waiting for more.
+    flush_position: int = 0
+    #: A consolidation is wanted once everything up to here is read.
+    consolidate_position: int | None = None
+    #: Size of the memory behind its last consolidation; 0 when there was none.
+    consolidated_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRevision:
+    """A change to be committed."""
+
+    #: One of `revision_kind` in storage/tables.py.
+    kind: str
+    #: All chunks up to here are in it; the cursor, for what reads none.
+    to_position: int
+    #: SHA-256 of the value after it.
+    digest: bytes
+    amendments: Sequence[Amendment] = ()
+    rejections: Sequence[Rejection] = ()
+    #: The value after it, when it changed.
+    value: str | None = None
+    #: A new base, where one is written.
+    base: str | None = None
+    #: By whoever made it by hand.
+    comment: str = ""
+    #: Of a rollback.
+    restored_revision: int | None = None
+    #: Of a change of the schema.
+    schema_source: str | None = None
+    #: Of a consolidation: the size of the memory behind it.
+    consolidated_tokens: int | None = None
+
+
+_CLAIM = (
+    memory.c.session_key,
+    memory.c.memory_id,
+    memory.c.epoch,
+    memory.c.revision,
+    memory.c.applied_position,
+    memory.c.spec,
+    memory.c.attempts,
+    memory.c.schema_source,
+    memory.c.flush_position,
+    memory.c.consolidate_position,
+    memory.c.consolidated_tokens,
+)
+
+
+def _claimed(row: Any) -> Claim:
+    held = dict(row._mapping)
+    schema_source = held.pop("schema_source")
+    return Claim(**{**held, "spec": PrismSpec.from_json(held["spec"], schema_source)})
+
+
+async def claim(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
+    """Takes a memory with work into this worker's hands; None when there is nothing to do.
+
+    Raises the epoch, so that whoever held it before can commit nothing any more.
+    """
+    statement = (
+        update(memory)
+        .where(
+            memory.c.session_key == session_key,
+            memory.c.memory_id == memory_id,
+            memory.c.status == "active",
+            memory.c.has_work,
+            memory.c.ready_at <= func.now(),
+        )
+        .values(epoch=memory.c.epoch + 1)
+        .returning(*_CLAIM)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else _claimed(row)
+
+
+async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
+    """Locks a memory until the transaction ends, for a change by hand; None without one.
+
+    Who works on it meanwhile finds its revision moved, and begins again.
+    """
+    statement = (
+        select(*_CLAIM)
+        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
+        .with_for_update(key_share=True)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else _claimed(row)
+
+
+async def commit_revision(
+    tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool | None
+) -> bool:
+    """Writes revision `held.revision + 1` and moves the cursor; whether there is work.
+
+    Compare-and-set: raises Fenced when epoch, revision or cursor are no longer those of
+    `held`. With `has_work=False` the caller holds the session's head with
+    `sessions.lock_head`; a consolidation that somebody asked for is work all the same.
+    None, for changes by hand, leaves that as it is, and also changes a stalled memory.
+    """
+    moved = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+            memory.c.epoch == held.epoch,
+            memory.c.revision == held.revision,
+            memory.c.applied_position == held.applied_position,
+            *(() if has_work is None else (memory.c.status == "active",)),
+        )
+        .values(_changes(held, new, has_work))
+        .returning(memory.c.has_work)
+    )
+    row = (await tx.connection.execute(moved)).one_or_none()
+    if row is None:
+        raise Fenced
+    keys = {
+        "session_key": held.session_key,
+        "memory_id": held.memory_id,
+        "revision": held.revision + 1,
+        "tenant_id": tx.tenant_id,
+    }
+    await tx.connection.execute(
+        insert(revision).values(
+            **keys,
+            parent_revision=held.revision,
+            from_position=held.applied_position,
+            to_position=new.to_position,
+            kind=new.kind,
+            epoch=held.epoch,
+            digest=new.digest,
+            comment=new.comment,
+            restored_revision=new.restored_revision,
+            schema_source=new.schema_source,
+        )
+    )
+    await _write_log(tx, keys, new)
+    await _write_states(tx, keys, new)
+    return bool(row.has_work)
+
+
+def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, Any]:
+    changes: dict[str, Any] = {
+        "revision": held.revision + 1,
+        "applied_position": new.to_position,
+    }
+    if new.to_position > held.applied_position:
+        changes["attempts"] = 0
+    if new.schema_source is not None:
+        changes["schema_source"] = new.schema_source
+    still_wanted: ColumnElement[Any] = memory.c.consolidate_position
+    if new.kind == "consolidation":
+        # One that was asked for since then waits for chunks that are not read yet.
+        still_wanted = case(
+            (memory.c.consolidate_position > held.applied_position, memory.c.consolidate_position)
+        )
+        changes["consolidate_position"] = still_wanted
+        changes["consolidated_tokens"] = new.consolidated_tokens
+        changes["attempts"] = 0
+    if has_work is not None:
+        changes["has_work"] = or_(literal(has_work), still_wanted.is_not(None))
+    return changes
+
+
+async def _write_log(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
+    if new.amendments:
+        rows = [
+            {
+                **keys,
+                "ordinal": ordinal,
+                "path": str(one.path),
+                "op": one.op.value,
+                "value": canonical(one.value),
+                "op_corrected": one.op_corrected,
+            }
+            for ordinal, one in enumerate(new.amendments, start=1)
+        ]
+        await tx.connection.execute(insert(amendment).values(rows))
+    if new.rejections:
+        rows = [
+            {**keys, "ordinal": ordinal, "proposal": one.proposal, "reason": one.reason}
+            for ordinal, one in enumerate(new.rejections, start=1)
+        ]
+        await tx.connection.execute(insert(rejection).values(rows))
+
+
+async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
+    changes: dict[str, Any] = {"revision": keys["revision"]}
+    if new.value is not None:
+        changes["value"] = new.value
+    if new.base is not None:
+        await tx.connection.execute(insert(prism_base).values(**keys, value=new.base))
+        changes["unsaved_amendments"] = 0
+    elif new.amendments:
+        assert new.value is not None, "amendments change the value"
+        limit = SNAPSHOT_AMENDMENTS + len(new.value) // SNAPSHOT_BYTES_PER_AMENDMENT
+        unsaved = prism_value.c.unsaved_amendments + len(new.amendments)
+        changes["unsaved_amendments"] = case((unsaved >= limit, 0), else_=unsaved)
+    unsaved_now = (
+        await tx.connection.execute(
+            update(prism_value)
+            .where(
+                prism_value.c.session_key == keys["session_key"],
+                prism_value.c.memory_id == keys["memory_id"],
+            )
+            .values(changes)
+            .returning(prism_value.c.unsaved_amendments)
+        )
+    ).scalar_one()
+    if new.amendments and new.base is None and unsaved_now == 0:
+        await tx.connection.execute(insert(prism_snapshot).values(**keys, value=new.value))
+
+
+def _held(held: Claim) -> Any:
+    return and_(
+        memory.c.session_key == held.session_key,
+        memory.c.memory_id == held.memory_id,
+        memory.c.epoch == held.epoch,
+        memory.c.status == "active",
+    )
+
+
+async def clear_work(tx: Transaction, held: Claim) -> bool:
+    """Says that the memory is at the head; False when a consolidation is wanted.
+
+    The caller holds the session's head.
+    """
+    rested = (
+        update(memory)
+        .where(_held(held), memory.c.consolidate_position.is_(None))
+        .values(has_work=False)
+    )
+    return (await tx.connection.execute(rested)).rowcount == 1
+
+
+async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
+    """Counts a failed try; the step is not tried again before `seconds` have passed."""
+    await tx.connection.execute(
+        update(memory)
+        .where(_held(held))
+        .values(
+            attempts=memory.c.attempts + 1,
+            ready_at=func.now() + _seconds(seconds),
+        )
+    )
+
+
+async def put_off(
+    tx: Transaction, held: Claim, *, since: datetime, linger_seconds: float, look_seconds: float
+) -> bool:
+    """Leaves the memory for `look_seconds`, since its next step may still grow.
+
+    False when `linger_seconds` have passed since `since`, or it was flushed, or taken
+    over, meanwhile.
+    """
+    due = literal(since) + _seconds(linger_seconds)
+    waits = (
+        update(memory)
+        .where(_held(held), memory.c.flush_position == held.flush_position, due > func.now())
+        .values(ready_at=func.least(due, func.now() + _seconds(look_seconds)))
+    )
+    return (await tx.connection.execute(waits)).rowcount == 1
+
+
+def _seconds(seconds: float) -> Any:
+    return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+async def flush(
+    tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
+) -> Sequence[UUID]:
+    """Ends the wait for more chunks up to `position`; the memories that have work.
+
+    None means all memories of the session.
+    """
+    statement = (
+        update(memory)
+        .where(memory.c.session_key == session_key, memory.c.flush_position < position)
+        .values(
+            flush_position=position,
+            # A memory that failed keeps waiting for its next try.
+            ready_at=case((memory.c.attempts == 0, func.now()), else_=memory.c.ready_at),
+        )
+        .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
+    )
+    if memory_id is not None:
+        statement = statement.where(memory.c.memory_id == memory_id)
+    rows = await tx.connection.execute(statement)
+    return [row.memory_id for row in rows if row.has_work and row.status == "active"]
+
+
+async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
+    """Asks for a consolidation once everything up to `position` is read.
+
+    The caller has the memory from `lock`.
+    """
+    await tx.connection.execute(
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+        )
+        .values(consolidate_position=position, has_work=True)
+    )
