@@ -6,11 +6,9 @@ with its line and column.
 
 import ast
 import inspect
-import io
-import textwrap
-import tokenize
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import EllipsisType
 from typing import NoReturn
 
 from service.domain.errors import SchemaInvalid
@@ -34,13 +32,14 @@ from service.domain.schema_limits import (
     MAX_FIELDS,
     MAX_NESTING,
     MAX_SHOWN_BYTES,
-    MAX_SOURCE_BYTES,
     Measures,
     checked_literal,
     literal,
     normal_doc,
     optional,
 )
+from service.domain.schema_names import RESERVED
+from service.domain.source_text import SourceText, parse_python, read_text
 
 _SCALARS: dict[str, Type] = {
     "str": StrType(),
@@ -51,6 +50,8 @@ _SCALARS: dict[str, Type] = {
 _LISTS = {"list", "List"}
 _DICTS = {"dict", "Dict"}
 _TUPLES = {"tuple", "Tuple"}
+#: Those of a TypedDict's fields; any part of a memory may be missing.
+_QUALIFIERS = {"Required", "NotRequired"}
 
 
 def parse_source(source: str) -> Schema:
@@ -60,17 +61,9 @@ def parse_source(source: str) -> Schema:
     are left over, the last of them. Lines and columns of a refusal count from 1, in
     characters of the source with its tabs written as blanks.
     """
+    text = read_text(source)
     try:
-        check_text(source)
-    except ValueError as error:
-        raise SchemaInvalid(f"the source holds {error}", line=1, column=1) from error
-    if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise SchemaInvalid(f"the source has more than {MAX_SOURCE_BYTES} bytes", line=1, column=1)
-    written = source.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
-    source = textwrap.dedent(written)
-    margin = len(_first_line(written)) - len(_first_line(source))
-    try:
-        schema = _Reader(source, margin).read(_tree(source, margin))
+        schema = _Reader(text).read()
     except RecursionError as error:
         raise SchemaInvalid("this is nested too deeply to be read", line=1, column=1) from error
     if len(render(schema).encode()) > MAX_SHOWN_BYTES:
@@ -79,95 +72,120 @@ def parse_source(source: str) -> Schema:
     return schema
 
 
-def _tree(source: str, margin: int) -> ast.Module:
-    try:
-        return _parse(source)
-    except SyntaxError as error:
-        raise SchemaInvalid(
-            f"this is no Python class: {error.msg}",
-            line=max(error.lineno or 1, 1),
-            column=max(error.offset or 1, 1) + margin,
-        ) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise SchemaInvalid("this is nested too deeply to be read", line=1, column=1) from error
+@dataclass(kw_only=True, slots=True)
+class _Scope:
+    """The names of a class body, or of the module."""
 
+    #: What was read.
+    known: dict[str, Type] = field(default_factory=dict)
+    #: What was not yet read. As with annotations that are quoted, the order of classes
+    #: does not matter.
+    later: dict[str, ast.ClassDef | ast.Assign] = field(default_factory=dict)
 
-def _parse(source: str) -> ast.Module:
-    with warnings.catch_warnings():
-        # An escape that Python does not know is no reason to write to the log.
-        warnings.simplefilter("ignore")
-        return ast.parse(source)
-
-
-def _first_line(source: str) -> str:
-    return next((line for line in source.split("\n") if line.strip()), "")
+    @classmethod
+    def of(cls, body: Iterable[ast.stmt]) -> "_Scope":
+        """The scope of a body of which nothing was read."""
+        scope = cls()
+        for statement in body:
+            match statement:
+                case ast.ClassDef(name=name) | ast.Assign(targets=[ast.Name(id=name)]):
+                    scope.later.setdefault(name, statement)
+        return scope
 
 
 class _Reader:
     """Reads one source."""
 
-    def __init__(self, source: str, margin: int) -> None:
-        self._lines = source.split("\n")
-        #: Blanks that every line of the source began with.
-        self._margin = margin
-        self._comments = dict(_comments(source))
+    def __init__(self, text: SourceText) -> None:
+        self._text = text
         self._fields = 0
-        #: Names that a class can use: classes and aliases, innermost scope last.
-        self._scopes: list[dict[str, Type]] = []
+        #: Innermost last.
+        self._scopes: list[_Scope] = []
         #: Classes being read, from the outermost.
         self._open: list[str] = []
+        #: Definitions that were read before their turn.
+        self._early: set[ast.stmt] = set()
         self._records: set[str] = set()
         self._used: set[str] = set()
         self._measures = Measures()
 
-    def read(self, tree: ast.Module) -> Schema:
+    def read(self) -> Schema:
         """The schema of a module."""
-        self._scopes.append({})
-        roots: list[RecordType] = []
-        for statement in tree.body:
+        body = self._text.tree.body
+        self._scopes.append(_Scope.of(body))
+        for statement in body:
             match statement:
-                case ast.ClassDef():
-                    roots.append(self._class(statement))
+                case ast.ClassDef() | ast.Assign():
+                    self._define(statement)
                 case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
                     pass
-                case ast.Assign():
-                    self._alias(statement)
                 case ast.Import() | ast.ImportFrom():
                     self._refuse(statement, "a schema needs no imports")
                 case _:
                     self._refuse(statement, "a schema holds classes only")
-        free = [root for root in roots if root.name not in self._used]
-        if not free:
+        names = [statement.name for statement in body if isinstance(statement, ast.ClassDef)]
+        free = [self._scopes[0].known[name] for name in names if name not in self._used]
+        if not free or not isinstance(free[-1], RecordType):
             raise SchemaInvalid("there is no class", line=1, column=1)
         return Schema(root=free[-1])
 
-    def _class(self, node: ast.ClassDef) -> RecordType:
+    def _define(self, node: ast.ClassDef | ast.Assign) -> None:
+        """Reads a class or an alias, unless something above it has asked for it."""
+        if node in self._early:
+            return
+        if isinstance(node, ast.ClassDef):
+            self._scopes[-1].later.pop(node.name, None)
+            self._class(node)
+        else:
+            self._alias(node)
+
+    def _look_ahead(self, name: str) -> Type | None:
+        """What a name means that is defined further down."""
+        for level in range(len(self._scopes) - 1, -1, -1):
+            node = self._scopes[level].later.get(name)
+            if node is not None:
+                inner, self._scopes = self._scopes, self._scopes[: level + 1]
+                self._define(node)
+                self._scopes = inner
+                self._early.add(node)
+                return inner[level].known[name]
+        return None
+
+    def _class(self, node: ast.ClassDef) -> None:
+        scope = self._scopes[-1]
         if len(self._open) >= MAX_NESTING:
             self._refuse(node, f"classes are nested deeper than {MAX_NESTING} levels")
-        # One name for one record: the model is shown them side by side.
-        if node.name in self._records or node.name in self._scopes[-1]:
-            self._refuse(node, f"{node.name!r} is defined twice")
         self._check_name(node, node.name)
+        if node.name in RESERVED:
+            self._refuse(node, f"{node.name!r} is a type; a class needs another name")
+        # One name for one record: the model is shown them side by side.
+        if node.name in self._records or node.name in scope.known:
+            self._refuse(node, f"{node.name!r} is defined twice")
         self._records.add(node.name)
+        self._check_header(node)
+        self._open.append(node.name)
+        self._scopes.append(_Scope.of(node.body))
+        fields = self._body(node)
+        self._scopes.pop()
+        self._open.pop()
+        if not fields:
+            why = f"{node.name} has no fields"
+            self._refuse(node, f"{why}; what belongs to it is indented below it")
+        doc = self._doc(node, ast.get_docstring(node, clean=False) or "")
+        record = RecordType(name=node.name, fields=tuple(fields), doc=doc)
+        self._check_measure(node, record)
+        scope.known[node.name] = record
+
+    def _check_header(self, node: ast.ClassDef) -> None:
         for decorator in node.decorator_list:
             self._check_decorator(decorator)
         for base in node.bases:
             if not _dotted(base):
                 self._refuse(base, "a base class must be a name")
-        if node.keywords:
-            self._refuse(node, "a class takes no keywords")
-        self._open.append(node.name)
-        self._scopes.append({})
-        fields = self._body(node)
-        self._scopes.pop()
-        self._open.pop()
-        if not fields:
-            self._refuse(node, f"{node.name} has no fields")
-        doc = self._doc(node, ast.get_docstring(node, clean=False) or "")
-        record = RecordType(name=node.name, fields=tuple(fields), doc=doc)
-        self._check_measure(node, record)
-        self._scopes[-1][node.name] = record
-        return record
+        for keyword in node.keywords:
+            # TypedDict's: whether parts may be missing, which they may in any memory.
+            if keyword.arg != "total":
+                self._refuse(keyword.value, "a class takes no keywords")
 
     def _check_decorator(self, node: ast.expr) -> None:
         # dataclass(frozen=True) says nothing about the schema, and is common.
@@ -180,14 +198,12 @@ class _Reader:
         fields: list[Field] = []
         for number, statement in enumerate(node.body):
             match statement:
-                case ast.ClassDef():
-                    self._class(statement)
+                case ast.ClassDef() | ast.Assign():
+                    self._define(statement)
                 case ast.AnnAssign():
                     following = node.body[number + 1] if number + 1 < len(node.body) else None
                     fields.append(self._field(statement, following, fields))
-                case ast.Assign():
-                    self._alias(statement)
-                case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+                case ast.Expr(value=ast.Constant(value=str() | EllipsisType())) | ast.Pass():
                     pass
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     self._refuse(statement, "a schema has fields, not methods")
@@ -211,22 +227,21 @@ class _Reader:
         match following:
             case ast.Expr(value=ast.Constant(value=str() as text)):
                 doc = self._doc(node, text)
-        comment = self._comments.get(node.end_lineno or node.lineno, "")
-        return Field(
-            name=name,
-            type=self._type(node.annotation, 0),
-            doc="\n".join(part for part in (doc, comment) if part),
-        )
+        above, beside = self._text.guidance_above(node), self._text.guidance_beside(node)
+        doc = "\n".join(part for part in (*above, doc, *beside) if part)
+        return Field(name=name, type=self._type(node.annotation, 0), doc=doc)
 
     def _alias(self, node: ast.Assign) -> None:
         if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
             self._refuse(node, "an alias is one name for one type")
         name = node.targets[0].id
-        if name in self._scopes[-1]:
+        scope = self._scopes[-1]
+        scope.later.pop(name, None)
+        if name in scope.known:
             self._refuse(node, f"{name!r} is defined twice")
         of = self._type(node.value, 0)
         self._check_measure(node, of)
-        self._scopes[-1][name] = of
+        scope.known[name] = of
 
     def _type(self, node: ast.expr, depth: int) -> Type:
         if depth > MAX_NESTING:
@@ -244,7 +259,7 @@ class _Reader:
 
     def _quoted(self, node: ast.Constant, quoted: str, depth: int) -> Type:
         try:
-            tree = _parse(quoted.strip())
+            tree = parse_python(quoted.strip())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             tree = ast.Module(body=[], type_ignores=[])
         match tree.body:
@@ -259,19 +274,28 @@ class _Reader:
     def _named(self, node: ast.Name | ast.Attribute) -> Type:
         name = (_dotted(node) or "").rpartition(".")[2]
         if isinstance(node, ast.Name):
-            for scope in reversed(self._scopes):
-                if name in scope:
-                    of = scope[name]
-                    if isinstance(of, RecordType):
-                        self._used.add(of.name)
-                    return of
-            if name in self._open:
-                self._refuse(node, f"{name} contains itself")
+            of = self._defined(node, name)
+            if of is not None:
+                if isinstance(of, RecordType):
+                    self._used.add(of.name)
+                return of
         if name in _SCALARS:
             return _SCALARS[name]
         if name in _LISTS | _DICTS | _TUPLES:
             self._refuse(node, f"say what {name} holds, for example {_EXAMPLES[name.lower()]}")
         self._refuse(node, f"{name or 'this'} is no type that a schema knows")
+
+    def _defined(self, node: ast.Name, name: str) -> Type | None:
+        for scope in reversed(self._scopes):
+            if name in scope.known:
+                return scope.known[name]
+        if name in self._open:
+            why = f"{name} contains itself"
+            if len(self._open) > 1 and name == self._open[-1]:
+                around = self._open[-2]
+                why += f"; a field of {around} is indented like the classes in {around}"
+            self._refuse(node, why)
+        return None if name in _SCALARS else self._look_ahead(name)
 
     def _subscript(self, node: ast.Subscript, depth: int) -> Type:
         name = (_dotted(node.value) or "").rpartition(".")[2]
@@ -284,6 +308,8 @@ class _Reader:
             return DictType(value=self._type(arguments[1], depth + 1))
         if name in _TUPLES and arguments:
             return self._tuple(arguments, depth)
+        if name in _QUALIFIERS and len(arguments) == 1:
+            return self._type(arguments[0], depth + 1)
         if name == "Optional" and len(arguments) == 1:
             return optional(self._type(arguments[0], depth + 1))
         if name == "Union":
@@ -353,9 +379,8 @@ class _Reader:
             self._refuse(node, excess)
 
     def _refuse(self, node: ast.stmt | ast.expr, why: str) -> NoReturn:
-        # `ast` counts columns in bytes.
-        before = self._lines[node.lineno - 1].encode()[: node.col_offset].decode()
-        raise SchemaInvalid(why, line=node.lineno, column=self._margin + len(before) + 1)
+        line, column = self._text.place(node)
+        raise SchemaInvalid(why, line=line, column=column)
 
 
 _EXAMPLES = {"list": "list[str]", "dict": "dict[str, str]", "tuple": "tuple[str, str]"}
@@ -385,16 +410,3 @@ def _is_plain(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _comments(source: str) -> Iterator[tuple[int, str]]:
-    """Comments at the end of a line, by line; they are guidance like docstrings."""
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT and token.line[: token.start[1]].strip():
-                text = token.string.lstrip("#").strip()
-                if not text.startswith(("pylint:", "# pylint:", "noqa", "type:")):
-                    yield token.start[0], text
-    except (tokenize.TokenError, SyntaxError):
-        # `ast` says what is wrong, with more words.
-        return
