@@ -149,7 +149,7 @@ class _Reader:
         """What a schema within the document says."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
-            refuse(at, f"this stands more than {_MAX_STEPS} steps deep")
+            refuse(at, f"this stands deeper than {_MAX_STEPS} steps")
         if not isinstance(node, JsonObject):
             refuse(at, "a schema is an object here; true, false and other values say no type")
         rules = self._rules(node, at)

@@ -1,6 +1,7 @@
 """The text of a JSON Schema: read into objects, and places in it written down."""
 
 import json
+from collections.abc import Iterable
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -10,6 +11,10 @@ from service.domain.schema_limits import MAX_JSON_BYTES
 
 #: Keys and indexes from the root of the document, as in a JSON Pointer.
 At = tuple[str | int, ...]
+
+#: Levels of lists and objects within one another. Python's own limit depends on the room
+#: left on the stack; far below it, what one process can read another can read as well.
+_MAX_DEPTH = 200
 
 #: The request's field.
 _FIELD = "prism.json_schema"
@@ -44,6 +49,11 @@ def read_object(text: str) -> JsonObject:
         raise SchemaInvalid(too_deep, pointer="", field=_FIELD) from error
     if not isinstance(document, JsonObject):
         refuse((), "a JSON Schema is an object")
+    level: list[Any] = [document]
+    for _ in range(_MAX_DEPTH):
+        level = [child for value in level for child in _children(value)]
+    if level:
+        refuse((), f"lists and objects are nested deeper than {_MAX_DEPTH} levels")
     return document
 
 
@@ -74,6 +84,12 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
         # The first that was taken away already.
         read.twice = next(key for key, _ in pairs if left.pop(key, left) is left)
     return read
+
+
+def _children(value: object) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _whole(digits: str) -> int:

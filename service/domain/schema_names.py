@@ -83,9 +83,10 @@ class RecordNames:
     ) -> RecordType:
         """A record under the best of its names. Any of them may be empty."""
         names = [name for name in written if name and name not in RESERVED]
-        base = names[0] if names else made or "Record"
-        if made and made not in self._written:
+        made = made or "Record"
+        if not names and made not in self._written:
             names.append(made)
+        base = names[0] if names else made
         numbered = (f"{base}{number}" for number in itertools.count(2))
         for name in itertools.chain(names, numbered):
             found = self._taken.get(name)

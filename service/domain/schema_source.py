@@ -41,6 +41,9 @@ from service.domain.schema_limits import (
 from service.domain.schema_names import RESERVED
 from service.domain.source_text import SourceText, parse_python, read_text
 
+#: Steps from a definition to one further down, and on from there.
+_MAX_STEPS = 4 * MAX_NESTING
+
 _SCALARS: dict[str, Type] = {
     "str": StrType(),
     "int": IntType(),
@@ -103,6 +106,8 @@ class _Reader:
         self._scopes: list[_Scope] = []
         #: Classes being read, from the outermost.
         self._open: list[str] = []
+        #: Brackets and definitions around the one being read, where each asked for the next.
+        self._steps = 0
         #: Definitions that were read before their turn.
         self._early: set[ast.stmt] = set()
         self._records: set[str] = set()
@@ -139,13 +144,17 @@ class _Reader:
         else:
             self._alias(node)
 
-    def _look_ahead(self, name: str) -> Type | None:
+    def _look_ahead(self, by: ast.Name, name: str, depth: int) -> Type | None:
         """What a name means that is defined further down."""
         for level in range(len(self._scopes) - 1, -1, -1):
             node = self._scopes[level].later.get(name)
             if node is not None:
+                if self._steps > _MAX_STEPS:
+                    self._refuse(by, f"this stands deeper than {_MAX_STEPS} steps")
                 inner, self._scopes = self._scopes, self._scopes[: level + 1]
+                self._steps += depth + 1
                 self._define(node)
+                self._steps -= depth + 1
                 self._scopes = inner
                 self._early.add(node)
                 return inner[level].known[name]
@@ -250,7 +259,7 @@ class _Reader:
             case ast.Constant(value=str() as quoted):
                 return self._quoted(node, quoted, depth)
             case ast.Name() | ast.Attribute():
-                return self._named(node)
+                return self._named(node, depth)
             case ast.BinOp(op=ast.BitOr()):
                 return self._union(node, list(_alternatives(node)), depth)
             case ast.Subscript():
@@ -271,10 +280,10 @@ class _Reader:
             ast.copy_location(part, node)
         return self._type(inner, depth + 1)
 
-    def _named(self, node: ast.Name | ast.Attribute) -> Type:
+    def _named(self, node: ast.Name | ast.Attribute, depth: int) -> Type:
         name = (_dotted(node) or "").rpartition(".")[2]
         if isinstance(node, ast.Name):
-            of = self._defined(node, name)
+            of = self._defined(node, name, depth)
             if of is not None:
                 if isinstance(of, RecordType):
                     self._used.add(of.name)
@@ -285,7 +294,7 @@ class _Reader:
             self._refuse(node, f"say what {name} holds, for example {_EXAMPLES[name.lower()]}")
         self._refuse(node, f"{name or 'this'} is no type that a schema knows")
 
-    def _defined(self, node: ast.Name, name: str) -> Type | None:
+    def _defined(self, node: ast.Name, name: str, depth: int) -> Type | None:
         for scope in reversed(self._scopes):
             if name in scope.known:
                 return scope.known[name]
@@ -295,7 +304,7 @@ class _Reader:
                 around = self._open[-2]
                 why += f"; a field of {around} is indented like the classes in {around}"
             self._refuse(node, why)
-        return None if name in _SCALARS else self._look_ahead(name)
+        return None if name in _SCALARS else self._look_ahead(node, name, depth)
 
     def _subscript(self, node: ast.Subscript, depth: int) -> Type:
         name = (_dotted(node.value) or "").rpartition(".")[2]

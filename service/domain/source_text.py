@@ -13,6 +13,10 @@ from service.domain.errors import SchemaInvalid
 from service.domain.json_values import check_text
 from service.domain.schema_limits import MAX_SOURCE_BYTES
 
+#: Levels of a syntax tree. Python's own limit depends on the room left on the stack; far
+#: below it, what one process can read another can read as well.
+_MAX_TREE_DEPTH = 100
+
 #: Comments that speak to tools.
 _TO_TOOLS = re.compile(
     r"[#\s]*(pylint|mypy|pyright|ruff|flake8|isort|fmt|pragma|type:\s*ignore|noqa)\b"
@@ -107,11 +111,21 @@ def read_text(source: str) -> SourceText:
 
 
 def parse_python(source: str) -> ast.Module:
-    """The syntax tree of Python source. Raises what `ast.parse` raises."""
+    """The syntax tree of Python source.
+
+    Raises what `ast.parse` raises: SyntaxError, and for source that is nested too deeply
+    ValueError, RecursionError or MemoryError.
+    """
     with warnings.catch_warnings():
         # An escape that Python does not know is no reason to write to the log.
         warnings.simplefilter("ignore")
-        return ast.parse(source)
+        tree = ast.parse(source)
+    level: list[ast.AST] = [tree]
+    for _ in range(_MAX_TREE_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise ValueError("nested too deeply")
+    return tree
 
 
 def _tree(source: str, margin: int) -> tuple[str, ast.Module]:

@@ -161,6 +161,20 @@ def test_deep_source_is_refused_and_not_fallen_into(opening: str, closing: str, 
             parse_source(f"class A:\n  y: int\n  {deep}\n  {deep}\n")
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        "x: int" + " | None" * 200,
+        "x: int = " + "[" * 200 + "]" * 200,
+        "\n  ".join(f"A{n} = A{n + 1}" for n in range(100)) + "\n  A100 = int\n  x: A0",
+    ],
+)
+def test_what_is_read_does_not_depend_on_the_room_on_the_stack(field: str) -> None:
+    # Or a memory could be made by the API and not be loaded by a worker.
+    with pytest.raises(SchemaInvalid, match=r"too deep|deeper"):
+        parse_source(f"class A:\n  {field}\n")
+
+
 def test_a_literal_may_hold_negative_numbers_and_none() -> None:
     (field,) = parse_source("class A:\n  x: Literal[-1, 'a', None]").root.fields
     assert field.type == OptionalType(inner=LiteralType(values=(-1, "a")))
