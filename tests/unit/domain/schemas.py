@@ -18,12 +18,13 @@ from service.domain.schema import (
 from service.domain.schema_limits import Measures, literal, normal_doc, optional
 from service.domain.schema_names import RESERVED, is_name
 
-#: Names of fields, of every script.
-names = (
-    st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
-    | st.text(st.characters(categories=["L", "Nd", "Mn"]), min_size=1, max_size=6)
-    | st.sampled_from(["match", "type", "_", "self", "list", "Literal", "größe", "名前"])
-).filter(is_name)
+#: Names of fields, of several scripts.
+names = st.sampled_from(
+    [
+        *("a", "b", "c", "x", "y", "name", "Name", "f1", "_", "_x", "__init__", "self"),
+        *("match", "type", "list", "Literal", "Optional", "größe", "имя", "όνομα", "名前", "नाम"),
+    ]
+) | st.text("aZ_9éж名", min_size=1, max_size=6).filter(is_name)
 
 class_names = names.filter(lambda name: name not in RESERVED)
 
@@ -60,7 +61,7 @@ def types(records: list[RecordType]) -> st.SearchStrategy[Type]:
             inner.map(optional),
             st.lists(inner, min_size=1, max_size=3).map(lambda of: TupleType(items=tuple(of))),
         ),
-        max_leaves=3,
+        max_leaves=2,
     )
 
 

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from service.domain.json_schema import parse_json_schema, to_json_schema
 from service.domain.schema import (
@@ -43,7 +43,6 @@ def person(**others: Any) -> Any:
     return {"title": "Person", "properties": {"name": STRING}, **others}
 
 
-@settings(max_examples=300)
 @given(schemas())
 def test_a_schema_survives_being_written_as_json(schema: Schema) -> None:
     text = json.dumps(to_json_schema(schema))

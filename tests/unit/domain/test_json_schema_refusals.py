@@ -250,7 +250,6 @@ def test_any_json_is_a_schema_or_refused(value: Any) -> None:
     reads_or_refuses(json.dumps(value))
 
 
-@settings(max_examples=300)
 @given(schemas(), st.data())
 def test_any_change_to_a_schema_is_a_schema_or_refused(schema: Schema, data: st.DataObject) -> None:
     document: Any = to_json_schema(schema)

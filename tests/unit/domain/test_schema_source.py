@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.errors import SchemaInvalid
@@ -239,7 +239,6 @@ def test_any_text_is_a_schema_or_refused(text: str) -> None:
         assert schema.root.fields
 
 
-@settings(max_examples=300)
 @given(schemas())
 def test_a_schema_survives_being_shown(schema: Schema) -> None:
     shown = render(schema)
