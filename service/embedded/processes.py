@@ -1,18 +1,15 @@
 """Starting processes that do not outlive us, as a user that they may run as."""
 
-import fcntl
 import os
 import pwd
-import secrets
-import shutil
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +17,11 @@ from pathlib import Path
 PARENT_FD = "PALIMPSEST_PARENT_FD"
 #: How long a process of ours may take to end by itself once its parent is gone.
 ORPHAN_SECONDS = 10.0
+#: How long a tool such as initdb may take, on a slow disk too.
+TOOL_SECONDS = 300.0
+#: How much is read of the end of a log.
+LOG_BYTES = 64 * 1024
+_COMPLAINT = re.compile(r"error:|FATAL:|PANIC:|could not ")
 
 
 class ServerError(Exception):
@@ -39,7 +41,7 @@ class ServerUser:
     def current(cls) -> "ServerUser":
         """Ourselves; as root the user `postgres`, else `nobody`."""
         if os.geteuid() != 0:
-            return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
+            return cls.ourselves()
         for name in ("postgres", "nobody"):
             try:
                 entry = pwd.getpwnam(name)
@@ -48,15 +50,21 @@ class ServerUser:
             return cls(uid=entry.pw_uid, gid=entry.pw_gid, other=True)
         raise ServerError("started as root, and there is no user `nobody` for the servers")
 
-    def own(self, path: Path) -> None:
-        """Gives a file or folder of ours to the user."""
+    @classmethod
+    def ourselves(cls) -> "ServerUser":
+        """Who we are, also as root."""
+        return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
+
+    def own(self, handle: int) -> None:
+        """Gives an open file or folder of ours to the user."""
         if self.other:
-            os.chown(path, self.uid, self.gid)
+            os.fchown(handle, self.uid, self.gid)
 
     def can_reach(self, folder: Path) -> bool:
         """Whether the user can enter `folder` and all above it."""
         if not self.other:
             return True
+        folder = folder.resolve()
         return all(self._can_enter(one) for one in (folder, *folder.parents))
 
     def _can_enter(self, folder: Path) -> bool:
@@ -68,25 +76,30 @@ class ServerUser:
         return bool(found.st_mode & 0o001)
 
 
-def make_folder(folder: Path, user: ServerUser) -> None:
-    """Makes a folder for a server, 0700 and the user's. Raises ServerError.
+class Log:
+    """What a server wrote, open. Nobody can put another file in its place."""
 
-    Folders above that do not exist are made too; those that exist are left as they
-    are, so a closed one is an error.
-    """
-    try:
-        for parent in reversed(folder.parents):
-            if not parent.exists():
-                parent.mkdir(mode=0o755)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        user.own(folder)
-    except OSError as error:
-        raise ServerError(f"cannot make the folder {folder}: {error.strerror}") from error
-    if not user.can_reach(folder):
-        raise ServerError(
-            f"started as root, and the servers' user cannot enter {folder};"
-            " choose a data folder outside closed homes"
-        )
+    def __init__(self, handle: int) -> None:
+        #: Its descriptor, for who writes there.
+        self.handle = handle
+
+    def close(self) -> None:
+        """Closes it."""
+        os.close(self.handle)
+
+    def size(self) -> int:
+        """Bytes so far."""
+        return os.fstat(self.handle).st_size
+
+    def text(self, since: int = 0) -> str:
+        """The end of what came behind byte `since`, at most LOG_BYTES of it."""
+        begin = max(since, self.size() - LOG_BYTES)
+        return os.pread(self.handle, LOG_BYTES, begin).decode(errors="replace")
+
+    def last_lines(self, count: int = 3, since: int = 0) -> str:
+        """The last lines of what came behind byte `since`, as one."""
+        lines = self.text(since).strip().splitlines()
+        return " | ".join(lines[-count:]) or "its log is empty"
 
 
 #: Becomes a server: first the server's user, then tied to its parent, then the program.
@@ -113,44 +126,50 @@ def spawn(
     *,
     user: ServerUser,
     folder: Path,
-    log: Path,
+    output: int,
     death_signal: int,
 ) -> "subprocess.Popen[bytes]":
     """Starts a server that gets `death_signal` when we die (on Linux).
 
     Call it from the main thread: Linux sends the signal when the thread that started
-    the process ends.
+    the process ends. The process leads a group of its own.
     """
     identity = [user.uid, user.gid] if user.other else [os.geteuid(), os.getegid()]
     numbers = [os.getpid(), int(death_signal), *identity]
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BECOME, *map(str, numbers), *command],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
-        )
-
-
-def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> None:
-    """Runs a tool of a server to its end. Raises ServerError with its last line."""
-    identity = {"user": user.uid, "group": user.gid, "extra_groups": []} if user.other else {}
-    done = subprocess.run(
-        command,
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _BECOME, *map(str, numbers), *command],
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
         env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
-        **identity,  # type: ignore[call-overload]
     )
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        raise ServerError(f"{Path(command[0]).name} failed: {lines[-1]}")
+
+
+def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
+    """Runs a tool of a server to its end; what it printed.
+
+    It and what it started end when we do. Raises ServerError with its last complaint.
+    """
+    name = Path(command[0]).name
+    process = spawn(
+        command, user=user, folder=folder, output=subprocess.PIPE, death_signal=signal.SIGKILL
+    )
+    try:
+        output = process.communicate(timeout=TOOL_SECONDS)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired as error:
+        raise ServerError(f"{name} is not done after {TOOL_SECONDS:.0f} s") from error
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        lines = output.strip().splitlines() or ["no output"]
+        # The last lines are about tidying up.
+        complaints = [line for line in lines if _COMPLAINT.search(line)]
+        raise ServerError(f"{name} failed: {(complaints or lines)[-1].strip()}")
+    return output
 
 
 def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]]) -> None:
@@ -159,6 +178,8 @@ def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]
         if process.poll() is not None:
             return
         process.send_signal(number)
+        # Somebody may have stopped it; it could not even end then.
+        process.send_signal(signal.SIGCONT)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -168,65 +189,6 @@ def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]
         process.wait()
 
 
-def end_leftovers(folder: Path) -> None:
-    """Ends processes that work in `folder`: servers whose parent was killed.
-
-    They are found by their working folder, since a process id in a file may be
-    somebody else's by now.
-    """
-    pids = _working_in(folder)
-    for number, seconds in ((signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
-        for pid in pids:
-            _signal(pid, number)
-        until = time.monotonic() + seconds
-        while (pids := _working_in(folder)) and time.monotonic() < until:
-            time.sleep(0.02)
-        if not pids:
-            return
-    raise ServerError(f"processes still work in {folder}: {', '.join(map(str, pids))}")
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-    except PermissionError as error:
-        raise ServerError(f"process {pid} of another user works in the data folder") from error
-
-
-def _working_in(folder: Path) -> list[int]:
-    folder = folder.resolve()
-    proc = Path("/proc")
-    if not (proc / "self" / "cwd").exists():
-        return _working_in_by_lsof(folder)
-    found: list[int] = []
-    for entry in proc.iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            here = Path(os.readlink(entry / "cwd"))
-        except OSError:
-            # Gone meanwhile, a zombie, or not ours to look at.
-            continue
-        if here == folder or folder in here.parents:
-            found.append(int(entry.name))
-    return found
-
-
-def _working_in_by_lsof(folder: Path) -> list[int]:
-    lsof = shutil.which("lsof")
-    if lsof is None:
-        return []
-    done = subprocess.run(
-        [lsof, "-t", "-a", "-d", "cwd", "+D", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return [int(line) for line in done.stdout.split() if int(line) != os.getpid()]
-
-
 def free_port() -> int:
     """A port of 127.0.0.1 that nobody listens at now."""
     with socket.socket() as probe:
@@ -234,65 +196,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def owner_lock(folder: Path) -> Iterator[None]:
-    """One owner per folder. Raises ServerError when another process has it."""
-    handle = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ServerError(f"another process uses the data folder {folder}") from error
-        yield
-    finally:
-        os.close(handle)
-
-
-def secret(path: Path) -> str:
-    """A random password that is kept in a file of mode 0600, made when it is missing."""
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        pass
-    value = secrets.token_urlsafe(32)
-    write_private(path, value + "\n")
-    return value
-
-
-def write_private(path: Path, text: str) -> None:
-    """Writes a file of mode 0600, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    part.replace(path)
-
-
-def last_lines(log: Path, count: int = 3, since: int = 0) -> str:
-    """The end of a log, or of what came behind byte `since`, on one line."""
-    try:
-        lines = log.read_bytes()[since:].decode(errors="replace").strip().splitlines()
-    except FileNotFoundError:
-        lines = []
-    return " | ".join(lines[-count:]) or "its log is empty"
-
-
 def wait_until(
     ready: Callable[[], bool],
     process: "subprocess.Popen[bytes]",
     seconds: float,
-    log: Path,
-    log_begin: int = 0,
+    log: Log,
+    log_begin: int,
 ) -> None:
     """Waits until a server is ready. Raises ServerError when it ends or time is up."""
     until = time.monotonic() + seconds
     while not ready():
         if process.poll() is not None:
             raise ServerError(
-                f"the server ended with {process.returncode}: {last_lines(log, 10, log_begin)}"
+                f"the server ended with {process.returncode}: {log.last_lines(10, log_begin)}"
             )
         if time.monotonic() > until:
-            raise ServerError(f"the server is not ready after {seconds} s: {last_lines(log)}")
+            raise ServerError(
+                f"the server is not ready after {seconds:.0f} s: {log.last_lines(3, log_begin)}"
+            )
         time.sleep(0.005)
 
 

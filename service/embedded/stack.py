@@ -8,14 +8,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 
 from service.config import Config
 from service.embedded import processes
+from service.embedded.folder import OwnFolder, in_one_line, lock_folder, make_folders
 from service.embedded.postgres import PostgresServer
-from service.embedded.processes import ServerError, ServerUser
+from service.embedded.processes import Log, ServerError, ServerUser
 from service.embedded.valkey import ValkeyServer
 
 #: How long a process of ours may take until it is ready: importing the model
@@ -35,11 +36,12 @@ class StackError(ServerError):
 class _Child:
     """One of our own processes, started again when it dies."""
 
-    def __init__(self, name: str, command: list[str], ready: str, log: Path) -> None:
+    def __init__(self, name: str, command: list[str], ready: str, log_name: str) -> None:
         self.name = name
         self._command = command
         self._ready = ready
-        self._log = log
+        self._log_name = log_name
+        self._log: Log | None = None
         self._popen: subprocess.Popen[str] | None = None
         self._wait_seconds = RESTART_SECONDS[0]
         self._started = 0.0
@@ -47,25 +49,31 @@ class _Child:
         #: What it printed when it got ready.
         self.ready_line = ""
 
+    def open_log(self, folder: OwnFolder, held: ExitStack) -> None:
+        """Opens its log, which `held` closes."""
+        self._log = folder.log(self._log_name)
+        held.callback(self._log.close)
+
     def start(self, environment: dict[str, str], parent_fd: int) -> None:
         """Starts it without waiting."""
+        assert self._log is not None, "it was opened"
         self._started = time.monotonic()
-        with self._log.open("a") as log:
-            self._popen = subprocess.Popen(
-                self._command,
-                env=processes.environment({**environment, processes.PARENT_FD: str(parent_fd)}),
-                pass_fds=(parent_fd,),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                # Ctrl-C is for the one who started us; we stop our children in order.
-                start_new_session=True,
-            )
+        self._popen = subprocess.Popen(
+            self._command,
+            env=processes.environment({**environment, processes.PARENT_FD: str(parent_fd)}),
+            pass_fds=(parent_fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log.handle,
+            text=True,
+            # Ctrl-C is for the one who started us; we stop our children in order.
+            start_new_session=True,
+        )
 
     def wait_ready(self) -> None:
         """Waits until it says that it is ready. Raises StackError when it ends before."""
         assert self._popen is not None, "it was started"
+        assert self._log is not None, "it was opened"
         assert self._popen.stdout is not None, "it is a pipe"
         watchdog = threading.Timer(READY_SECONDS, self._popen.kill)
         watchdog.start()
@@ -77,7 +85,7 @@ class _Child:
         finally:
             watchdog.cancel()
         self._popen.wait()
-        raise StackError(f"{self.name} did not start: {processes.last_lines(self._log, 1)}")
+        raise StackError(f"{self.name} did not start: {self._log.last_lines(1)}")
 
     def is_running(self) -> bool:
         """Whether it lives."""
@@ -133,7 +141,7 @@ class Stack:
         workers: int = 1,
         on_event: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.data_dir = data_dir
+        self.data_dir = data_dir.absolute()
         self._config = config
         self._listen = listen
         self._on_event = on_event
@@ -142,11 +150,10 @@ class Stack:
         self._valkey: ValkeyServer | None = None
         self._environment: dict[str, str] = {}
         self._parent_fd = -1
-        logs = data_dir / "logs"
         python = [sys.executable, "-m", "service.cli"]
-        self._api = _Child("the API", [*python, "serve"], "listening on ", logs / "serve.log")
+        self._api = _Child("the API", [*python, "serve"], "listening on ", "serve.log")
         self._workers = [
-            _Child(f"worker {n}", [*python, "work"], "working", logs / f"work-{n}.log")
+            _Child(f"worker {n}", [*python, "work"], "working", f"work-{n}.log")
             for n in range(1, workers + 1)
         ]
 
@@ -158,15 +165,20 @@ class Stack:
     def start(self) -> None:
         """Starts everything and waits until it is ready. Raises ServerError."""
         try:
-            self._start()
+            with in_one_line(self.data_dir):
+                self._start()
         except BaseException:
             self.stop()
             raise
 
     def _start(self) -> None:
-        _make_data_dir(self.data_dir)
-        self._held.enter_context(processes.owner_lock(self.data_dir))
-        (self.data_dir / "logs").mkdir(mode=0o700, exist_ok=True)
+        # One that exists is left as it is.
+        make_folders(self.data_dir, _data_dir_mode())
+        self._held.enter_context(lock_folder(self.data_dir))
+        logs = OwnFolder.make(self.data_dir / "logs", ServerUser.ourselves())
+        with closing(logs):
+            for child in (self._api, *self._workers):
+                child.open_log(logs, self._held)
         self._environment = {
             "PALIMPSEST_DATABASE_URL": self._database_url(),
             "PALIMPSEST_REDIS_URL": self._redis_url(),
@@ -286,16 +298,6 @@ class TemporaryStack(Stack):
         """Stops everything and removes the data."""
         super().stop()
         shutil.rmtree(self.data_dir, ignore_errors=True)
-
-
-def _make_data_dir(folder: Path) -> None:
-    """Makes the data folder. One that exists is left as it is."""
-    if folder.exists():
-        return
-    try:
-        folder.mkdir(mode=_data_dir_mode(), parents=True)
-    except OSError as error:
-        raise StackError(f"cannot make the data folder {folder}: {error.strerror}") from error
 
 
 def _data_dir_mode() -> int:

@@ -1,27 +1,34 @@
 """An embedded Valkey (or Redis) server, for the prefix cache's index."""
 
+import os
 import signal
-import socket
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from service.embedded import binaries, processes
-from service.embedded.processes import ServerUser
+from service.embedded import binaries, leftovers, processes
+from service.embedded.folder import OwnFolder, in_one_line
+from service.embedded.leftovers import Running
+from service.embedded.processes import ServerError, ServerUser
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
 #: The index is advice; what does not fit is forgotten, the oldest first.
 MAX_MEMORY = "256mb"
+#: How long it is tried to start a server whose port somebody else took.
+LAUNCH_SECONDS = 15.0
+_PORT_TAKEN = "Address already in use"
+_READY = "Ready to accept connections"
+_SETTINGS = "valkey.conf"
 
 
 class ValkeyServer:
     """A Valkey server in memory. `start` raises ServerError."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._log = folder / "valkey.log"
+        self._folder = folder.absolute()
         self._user = ServerUser.current()
         self._port = 0
         self._password = ""
@@ -35,19 +42,30 @@ class ValkeyServer:
 
     def start(self) -> None:
         """Starts the server, empty."""
-        processes.make_folder(self._folder, self._user)
-        self._held.enter_context(processes.owner_lock(self._folder))
         try:
-            self._password = processes.secret(self._folder / "valkey.password")
-            processes.end_leftovers(self._folder)
-            self._launch()
+            self._home = OwnFolder.make(self._folder, self._user)
+            self._held.callback(self._home.close)
+            with in_one_line(self._folder):
+                self._start()
         except BaseException:
             self.stop()
             raise
 
-    def restart(self) -> None:
-        """Starts a server that died again, on the same port."""
+    def _start(self) -> None:
+        self._held.enter_context(self._home.lock())
+        self._log = self._home.log("valkey.log")
+        self._held.callback(self._log.close)
+        self._password = self._home.secret("valkey.password")
+        found = binaries.find_valkey()
+        names = {"valkey-server", "redis-server", found.name, found.resolve().name}
+        leftovers.end_leftovers(names, self._is_ours, signal.SIGTERM)
+        self._program = binaries.reachable_valkey(found, self._home, self._user)
         self._launch()
+
+    def restart(self) -> None:
+        """Starts a server that died again, on the same port. From the main thread."""
+        with in_one_line(self._folder):
+            self._launch(keep_port=True)
 
     def stop(self) -> None:
         """Stops the server."""
@@ -78,14 +96,33 @@ class ValkeyServer:
     ) -> None:
         self.stop()
 
-    def _launch(self) -> None:
-        self._port = self._port or processes.free_port()
-        program = binaries.find_valkey().resolve()
-        user = self._user
-        if not user.can_reach(program.parent):
-            # It is a plain network server and may run as we do; PostgreSQL may not.
-            user = ServerUser(uid=user.uid, gid=user.gid, other=False)
-        config = self._folder / "valkey.conf"
+    def _is_ours(self, one: Running) -> bool:
+        """Whether a process with the name of a server was started with our settings."""
+        return (
+            one.uid == self._user.uid
+            and str(one.folder) == os.path.realpath(self._folder)
+            and one.arguments[-1:] == (str(self._folder / _SETTINGS),)
+        )
+
+    def _launch(self, *, keep_port: bool = False) -> None:
+        until = time.monotonic() + LAUNCH_SECONDS
+        while True:
+            self._port = self._port or processes.free_port()
+            before = self._log.size()
+            try:
+                self._launch_once(before)
+            except ServerError:
+                # Somebody took the port between our look and the server's.
+                if _PORT_TAKEN not in self._log.text(before) or time.monotonic() > until:
+                    raise
+                if not keep_port:
+                    self._port = 0
+                time.sleep(0.1)
+            else:
+                return
+
+    def _launch_once(self, log_begin: int) -> None:
+        # The folder is where it works; no path is written, so any letters may be in it.
         lines = (
             "bind 127.0.0.1",
             f"port {self._port}",
@@ -95,29 +132,23 @@ class ValkeyServer:
             "appendonly no",
             f"maxmemory {MAX_MEMORY}",
             "maxmemory-policy allkeys-lru",
-            f'dir "{self._folder}"',
+            # Its arguments are what a leftover is known by.
+            "set-proc-title no",
         )
-        processes.write_private(config, "\n".join(lines) + "\n")
-        user.own(config)
+        self._home.write(_SETTINGS, "\n".join(lines) + "\n", for_server=True)
         self._process = processes.spawn(
-            [str(program), str(config)],
-            user=user,
+            [str(self._program), str(self._folder / _SETTINGS)],
+            user=self._user,
             folder=self._folder,
-            log=self._log,
+            output=self._log.handle,
             death_signal=signal.SIGKILL,
         )
-        processes.wait_until(self._is_ready, self._process, READY_SECONDS, self._log)
-
-    def _is_ready(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
-                connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
-                reply = b""
-                while reply.count(b"\r\n") < 2:
-                    part = connection.recv(256)
-                    if not part:
-                        return False
-                    reply += part
-        except OSError:
-            return False
-        return reply == b"+OK\r\n+PONG\r\n"
+        # Its word and not an answer at the port: somebody else may answer there, and
+        # would be told the password.
+        processes.wait_until(
+            lambda: _READY in self._log.text(log_begin),
+            self._process,
+            READY_SECONDS,
+            self._log,
+            log_begin,
+        )

@@ -4,9 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -18,16 +16,10 @@ from service.embedded.binaries import PG_BIN_DIR
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerError
 from service.embedded.valkey import ValkeyServer
+from tests.embedded import add, command_lines, rows, working_in
 from tests.harness import eventually
 
 DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 @pytest.fixture(params=["wheel", "debian"])
@@ -37,41 +29,6 @@ def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         if not DEBIAN:
             pytest.skip("Debian's PostgreSQL is not installed")
         monkeypatch.setenv(PG_BIN_DIR, str(DEBIAN[-1].parent))
-
-
-def rows(url: str) -> list[int]:
-    with psycopg.connect(url) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
-        return [n for (n,) in connection.execute("SELECT n FROM kept ORDER BY n")]
-
-
-def add(url: str, number: int) -> None:
-    with psycopg.connect(url) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
-        connection.execute("INSERT INTO kept VALUES (%s)", (number,))
-
-
-def working_in(folder: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.readlink(entry / "cwd").startswith(str(folder)):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def command_lines(folder: Path) -> str:
-    """What the processes that work in a folder were started with."""
-    lines = []
-    for pid in working_in(folder):
-        try:
-            lines.append((Path("/proc") / str(pid) / "cmdline").read_text())
-        except FileNotFoundError:
-            # A short-lived process of the server's has ended meanwhile.
-            continue
-    return "\n".join(lines)
 
 
 def test_data_survives_stops_kills_and_a_killed_parent(folder: Path, programs: None) -> None:
@@ -88,7 +45,7 @@ def test_data_survives_stops_kills_and_a_killed_parent(folder: Path, programs: N
         import os, signal
         from pathlib import Path
         from service.embedded.postgres import PostgresServer
-        from tests.integration.test_embedded import add
+        from tests.embedded import add
         server = PostgresServer(Path({str(home)!r}))
         server.start()
         add(server.url, 3)

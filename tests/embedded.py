@@ -1,0 +1,101 @@
+"""What the tests of the embedded servers share: looking at processes, and being others."""
+
+import os
+import pwd
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+#: The user that the tests are when they must not be root.
+NOBODY = "nobody"
+ROOT = Path(__file__).parent.parent
+
+
+def rows(url: str) -> list[int]:
+    """The numbers that `add` kept."""
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
+        return [n for (n,) in connection.execute("SELECT n FROM kept ORDER BY n")]
+
+
+def add(url: str, number: int) -> None:
+    """Keeps a number."""
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
+        connection.execute("INSERT INTO kept VALUES (%s)", (number,))
+
+
+def running(wanted: Callable[[Path], bool]) -> list[int]:
+    """The processes whose folder in /proc is wanted."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted(entry):
+                found.append(int(entry.name))
+        except OSError:
+            # Gone meanwhile, or a zombie.
+            continue
+    return found
+
+
+def working_in(folder: Path) -> list[int]:
+    """The processes that work in a folder, or below it."""
+    return running(lambda entry: (entry / "cwd").readlink().is_relative_to(folder))
+
+
+def naming(text: str) -> list[int]:
+    """The processes that were started with an argument that has `text` in it."""
+    return running(lambda entry: text in (entry / "cmdline").read_text(errors="replace"))
+
+
+def command_lines(folder: Path) -> str:
+    """What the processes that work in a folder were started with."""
+    lines = []
+    for pid in working_in(folder):
+        try:
+            lines.append((Path("/proc") / str(pid) / "cmdline").read_text())
+        except FileNotFoundError:
+            # A short-lived process of the server's has ended meanwhile.
+            continue
+    return "\n".join(lines)
+
+
+def begin(script: str) -> "subprocess.Popen[str]":
+    """Starts a Python script as a process of its own; what it prints is to be read."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(script: str, **identity: Any) -> "subprocess.CompletedProcess[str]":
+    """Runs a Python script to its end."""
+    return subprocess.run(
+        [sys.executable, "-B", "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        **identity,
+    )
+
+
+def run_as_nobody(script: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a Python script as a user that is not root; skips where that cannot be."""
+    if os.geteuid() != 0:
+        return run(script)
+    entry = pwd.getpwnam(NOBODY)
+    try:
+        return run(script, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[])
+    except PermissionError:
+        pytest.skip(f"{NOBODY} cannot get to the tests' Python")
