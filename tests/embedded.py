@@ -12,6 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
+#: Debian's programs, where they are installed.
+DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 #: The user that the tests are when they must not be root.
 NOBODY = "nobody"
 ROOT = Path(__file__).parent.parent
@@ -71,6 +73,7 @@ def begin(script: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -65,8 +65,7 @@ def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -
 
 
 def _find(programs: frozenset[str], is_ours: IsOurs) -> list[Running]:
-    looks = _all_of_proc(programs) if sys.platform == "linux" else _all_of_lsof(programs)
-    return [one for one in looks if one.pid != os.getpid() and is_ours(one)]
+    return [one for one in _look_at_all(programs) if one.pid != os.getpid() and is_ours(one)]
 
 
 def _signal(one: Running, number: int, is_ours: IsOurs) -> None:
@@ -91,7 +90,8 @@ def _signal(one: Running, number: int, is_ours: IsOurs) -> None:
         return
 
 
-def _all_of_proc(programs: frozenset[str]) -> Iterator[Running]:
+def all_of_proc(programs: frozenset[str]) -> Iterator[Running]:
+    """The processes that run one of the programs, by Linux's /proc."""
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
@@ -126,7 +126,7 @@ def look(pid: int) -> Running | None:
         return None
 
 
-def _all_of_lsof(programs: frozenset[str]) -> Iterator[Running]:
+def all_of_lsof(programs: frozenset[str]) -> Iterator[Running]:
     """The same where there is no /proc, as on macOS."""
     lsof = shutil.which("lsof") or "/usr/sbin/lsof"
     named = [part for program in sorted(programs) for part in ("-c", program)]
@@ -161,3 +161,6 @@ def _from_lsof(fields: dict[str, str], programs: frozenset[str]) -> Running:
 def _output(command: list[str]) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.splitlines()
+
+
+_look_at_all = all_of_proc if sys.platform == "linux" else all_of_lsof

@@ -80,6 +80,8 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts the server, on a fresh folder or one with data."""
+        if self.is_running():
+            raise ServerError("PostgreSQL is running already")
         try:
             self._home = OwnFolder.make(self._folder, self._user)
             self._held.callback(self._home.close)
@@ -209,7 +211,7 @@ class PostgresServer:
                 # somebody took the port between our look and the server's.
                 passing = any(reason in said for reason in _PASSING)
                 if not passing or time.monotonic() > until:
-                    self._explain(said)
+                    self._explain()
                     raise
                 if not keep_port:
                     self._port = 0
@@ -237,17 +239,16 @@ class PostgresServer:
 
             processes.wait_until(is_ready, process, READY_SECONDS, self._log, log_begin)
 
-    def _explain(self, said: str) -> None:
-        """Raises ServerError for an end that has a better reason than the log's words."""
-        if "incompatible with server" not in said:
-            return
+    def _explain(self) -> None:
+        """Raises ServerError when it fails for a reason better than its log's words."""
         with self._home.servers(_CLUSTER) as cluster:
             theirs = cluster.read("PG_VERSION").strip()
-        ours = binaries.major_version(self._programs, self._user)
-        raise ServerError(
-            f"the data in {self._cluster} is of PostgreSQL {theirs}, and these programs are of"
-            f" {ours}; name those of {theirs} with {binaries.PG_BIN_DIR}"
-        )
+        ours = str(binaries.major_version(self._programs, self._user))
+        if theirs != ours:
+            raise ServerError(
+                f"the data in {self._cluster} is of PostgreSQL {theirs}, and these programs are"
+                f" of {ours}; name those of {theirs} with {binaries.PG_BIN_DIR}"
+            )
 
     def _make_database(self) -> None:
         try:

@@ -117,7 +117,10 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal)
 if os.getppid() != parent:
     sys.exit("the parent is gone")
-os.execv(sys.argv[5], sys.argv[5:])
+try:
+    os.execv(sys.argv[5], sys.argv[5:])
+except OSError as error:
+    sys.exit(f"{sys.argv[5]} does not run: {error.strerror}")
 """
 
 

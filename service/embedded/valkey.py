@@ -42,6 +42,8 @@ class ValkeyServer:
 
     def start(self) -> None:
         """Starts the server, empty."""
+        if self.is_running():
+            raise ServerError("Valkey is running already")
         try:
             self._home = OwnFolder.make(self._folder, self._user)
             self._held.callback(self._home.close)

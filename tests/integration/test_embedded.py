@@ -16,10 +16,8 @@ from service.embedded.binaries import PG_BIN_DIR
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerError
 from service.embedded.valkey import ValkeyServer
-from tests.embedded import add, command_lines, rows, working_in
+from tests.embedded import DEBIAN, add, command_lines, rows, working_in
 from tests.harness import eventually
-
-DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 
 
 @pytest.fixture(params=["wheel", "debian"])
@@ -45,7 +43,7 @@ def test_data_survives_stops_kills_and_a_killed_parent(folder: Path, programs: N
         import os, signal
         from pathlib import Path
         from service.embedded.postgres import PostgresServer
-        from tests.embedded import add
+        from tests.embedded import DEBIAN, add
         server = PostgresServer(Path({str(home)!r}))
         server.start()
         add(server.url, 3)
