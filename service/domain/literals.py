@@ -73,8 +73,6 @@ _CONSTANTS = {
 _NO_NUMBERS = {"nan", "inf", "infinity"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "\n": ""}
-#: A string that goes over the beginning of a next object was never closed.
-_SWALLOWED = re.compile(r"\n[ \t`*,\[-]{0,16}\{[ \t]{0,4}[\"'][ \t]{0,4}[$/]")
 _CLOSE = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -145,10 +143,7 @@ class Reader:
             self.spend(len(self.text) - self.at)
             self.fail("a string is not closed")
         self._move(match.end())
-        raw = match[1]
-        if len(quote) == 1 and _SWALLOWED.search(raw):
-            self.fail("a string is not closed")
-        return _unescaped(raw)
+        return _unescaped(match[1])
 
     def _nested(self, char: str) -> object:
         if self._level >= MAX_LEVELS:

@@ -40,7 +40,7 @@ _ENTRY = re.compile(r"^[ \t,]{0,64}(?=[\"'][ \t]{0,4}[$/])", re.MULTILINE)
 #: Never within a line: what stands there may be a broken string's.
 _ITEM = re.compile(
     r"^[ \t,]{0,64}(?:(?P<item>\{\s{0,64}[\"'](?:path|op)[\"']\s{0,16}:)"
-    r"|[\"'](?:add|update|remove)[\"']\s{0,16}:)",
+    r"|[\"'](?:add|update|remove)[\"']\s{0,16}:\s{0,16}\[)",
     re.MULTILINE,
 )
 #: What may stand before a path in a list of paths: bullets, numbers, quotes of code.
@@ -92,7 +92,7 @@ class _Reply:
 
     text: str
     reader: Reader = field(init=False)
-    #: Objects read.
+    #: Objects read, and broken parts of objects.
     objects: int = 0
     #: The line where the next object begins, as far as it was looked for.
     restart: int = 0
@@ -125,8 +125,7 @@ class _Reply:
     def _object(self, op: Op | None) -> list[_Found]:
         """What the object at the reader's place says; the reader moves behind it."""
         start = self.reader.at
-        self.objects += 1
-        if self.objects > MAX_OBJECTS:
+        if self._is_too_much():
             self.reader.at = len(self.text)
             return [rejected(self.text[start:], f"a reply has at most {MAX_OBJECTS} objects")]
         entries: list[_Entry] = []
@@ -144,9 +143,14 @@ class _Reply:
                 self.reader.at, goes_on = self._behind(start, at)
                 text = self.text[at if entries else start : self.reader.at]
                 broken.append(rejected(text, str(error)))
-                if not goes_on:
+                if not goes_on or self._is_too_much():
                     break
         return [*_said(entries, op), *broken]
+
+    def _is_too_much(self) -> bool:
+        """Counts an object, or a broken part of one."""
+        self.objects += 1
+        return self.objects > MAX_OBJECTS
 
     def _entry(self, entries: list[_Entry], op: Op | None) -> bool:
         """Reads a pair into `entries`; whether another may follow. Raises LiteralError."""
@@ -185,7 +189,9 @@ class _Reply:
             except Exhausted:
                 raise
             except LiteralError as error:
-                following = _ITEM.search(self.text, at + 1)
+                # What is cut off has nothing behind it.
+                cut = error.at >= len(self.text) or self._is_too_much()
+                following = None if cut else _ITEM.search(self.text, at + 1)
                 end = following.start() if following else len(self.text)
                 items.append(rejected(self.text[at:end], str(error)))
                 self.reader.spend(end - at)
