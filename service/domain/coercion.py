@@ -67,7 +67,7 @@ def _spelled(of: Type, text: str) -> Json:
         return text
     if isinstance(of, BoolType):
         return {"true": True, "false": False}.get(text, text)
-    for read in (int, float):
+    for read in (int, float) if isinstance(of, FloatType) else (int,):
         try:
             number = read(text)
             if canonical(number) == text:
