@@ -16,7 +16,9 @@ from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.json_values import parse
 from service.domain.paths import Path
-from service.domain.prism import ConsolidateContent, Encoding, OnFailure, PrismMemory, PrismSpec
+from service.domain.prism import ConsolidateContent
+from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import PrismSpec
 from service.domain.revisions import parse_reply
 from service.domain.rules import Rules
 from service.domain.schema_source import parse_source
@@ -24,14 +26,7 @@ from service.domain.schema_source import parse_source
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 SCHEMA = parse_source(SOURCE)
 SPEC = PrismSpec(
-    schema_source=SOURCE,
-    task="Keep it.",
-    question="Why?",
-    encoding=Encoding.AMENDMENTS,
-    chunk_tokens=100,
-    model="",
-    on_failure=OnFailure.STALL,
-    fold_tokens=50,
+    schema_source=SOURCE, task="Keep it.", question="Why?", chunk_tokens=100, fold_tokens=50
 )
 KEY = b"a key that nobody outside knows"
 DEFAULT = Rules()
@@ -233,7 +228,7 @@ def test_an_amendment_is_one_line_whatever_it_holds(key: str, held: list[str]) -
     shown = memory({key: list(held)}).segments()
     assert shown[1].text == prompts.amendment_line(made)
     assert shown[0].text == "[MEMORY]\n{}\n"
-    base = memory({key: list(held)}).fold(2).segments()[0].text
+    base = memory({key: list(held)}).fold().segments()[0].text
     assert base.count("\n") == 2, "a base is one line behind its title"
 
 
