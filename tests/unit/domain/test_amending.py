@@ -164,7 +164,7 @@ def test_replaying_touches_only_what_lies_on_the_way() -> None:
     value: Any = {"topics": {"a": ["x"], "b": ["y"]}}
     topics, other = value["topics"], value["topics"]["b"]
     added = Amendment(path=Path(("topics", "a", 1)), op=Op.ADD, value="z")
-    assert replay(SCHEMA, value, [added]) is value
+    assert id(replay(SCHEMA, value, [added])) == id(value)
     kept: Any = value["topics"]
     assert kept is topics
     assert kept["b"] is other

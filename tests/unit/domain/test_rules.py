@@ -271,7 +271,10 @@ def test_a_value_that_would_lose_something_is_refused(path: str, value: Any) -> 
 
 
 SCALARS = st.one_of(
-    st.booleans(), st.integers(), st.floats(allow_nan=False), st.text("019.e-truefals")
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text("019.e-truefals"),
 )
 
 
