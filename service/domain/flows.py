@@ -39,6 +39,7 @@ class Purpose(StrEnum):
     REVISE = "revise"
     ANSWER = "answer"
     CONSOLIDATE = "consolidate"
+    SCHEMA = "schema"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +52,8 @@ class ModelAsk:
     #: The prompt, most stable part first.
     segments: tuple[Segment, ...]
     #: The same content as values, for models that are not language models: a
-    #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism`.
+    #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism`,
+    #: or a `SchemaContent` of `service.domain.schema_generation`.
     content: object
     #: Upper bound of the reply, in tokens; 1 or more.
     max_output_tokens: int

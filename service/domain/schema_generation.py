@@ -1,0 +1,193 @@
+"""Generating schemas: from a description of the texts and a question (section 3.4).
+
+The model's reply is untrusted: a class is looked for in it, parsed and never run. When
+there is none, the model sees its reply and what is wrong with it, and tries again.
+"""
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from service.domain import prompts_schema
+from service.domain.errors import SchemaInvalid
+from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.schema import Schema, render
+from service.domain.schema_source import parse_source
+
+#: Tokens that a reply may have.
+SCHEMA_OUTPUT_TOKENS = 4096
+#: How often a model is asked before it is given up.
+MAX_TRIES = 3
+#: Pieces of a reply that are looked at; what a model writes has one or two.
+MAX_PIECES = 8
+
+_FENCE = re.compile(r"[ \t]{0,16}(?:`{3,}|~{3,})(.{0,80})")
+_CLASS = re.compile(r"[ \t]{0,64}class[ \t]{1,8}\w{1,200}[ \t]{0,8}(?:[:(]|$)")
+#: What the lines that may stand between two classes begin with: decorators and comments.
+_BESIDE = "@#"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaContent:
+    """What the prompt says, as values."""
+
+    #: What the texts are.
+    domain: str
+    #: A question of the kind that will be asked.
+    example_query: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaDraft:
+    """A schema that a model wrote."""
+
+    #: Class source as memories show it; parsing it gives a valid schema.
+    source: str
+    #: The model that wrote it, as provider/name.
+    model: str
+    #: Which of its replies it was; 1 or more.
+    attempts: int
+
+
+class NoSchema(Exception):
+    """No reply held a valid schema; the message is one sentence."""
+
+
+def generate(
+    domain: str, example_query: str, *, marker_key: bytes, tries: int = MAX_TRIES
+) -> Flow[SchemaDraft]:
+    """The schema of a memory that serves such questions. Raises NoSchema after `tries`."""
+    task = Segment(kind=SegmentKind.TASK, text=prompts_schema.generate_task())
+    wanted = prompts_schema.wanted_segment(domain, example_query, marker_key)
+    # Reusable: when the model is asked again, its prompt begins with both.
+    asked = (task, Segment(kind=SegmentKind.QUERY, text=wanted))
+    again: tuple[Segment, ...] = ()
+    fault = "it was never asked"
+    for attempt in range(tries):
+        (reply,) = yield [
+            ModelAsk(
+                purpose=Purpose.SCHEMA,
+                template=prompts_schema.GENERATE,
+                segments=(*asked, *again),
+                content=SchemaContent(domain=domain, example_query=example_query),
+                max_output_tokens=SCHEMA_OUTPUT_TOKENS,
+                attempt=attempt,
+            )
+        ]
+        try:
+            source = read_schema(reply.text)
+        except SchemaInvalid as error:
+            fault = error.message
+            text = prompts_schema.again_segment(reply.text, fault, marker_key)
+            again = (Segment(kind=SegmentKind.QUERY, text=text, reusable=False),)
+        else:
+            return SchemaDraft(source=source, model=reply.model, attempts=attempt + 1)
+    raise NoSchema(f"the model gave no valid schema in {tries} tries; the last time, {fault}")
+
+
+def read_schema(reply: str) -> str:
+    """The schema of a reply, as class source in its one form. Raises SchemaInvalid.
+
+    Code fences, words around them and imports are passed over. Lines of a refusal are
+    those of the reply.
+    """
+    lines = reply.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    refusal: SchemaInvalid | None = None
+    for source in _sources(lines):
+        try:
+            return _checked(parse_source(source))
+        except SchemaInvalid as error:
+            refusal = refusal or error
+    raise refusal or SchemaInvalid("the reply holds no class", line=1, column=1)
+
+
+def _checked(schema: Schema) -> str:
+    source = render(schema)
+    # Written out it can be larger than what a memory takes.
+    parse_source(source)
+    return source
+
+
+def _sources(lines: Sequence[str]) -> Iterator[str]:
+    """What may be the schema, the likeliest first, each line where it is in the reply."""
+    pieces = [piece for piece in _fenced(lines) if any(_CLASS.match(lines[n]) for n in piece)]
+    pieces = (pieces or list(_unfenced(lines)))[-MAX_PIECES:]
+    if not pieces:
+        return
+    # Some models write each class in a fence of its own, and others a draft first.
+    yield _only(lines, [number for piece in pieces for number in piece])
+    if len(pieces) > 1:
+        for piece in reversed(pieces):
+            yield _only(lines, piece)
+
+
+def _fenced(lines: Sequence[str]) -> Iterator[range]:
+    """The lines within each code fence; one that is not closed reaches to the end."""
+    begins: int | None = None
+    for number, line in enumerate(lines):
+        fence = _FENCE.match(line)
+        if fence is None:
+            continue
+        if begins is not None:
+            yield range(begins, number)
+        # A fence that names a language opens one, whatever was open before.
+        begins = number + 1 if begins is None or fence[1].strip() else None
+    if begins is not None:
+        yield range(begins, len(lines))
+
+
+def _unfenced(lines: Sequence[str]) -> Iterator[range]:
+    """Runs of lines that begin with a class and end where its margin is passed."""
+    number = 0
+    while number < len(lines):
+        if not _CLASS.match(lines[number]):
+            number += 1
+            continue
+        margin = _margin(lines[number])
+        begins = number
+        number += 1
+        while number < len(lines) and _belongs(lines[number], margin):
+            number += 1
+        yield range(begins, number)
+
+
+def _margin(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _belongs(line: str, margin: int) -> bool:
+    if not line.strip() or _margin(line) > margin:
+        return True
+    return _margin(line) == margin and bool(_CLASS.match(line) or line.lstrip()[0] in _BESIDE)
+
+
+def _only(lines: Sequence[str], kept: Sequence[int]) -> str:
+    """The reply with all lines but `kept` emptied, and imports too."""
+    numbers = set(kept)
+    source = "\n".join(line if n in numbers else "" for n, line in enumerate(lines))
+    imports = _imports(source)
+    if not imports:
+        return source
+    return "\n".join(
+        "" if number in imports else line for number, line in enumerate(source.split("\n"))
+    )
+
+
+def _imports(source: str) -> set[int]:
+    """Lines (from 0) of a source's imports: models write them, and they say nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(textwrap.dedent(source.expandtabs(4)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # parse_source says what is wrong, with more words.
+        return set()
+    return {
+        number - 1
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
