@@ -3,7 +3,8 @@
 It is no language model and says so by its name. It takes the same asks as any model
 and replies in the same form: it picks salient sentences, headings, names and
 definitions by ordinary text statistics, fills whatever schema it is given, and answers
-with the sentences of the memory that fit the question best, word for word.
+with the sentences of the memory that fit the question best, word for word. The schemas
+that it makes itself are in `offline_schema`.
 """
 
 import math
@@ -29,6 +30,8 @@ from service.domain.schema import (
     TupleType,
     Type,
 )
+from service.domain.schema_generation import SchemaContent
+from service.llm import offline_schema
 from service.llm.offline_consolidation import tidied
 from service.llm.offline_replies import ReplyPath, behind, lines, write
 from service.llm.texts import Section, cut, name_words, sections, stem, terms
@@ -70,6 +73,8 @@ def complete(content: object) -> str:
             return _consolidate(content)
         case AnswerContent():
             return _answer(content)
+        case SchemaContent():
+            return offline_schema.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
 
 
