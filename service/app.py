@@ -22,6 +22,7 @@ from service.rpc.history import HistoryService
 from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.pages import Pages
+from service.rpc.schemas import SchemaService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
 from service.rpc.usage import UsageService
@@ -30,12 +31,15 @@ from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Editor
+from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.history import History
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.rebuild import Rebuilder
 from service.usecases.revise import Reviser
+from service.usecases.schemas import Schemas
+from service.usecases.waiting import WaitingRoom
 from service.usecases.watch import Watches
 from service.worker import Worker
 from storage import state
@@ -61,7 +65,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         memories = Memories(database, hints, watcher, keys.token, config.limits)
         history = History(database)
         editor = Editor(database, memories, config.limits)
-        asker = Asker(database, hints, watcher, keys.token, config.limits)
+        waiting = WaitingRoom(config.limits.max_waiting_asks)
+        asker = Asker(database, hints, watcher, keys.token, waiting)
+        schemas = Schemas(database, hints, watcher, waiting)
         server = Server(
             Services(
                 sessions=SessionService(database, pages),
@@ -72,6 +78,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 ),
                 edits=EditService(editor, Rebuilder(memories, watcher), stop),
                 answers=AnswerService(asker),
+                schemas=SchemaService(schemas),
                 usage=UsageService(database),
             ),
             config.limits,
@@ -103,6 +110,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             Hints(dispatcher.hint),
             Reviser(database, gateway, Facts(config).of, keys.marker, config),
             Answerer(database, gateway, keys.marker, config),
+            Generator(database, gateway, keys.marker, config),
             config,
         )
         ready()

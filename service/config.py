@@ -47,7 +47,7 @@ class Limits(BaseSettings):
     max_memories: Count = 64
     #: The value of a PRISM memory as canonical JSON, in bytes.
     max_memory_bytes: Count = 1024 * 1024
-    #: Asks that a server process waits on at once.
+    #: Asks, and schemas, that a server process waits on at once.
     max_waiting_asks: Count = 1000
     #: Watches of memories that a server process has at once.
     max_watches: Count = 1000
@@ -71,7 +71,7 @@ class Config(BaseSettings):
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
     #: user that PostgreSQL has to run as.
     data_dir: Path = Field(default_factory=_default_data_dir)
-    #: The model for memories that name none, as provider/name.
+    #: The model for memories and schemas that name none, as provider/name.
     model: str = OFFLINE_MODEL
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
     model_base_url: str | None = None

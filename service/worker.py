@@ -1,4 +1,4 @@
-"""The worker: is woken for memories and answers, and looks for what nobody woke it for."""
+"""The worker: is woken for memories, answers and schemas, and looks for what nobody woke it for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,6 +9,7 @@ from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.answer import Answerer
+from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.revise import Reviser
 from storage import work
@@ -31,6 +32,7 @@ class Worker:
         hints: Hints,
         reviser: Reviser,
         answerer: Answerer,
+        generator: Generator,
         config: Config,
     ) -> None:
         self._database = database
@@ -38,6 +40,7 @@ class Worker:
         self._hints = hints
         self._reviser = reviser
         self._answerer = answerer
+        self._generator = generator
         self._config = config
         self._stop: asyncio.Event | None = None
 
@@ -66,6 +69,8 @@ class Worker:
         try:
             if item.kind is WorkKind.ANSWER:
                 await self._answerer.make(item)
+            elif item.kind is WorkKind.SCHEMA:
+                await self._generator.make(item)
             else:
                 seconds = await self._reviser.drain(item, stop=self._stop)
                 if seconds is not None:

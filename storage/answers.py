@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import insert, select
 
 from service.domain.prism_spec import PrismSpec
+from service.domain.work import WorkKind
+from storage import settling
 from storage.database import Transaction
 from storage.tables import answer, memory, session
 
@@ -116,36 +117,13 @@ async def complete(
         {"position": c.position, "path": c.path, "revision": c.revision, "excerpt": c.excerpt}
         for c in citations
     ]
-    return await _settle(
-        tx, session_key, answer_id, status="complete", text=text, citations=cited, model=model
-    )
-
-
-async def fail(tx: Transaction, session_key: UUID, answer_id: UUID, failure: str) -> bool:
-    """Stores that the answer cannot be made; False when it is settled already."""
-    return await _settle(tx, session_key, answer_id, status="failed", failure=failure)
-
-
-async def _settle(tx: Transaction, session_key: UUID, answer_id: UUID, **values: Any) -> bool:
-    statement = (
-        update(answer)
-        .where(
-            answer.c.session_key == session_key,
-            answer.c.answer_id == answer_id,
-            answer.c.status == "pending",
-        )
-        .values(**values)
-    )
-    return (await tx.connection.execute(statement)).rowcount == 1
-
-
-async def back_off(tx: Transaction, session_key: UUID, answer_id: UUID, seconds: float) -> None:
-    """Counts a failed try; the answer is not tried again before `seconds` have passed."""
-    await tx.connection.execute(
-        update(answer)
-        .where(answer.c.session_key == session_key, answer.c.answer_id == answer_id)
-        .values(
-            attempts=answer.c.attempts + 1,
-            ready_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds),
-        )
+    return await settling.settle(
+        tx,
+        WorkKind.ANSWER,
+        session_key,
+        answer_id,
+        status="complete",
+        text=text,
+        citations=cited,
+        model=model,
     )

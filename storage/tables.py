@@ -374,7 +374,8 @@ call = Table(
     Column("session_key", Uuid, nullable=False),
     Column("call_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    # NULL for calls that no memory made; the foreign key then holds nothing.
+    Column("memory_id", Uuid),
     # In the order of its bytes, so that a range finds all that begin alike.
     Column("occasion", Text(collation="C"), nullable=False),
     Column("key", LargeBinary, nullable=False),
@@ -459,4 +460,32 @@ answer = Table(
     ),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="answer_status"),
     Index("answer_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+)
+
+schema_draft = Table(
+    "schema_draft",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("draft_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("example_query", Text, nullable=False),
+    # The one that is asked for, empty for the default; then the one that wrote it.
+    Column("model", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    # Class source, once it is complete.
+    Column("source", Text, nullable=False, server_default=text("''")),
+    # Replies of the model that it took, once it is complete.
+    Column("replies", Integer, nullable=False, server_default=text("0")),
+    Column("failure", Text, nullable=False, server_default=text("''")),
+    # Failed tries of the work, as with answers.
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    _created(),
+    PrimaryKeyConstraint("session_key", "draft_id", name="schema_draft_pkey"),
+    ForeignKeyConstraint(
+        ["session_key"], ["session.session_key"], name="schema_draft_session_fkey"
+    ),
+    CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
+    Index("schema_draft_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
 )

@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
 from storage.database import Transaction
-from storage.tables import answer, dead_letter, memory, session
+from storage.settling import SETTLED
+from storage.tables import dead_letter, memory, session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ class Progress:
 
 
 async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` memories and as many answers that could be worked on now.
+    """Up to `limit` items of each kind that could be worked on now.
 
     Needs `Database.sweeping`.
     """
@@ -36,14 +37,16 @@ async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem
         .order_by(memory.c.ready_at)
         .limit(limit)
     )
-    answers = (
-        select(answer.c.tenant_id, answer.c.session_key, answer.c.answer_id.label("item_id"))
-        .where(answer.c.status == "pending", answer.c.ready_at <= func.now())
-        .order_by(answer.c.ready_at)
-        .limit(limit)
-    )
+    looks = {WorkKind.MEMORY: memories}
+    for kind, (table, identity) in SETTLED.items():
+        looks[kind] = (
+            select(table.c.tenant_id, table.c.session_key, identity.label("item_id"))
+            .where(table.c.status == "pending", table.c.ready_at <= func.now())
+            .order_by(table.c.ready_at)
+            .limit(limit)
+        )
     items: list[WorkItem] = []
-    for kind, statement in ((WorkKind.MEMORY, memories), (WorkKind.ANSWER, answers)):
+    for kind, statement in looks.items():
         rows = await connection.execute(statement)
         items += [WorkItem(kind=kind, **row._mapping) for row in rows]
     return items
@@ -84,13 +87,3 @@ async def read_progress(
         )
         for row in await tx.connection.execute(statement)
     }
-
-
-async def settled_answers(
-    tx: Transaction, wanted: Sequence[tuple[UUID, UUID]]
-) -> set[tuple[UUID, UUID]]:
-    """Which of the answers (session_key, answer_id) are no longer pending, in one query."""
-    statement = select(answer.c.session_key, answer.c.answer_id).where(
-        tuple_(answer.c.session_key, answer.c.answer_id).in_(wanted), answer.c.status != "pending"
-    )
-    return {(row.session_key, row.answer_id) for row in await tx.connection.execute(statement)}

@@ -12,12 +12,19 @@ class CallScope:
 
     tenant_id: UUID
     session_key: UUID
-    memory_id: UUID
+    #: None for a call that no memory makes.
+    memory_id: UUID | None
     #: What the call is made for, unique within the memory: "revise:17:40" for the step
-    #: that makes revision 17 and ends at position 40, "answer:<id>" for an answer. The
-    #: same ask on the same occasion is the same call, so a crash does not pay for it
-    #: twice; the same ask on another occasion is a new call.
+    #: that makes revision 17 and ends at position 40, "answer:<id>" for an answer,
+    #: "schema:<id>" for a schema draft. The same ask on the same occasion is the same
+    #: call, so a crash does not pay for it twice; the same ask on another occasion is a
+    #: new call.
     occasion: str
+
+    @property
+    def owner_id(self) -> UUID:
+        """The memory, or the session when no memory makes the call."""
+        return self.session_key if self.memory_id is None else self.memory_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

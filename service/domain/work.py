@@ -12,6 +12,8 @@ class WorkKind(StrEnum):
     MEMORY = "memory"
     #: Make an answer.
     ANSWER = "answer"
+    #: Make a schema.
+    SCHEMA = "schema"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +23,7 @@ class WorkItem:
     kind: WorkKind
     tenant_id: UUID
     session_key: UUID
-    #: The memory's or the answer's id.
+    #: The memory's, the answer's or the schema draft's id.
     item_id: UUID
 
     @property

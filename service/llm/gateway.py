@@ -97,7 +97,7 @@ class Gateway:
         Retries what may pass; raises ModelFailure when it does not.
         """
         prefix = prefix_of(
-            ask.segments, model=model, tenant_id=scope.tenant_id, memory_id=scope.memory_id
+            ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
         )
         key = call_key(ask, prefix, model, scope)
         known = await self._ledger.find_reply(scope, key)
@@ -156,7 +156,7 @@ def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> byt
     """
     rest = (segment.text for segment in ask.segments[len(prefix.ids) :])
     parts = (
-        str(scope.memory_id).encode(),
+        str(scope.owner_id).encode(),
         scope.occasion.encode(),
         model.encode(),
         ask.template.encode(),

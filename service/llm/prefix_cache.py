@@ -70,7 +70,8 @@ class PrefixIndex(Protocol):
 class Prefix:
     """The reusable part of a prompt."""
 
-    #: Of the memory; what its own segments are kept under.
+    #: Of the memory, or of the session for calls that no memory makes; what its own
+    #: segments are kept under.
     memory_key: str
     #: Of the task and schema; memories with the same share the first segment.
     group_key: str
@@ -81,9 +82,12 @@ class Prefix:
 
 
 def prefix_of(
-    segments: Sequence[Segment], *, model: str, tenant_id: UUID, memory_id: UUID
+    segments: Sequence[Segment], *, model: str, tenant_id: UUID, owner_id: UUID
 ) -> Prefix:
-    """The reusable part of a prompt: its leading reusable segments."""
+    """The reusable part of a prompt: its leading reusable segments.
+
+    `owner_id` is a memory's or a session's.
+    """
     parent = _seed(model, tenant_id)
     ids: list[bytes] = []
     sizes: list[int] = []
@@ -94,7 +98,7 @@ def prefix_of(
         ids.append(parent)
         sizes.append(size)
     return Prefix(
-        memory_key=f"{tenant_id}:{memory_id}",
+        memory_key=f"{tenant_id}:{owner_id}",
         group_key=f"{tenant_id}:{ids[0].hex()}" if ids else "",
         ids=tuple(ids),
         tokens=tuple(accumulate(sizes)),

@@ -19,6 +19,8 @@ from palimpsest.v1 import (
     log_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
+    schemas_pb2,
+    schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
     usage_pb2,
@@ -34,6 +36,7 @@ from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
+from service.rpc.schemas import SchemaService
 from service.rpc.sessions import SessionService
 from service.rpc.usage import UsageService
 
@@ -48,6 +51,7 @@ class Services:
     history: HistoryService
     edits: EditService
     answers: AnswerService
+    schemas: SchemaService
     usage: UsageService
 
 
@@ -76,6 +80,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "answers": (
         answers_pb2_grpc.add_AnswerServiceServicer_to_server,
         answers_pb2.DESCRIPTOR.services_by_name["AnswerService"],
+    ),
+    "schemas": (
+        schemas_pb2_grpc.add_SchemaServiceServicer_to_server,
+        schemas_pb2.DESCRIPTOR.services_by_name["SchemaService"],
     ),
     "usage": (
         usage_pb2_grpc.add_UsageServiceServicer_to_server,

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import structlog
-
 from service.config import Config
 from service.domain import prism
 from service.domain.citations import best_position
@@ -16,17 +14,15 @@ from service.domain.provenance import Touch, origin
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.gateway import Gateway
-from service.llm.transport import ModelFailure
 from service.telemetry import tracer
 from service.usecases.ask import occasion
 from service.usecases.history import ORIGIN_AMENDMENTS, traced
+from service.usecases.making import put_off
 from storage import answers, log, states
 from storage.amendment_log import LoggedAmendment
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database, Transaction
 from storage.errors import StorageError
-
-_log = structlog.get_logger("palimpsest.answer")
 
 #: Characters of a cited value that an answer repeats.
 EXCERPT_CHARACTERS = 500
@@ -62,7 +58,9 @@ class Answerer:
                 raise
             except Exception as error:
                 # A question that breaks the reader must fail, not kill its worker.
-                await self._failed(item, asked, error)
+                await put_off(
+                    self._database, self._config, item, attempts=asked.attempts, error=error
+                )
 
     async def _answer(self, item: WorkItem, asked: StoredAnswer) -> None:
         async with self._database.transaction(item.tenant_id) as tx:
@@ -87,24 +85,6 @@ class Answerer:
                 citations=citations,
                 model=model,
             )
-
-    async def _failed(self, item: WorkItem, asked: StoredAnswer, error: Exception) -> None:
-        known = isinstance(error, ModelFailure)
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:500]
-        _log.warning(
-            "answer failed",
-            answer=str(asked.answer_id),
-            attempt=asked.attempts + 1,
-            cause=cause,
-            exc_info=None if known else error,
-        )
-        final = isinstance(error, ModelFailure) and not error.retryable
-        async with self._database.transaction(item.tenant_id) as tx:
-            if final or asked.attempts + 1 >= self._config.step_tries:
-                await answers.fail(tx, asked.session_key, asked.answer_id, cause)
-            else:
-                seconds = self._config.step_backoff_seconds * 2**asked.attempts
-                await answers.back_off(tx, asked.session_key, asked.answer_id, seconds)
 
 
 async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:

@@ -5,10 +5,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from service.config import Limits
 from service.domain.errors import (
     DeadlineExceeded,
-    Exhausted,
     FailedPrecondition,
     NotFound,
 )
@@ -23,14 +21,12 @@ from service.usecases.consistency import (
 )
 from service.usecases.hints import Hints
 from service.usecases.lookup import find_memory, session_not_found
+from service.usecases.waiting import WaitingRoom
 from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database
 from storage.memories import StoredMemory
-
-#: When a caller that met a full server may try again.
-BUSY_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,14 +68,18 @@ class Asker:
     """Takes questions in one server process."""
 
     def __init__(
-        self, database: Database, hints: Hints, watcher: Watcher, token_key: bytes, limits: Limits
+        self,
+        database: Database,
+        hints: Hints,
+        watcher: Watcher,
+        token_key: bytes,
+        waiting: WaitingRoom,
     ) -> None:
         self._database = database
         self._hints = hints
         self._watcher = watcher
         self._token_key = token_key
-        self._limits = limits
-        self._asks = 0
+        self._waiting = waiting
 
     async def ask(
         self, tenant_id: UUID, question: Question, *, deadline: float | None
@@ -89,23 +89,13 @@ class Asker:
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
         FailedPrecondition (stalled; answer failed), DeadlineExceeded, Exhausted.
         """
-        if self._asks >= self._limits.max_waiting_asks:
-            raise Exhausted(
-                Reason.TOO_MANY_ASKS,
-                f"this server waits for {self._asks} asks already",
-                {"limit": self._limits.max_waiting_asks},
-                retry_seconds=BUSY_RETRY_SECONDS,
-            )
-        self._asks += 1
-        try:
+        with self._waiting.place():
             async with aclosing(self._until_fresh(tenant_id, question, deadline)) as waits:
                 async for waiting in waits:
                     yield waiting
             reading = await self._store(tenant_id, question)
             yield reading
             yield await self._until_answered(tenant_id, question, reading, deadline)
-        finally:
-            self._asks -= 1
 
     async def get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
         """Reads a stored answer. Raises NotFound."""
@@ -161,10 +151,7 @@ class Asker:
                 revision=stored.revision,
                 applied_position=stored.applied_position,
             )
-        item = WorkItem(
-            kind=WorkKind.ANSWER, tenant_id=tenant_id, session_key=key, item_id=answer_id
-        )
-        self._hints.add([item])
+        self._hints.add([_item(tenant_id, question.session, answer_id)])
         return Reading(
             answer_id=answer_id,
             revision=stored.revision,
@@ -174,8 +161,8 @@ class Asker:
     async def _until_answered(
         self, tenant_id: UUID, question: Question, reading: Reading, deadline: float | None
     ) -> Answered:
-        key = session_key(tenant_id, question.session)
-        if not await self._watcher.settled(tenant_id, (key, reading.answer_id), deadline=deadline):
+        item = _item(tenant_id, question.session, reading.answer_id)
+        if not await self._watcher.settled(item, deadline=deadline):
             raise DeadlineExceeded(
                 Reason.ANSWER_NOT_READY_IN_TIME,
                 "the answer is still being made; it will be stored",
@@ -189,6 +176,15 @@ class Asker:
                 {"answer": reading.answer_id, "cause": answered.answer.failure},
             )
         return answered
+
+
+def _item(tenant_id: UUID, session: str, answer_id: UUID) -> WorkItem:
+    return WorkItem(
+        kind=WorkKind.ANSWER,
+        tenant_id=tenant_id,
+        session_key=session_key(tenant_id, session),
+        item_id=answer_id,
+    )
 
 
 def occasion(answer_id: UUID) -> str:

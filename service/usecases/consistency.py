@@ -1,8 +1,9 @@
 """Consistency of reads: what a caller must see, and waiting until it is there."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import structlog
@@ -10,7 +11,8 @@ import structlog
 from service.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
-from storage import work
+from service.domain.work import WorkItem
+from storage import settling, work
 from storage.database import Database
 from storage.errors import StorageError
 from storage.work import Progress
@@ -18,7 +20,7 @@ from storage.work import Progress
 _log = structlog.get_logger("palimpsest.consistency")
 
 #: How often all waiting reads of a process are looked after, with one query each
-#: for memories and for answers.
+#: for memories and for each kind of what is made on demand.
 WATCH_SECONDS = 0.05
 
 
@@ -88,15 +90,16 @@ _Key = tuple[UUID, UUID]
 
 
 class Watcher:
-    """Waits for memories and answers on behalf of all calls of a process."""
+    """Waits for memories, answers and schemas on behalf of all calls of a process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         #: How many wait, by tenant and key.
         self._memories: dict[tuple[UUID, _Key], int] = {}
-        self._answers: dict[tuple[UUID, _Key], int] = {}
+        #: How many wait for an answer or a schema.
+        self._made: dict[WorkItem, int] = {}
         self._progress: dict[_Key, Progress] = {}
-        self._settled: set[_Key] = set()
+        self._settled: set[WorkItem] = set()
         self._somebody = asyncio.Event()
         self._looked = asyncio.Condition()
 
@@ -115,11 +118,11 @@ class Watcher:
                     last = seen
                     yield seen
 
-    async def settled(self, tenant_id: UUID, key: _Key, *, deadline: float | None) -> bool:
-        """Waits until the answer is settled; False when the deadline came first."""
-        with _Registered(self._answers, (tenant_id, key), self._somebody):
+    async def settled(self, item: WorkItem, *, deadline: float | None) -> bool:
+        """Waits until the item is settled; False when the deadline came first."""
+        with _Registered(self._made, item, self._somebody):
             async for _ in self._looks(deadline):
-                if key in self._settled:
+                if item in self._settled:
                     return True
         return False
 
@@ -144,33 +147,33 @@ class Watcher:
                 _log.warning("cannot look after waiting reads", cause=str(error))
             async with self._looked:
                 self._looked.notify_all()
-            if not self._memories and not self._answers:
+            if not self._memories and not self._made:
                 self._somebody.clear()
             await asyncio.sleep(WATCH_SECONDS)
 
     async def _look(self) -> None:
         self._progress, self._settled = {}, set()
-        for tenant_id in {tenant for tenant, _ in (*self._memories, *self._answers)}:
-            memories = _of(tenant_id, self._memories)
-            answers = _of(tenant_id, self._answers)
+        tenants = {tenant for tenant, _ in self._memories} | {i.tenant_id for i in self._made}
+        for tenant_id in tenants:
+            memories = [key for tenant, key in self._memories if tenant == tenant_id]
+            made = [item for item in self._made if item.tenant_id == tenant_id]
             async with self._database.transaction(tenant_id) as tx:
                 if memories:
                     self._progress |= await work.read_progress(tx, memories)
-                if answers:
-                    self._settled |= await work.settled_answers(tx, answers)
+                if made:
+                    self._settled |= await settling.settled(tx, made)
 
 
-def _of(tenant_id: UUID, waiting: Iterable[tuple[UUID, _Key]]) -> list[_Key]:
-    return [key for tenant, key in waiting if tenant == tenant_id]
+_Awaited = TypeVar("_Awaited")
 
 
-class _Registered:
+class _Registered(Generic[_Awaited]):
     """Counts a waiting call for as long as it waits."""
 
     def __init__(
         self,
-        counts: dict[tuple[UUID, _Key], int],
-        key: tuple[UUID, _Key],
+        counts: dict[_Awaited, int],
+        key: _Awaited,
         somebody: asyncio.Event,
     ) -> None:
         self._counts = counts

@@ -84,6 +84,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """OUT_OF_RANGE. The memory has not read the log so far (yet).
     metadata: {"position": "12", "applied_position": "9"}.
     """
+    ERROR_REASON_DRAFT_NOT_FOUND: _ErrorReason.ValueType  # 25
+    """NOT_FOUND. metadata: {"draft": "…"}."""
     ERROR_REASON_SESSION_EXISTS: _ErrorReason.ValueType  # 30
     """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_EXISTS: _ErrorReason.ValueType  # 31
@@ -117,8 +119,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     it may. metadata: {"limit": "64"}.
     """
     ERROR_REASON_TOO_MANY_ASKS: _ErrorReason.ValueType  # 52
-    """RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks as
-    it may. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks,
+    and schemas, as it may. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MANY_WATCHES: _ErrorReason.ValueType  # 53
     """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
@@ -139,6 +141,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_ANSWER_FAILED: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION. No answer could be made; the cause is the model's or
     its transport's. metadata: {"answer": "…", "cause": "…"}.
+    """
+    ERROR_REASON_SCHEMA_NOT_GENERATED: _ErrorReason.ValueType  # 64
+    """FAILED_PRECONDITION. No schema could be made: the model wrote no valid one,
+    or it failed. metadata: {"draft": "…", "cause": "…"}.
+    """
+    ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 65
+    """DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
+    made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
     """
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 70
     """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
@@ -223,6 +233,8 @@ ERROR_REASON_POSITION_NOT_APPLIED: ErrorReason.ValueType  # 24
 """OUT_OF_RANGE. The memory has not read the log so far (yet).
 metadata: {"position": "12", "applied_position": "9"}.
 """
+ERROR_REASON_DRAFT_NOT_FOUND: ErrorReason.ValueType  # 25
+"""NOT_FOUND. metadata: {"draft": "…"}."""
 ERROR_REASON_SESSION_EXISTS: ErrorReason.ValueType  # 30
 """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
 ERROR_REASON_MEMORY_EXISTS: ErrorReason.ValueType  # 31
@@ -256,8 +268,8 @@ ERROR_REASON_TOO_MANY_MEMORIES: ErrorReason.ValueType  # 51
 it may. metadata: {"limit": "64"}.
 """
 ERROR_REASON_TOO_MANY_ASKS: ErrorReason.ValueType  # 52
-"""RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks as
-it may. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks,
+and schemas, as it may. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
 """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
@@ -278,6 +290,14 @@ made: GetAnswer will have it. metadata: {"answer": "…"}.
 ERROR_REASON_ANSWER_FAILED: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION. No answer could be made; the cause is the model's or
 its transport's. metadata: {"answer": "…", "cause": "…"}.
+"""
+ERROR_REASON_SCHEMA_NOT_GENERATED: ErrorReason.ValueType  # 64
+"""FAILED_PRECONDITION. No schema could be made: the model wrote no valid one,
+or it failed. metadata: {"draft": "…", "cause": "…"}.
+"""
+ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: ErrorReason.ValueType  # 65
+"""DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
+made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
 """
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
 """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing

@@ -57,7 +57,7 @@ class GetUsageResponse(_message.Message):
         MODEL_FIELD_NUMBER: _builtins.int
         USAGE_FIELD_NUMBER: _builtins.int
         purpose: _builtins.str
-        """"revise" or "answer"."""
+        """"revise", "answer" or "schema"."""
         model: _builtins.str
         """Model as provider/name."""
         @_builtins.property

@@ -47,7 +47,8 @@ class UsageServiceServicer:
     """
 
     def GetUsage(self, request, context):
-        """Sums the model calls of a session, or of one of its memories.
+        """Sums the model calls of a session, or of one of its memories. Generating
+        schemas belongs to the session, and to none of its memories.
 
         Guarantees: every call whose reply was used is counted once.
         Safety: reads only.

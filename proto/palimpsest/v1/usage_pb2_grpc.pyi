@@ -34,7 +34,8 @@ class UsageServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> UsageServiceAsyncStub: ...
     GetUsage: _grpc.UnaryUnaryMultiCallable[_usage_pb2.GetUsageRequest, _usage_pb2.GetUsageResponse]
-    """Sums the model calls of a session, or of one of its memories.
+    """Sums the model calls of a session, or of one of its memories. Generating
+    schemas belongs to the session, and to none of its memories.
 
     Guarantees: every call whose reply was used is counted once.
     Safety: reads only.
@@ -46,7 +47,8 @@ class UsageServiceAsyncStub(UsageServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetUsage: _aio.UnaryUnaryMultiCallable[_usage_pb2.GetUsageRequest, _usage_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """Sums the model calls of a session, or of one of its memories.
+    """Sums the model calls of a session, or of one of its memories. Generating
+    schemas belongs to the session, and to none of its memories.
 
     Guarantees: every call whose reply was used is counted once.
     Safety: reads only.
@@ -61,7 +63,8 @@ class UsageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _usage_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_usage_pb2.GetUsageResponse, _abc.Awaitable[_usage_pb2.GetUsageResponse]]:
-        """Sums the model calls of a session, or of one of its memories.
+        """Sums the model calls of a session, or of one of its memories. Generating
+        schemas belongs to the session, and to none of its memories.
 
         Guarantees: every call whose reply was used is counted once.
         Safety: reads only.

@@ -186,6 +186,24 @@ async def test_the_prompt_before_is_predicted_to_be_cached() -> None:
     assert [call.predicted_cached_tokens for call in ledger.calls] == [0, 100, 0]
 
 
+async def test_calls_that_no_memory_makes_belong_to_their_session() -> None:
+    calls = gateway(Script(["one", "two", "three"]), Ledger(), Index(), [])
+    scope = replace(SCOPE, memory_id=None, occasion="schema:1")
+    elsewhere = replace(scope, session_key=UUID(int=9))
+    texts = [(await calls.call(make_ask("x"), model="m/x", scope=s)).text for s in (scope,) * 2]
+    other = await calls.call(make_ask("x"), model="m/x", scope=elsewhere)
+    memory = await calls.call(
+        make_ask("x"), model="m/x", scope=replace(scope, memory_id=UUID(int=3))
+    )
+    assert (texts, other.text, memory.text) == (["one", "one"], "two", "three")
+    keys = {
+        prefix_of(make_ask("x").segments, model="m", tenant_id=s.tenant_id, owner_id=s.owner_id)
+        for s in (scope, elsewhere, SCOPE)
+    }
+    assert len({one.memory_key for one in keys}) == 3
+    assert len({one.group_key for one in keys}) == 1, "they share the template"
+
+
 TEXTS = st.lists(st.sampled_from(["aaaa", "bbbb", "cccccccc"]), min_size=1, max_size=8)
 PLAIN = CachePolicy(granularity_tokens=1, min_tokens=0, ttl_seconds=1)
 
@@ -194,7 +212,7 @@ PLAIN = CachePolicy(granularity_tokens=1, min_tokens=0, ttl_seconds=1)
 def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: list[str]) -> None:
     def prefix(texts: list[str], tenant: UUID = SCOPE.tenant_id, model: str = "m") -> object:
         return prefix_of(
-            make_ask(*texts).segments, model=model, tenant_id=tenant, memory_id=SCOPE.memory_id
+            make_ask(*texts).segments, model=model, tenant_id=tenant, owner_id=SCOPE.owner_id
         )
 
     before, after = prefix(sent), prefix(now)
@@ -211,9 +229,9 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
 
 def test_long_segments_are_told_apart_and_not_kept() -> None:
     def ids(*texts: str) -> tuple[bytes, ...]:
-        tenant, memory = SCOPE.tenant_id, SCOPE.memory_id
+        tenant, owner = SCOPE.tenant_id, SCOPE.owner_id
         segments = make_ask(*texts).segments
-        return prefix_of(segments, model="m", tenant_id=tenant, memory_id=memory).ids
+        return prefix_of(segments, model="m", tenant_id=tenant, owner_id=owner).ids
 
     long = "x" * (REMEMBERED_CHARACTERS + 1)
     kept = prefix_cache._extend_remembered.cache_info().currsize
@@ -224,7 +242,7 @@ def test_long_segments_are_told_apart_and_not_kept() -> None:
 
 def test_predictions_respect_the_providers_minimum_and_granularity() -> None:
     one = prefix_of(
-        make_ask("x" * 8000).segments, model="m", tenant_id=UUID(int=1), memory_id=UUID(int=1)
+        make_ask("x" * 8000).segments, model="m", tenant_id=UUID(int=1), owner_id=UUID(int=1)
     )
     coarse = CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=1)
     assert predict(one, set(one.ids), coarse) == 1920

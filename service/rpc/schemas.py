@@ -1,0 +1,70 @@
+"""SchemaService."""
+
+from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc
+from service.rpc import convert
+from service.rpc.deadlines import deadline_of
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.usecases import schemas
+from service.usecases.schemas import Drafted, Schemas, Wanted
+
+
+class SchemaService(schemas_pb2_grpc.SchemaServiceServicer):
+    """See schemas.proto."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+
+    async def GenerateSchema(  # noqa: N802 - named by the proto
+        self, request: schemas_pb2.GenerateSchemaRequest, context: Context
+    ) -> schemas_pb2.GenerateSchemaResponse:
+        """Has a model write a schema."""
+        wanted = Wanted(
+            session=request.session,
+            domain=request.domain,
+            example_query=request.example_query,
+            model=request.model,
+        )
+        drafted = await self._schemas.generate(
+            current_tenant(), wanted, deadline=deadline_of(context)
+        )
+        return schemas_pb2.GenerateSchemaResponse(draft=_draft(drafted))
+
+    async def GetSchemaDraft(  # noqa: N802
+        self, request: schemas_pb2.GetSchemaDraftRequest, context: Context
+    ) -> schemas_pb2.GetSchemaDraftResponse:
+        """Reads a stored draft."""
+        drafted = await self._schemas.get(
+            current_tenant(), request.session, convert.uuid(request.draft_id)
+        )
+        return schemas_pb2.GetSchemaDraftResponse(draft=_draft(drafted))
+
+    async def CheckSchema(  # noqa: N802
+        self, request: schemas_pb2.CheckSchemaRequest, context: Context
+    ) -> schemas_pb2.CheckSchemaResponse:
+        """Checks a schema."""
+        return schemas_pb2.CheckSchemaResponse(schema_source=schemas.check(request.schema_source))
+
+
+_STATUS = {
+    "pending": schemas_pb2.SchemaDraft.STATUS_PENDING,
+    "complete": schemas_pb2.SchemaDraft.STATUS_COMPLETE,
+    "failed": schemas_pb2.SchemaDraft.STATUS_FAILED,
+}
+
+
+def _draft(drafted: Drafted) -> schemas_pb2.SchemaDraft:
+    stored = drafted.draft
+    return schemas_pb2.SchemaDraft(
+        draft_id=str(stored.draft_id),
+        session=stored.session_name,
+        domain=stored.domain,
+        example_query=stored.example_query,
+        status=_STATUS[stored.status],
+        schema_source=stored.source,
+        model=stored.model,
+        attempts=stored.replies,
+        failure=stored.failure,
+        usage=convert.usage(drafted.usage),
+        create_time=convert.timestamp(stored.created_at),
+    )
