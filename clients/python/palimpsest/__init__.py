@@ -28,6 +28,7 @@ from palimpsest.values import (
     MemoryInfo,
     MemoryState,
     MemoryStatus,
+    SchemaDraft,
     SessionInfo,
     Usage,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "MemoryStatus",
     "PalimpsestError",
     "Producer",
+    "SchemaDraft",
     "Session",
     "SessionInfo",
     "Usage",

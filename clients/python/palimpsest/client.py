@@ -20,6 +20,8 @@ from palimpsest.v1 import (
     memories_pb2,
     memories_pb2_grpc,
     reading_pb2,
+    schemas_pb2,
+    schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
     usage_pb2,
@@ -28,9 +30,11 @@ from palimpsest.v1 import (
 
 #: Where `palimpsest up` listens.
 DEFAULT_ADDRESS = "127.0.0.1:50051"
-#: How long a call may take when the caller does not say, and how long a question.
+#: How long a call may take when the caller does not say, how long a question, and how
+#: long a schema, which may take a model more than one reply.
 CALL_SECONDS = 30.0
 ASK_SECONDS = 60.0
+SCHEMA_SECONDS = 120.0
 #: Wait before the second try of a read; doubles with each further one.
 BACKOFF_SECONDS = 0.1
 #: Given to a reply of the service's own deadline to arrive before ours.
@@ -63,6 +67,7 @@ class Client:
         self.address = address
         self._channel = aio.insecure_channel(address, options=_OPTIONS)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(self._channel)
+        self._schemas = schemas_pb2_grpc.SchemaServiceStub(self._channel)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -104,6 +109,15 @@ class Client:
             token = page.next_page_token
             if not token:
                 return
+
+    async def check_schema(self, source: str) -> str:
+        """Checks class source; the schema as models will be shown it.
+
+        Raises InvalidArgument (SCHEMA_INVALID with line and column).
+        """
+        request = schemas_pb2.CheckSchemaRequest(schema_source=source)
+        response = await self.call(self._schemas.CheckSchema, request)
+        return str(response.schema_source)
 
     async def call(
         self,
@@ -148,6 +162,7 @@ class Session:
         self._memories = memories_pb2_grpc.MemoryServiceStub(channel)
         self._answers = answers_pb2_grpc.AnswerServiceStub(channel)
         self._usage = usage_pb2_grpc.UsageServiceStub(channel)
+        self._schemas = schemas_pb2_grpc.SchemaServiceStub(channel)
 
     async def info(self) -> values.SessionInfo:
         """Reads the session. Raises NotFound."""
@@ -241,6 +256,30 @@ class Session:
         request = answers_pb2.GetAnswerRequest(session=self.name, answer_id=answer_id)
         response = await self._client.call(self._answers.GetAnswer, request)
         return convert.answer(response.answer)
+
+    async def generate_schema(
+        self, domain: str, example_query: str, *, model: str = "", timeout: float = SCHEMA_SECONDS
+    ) -> values.SchemaDraft:
+        """Has a model write a schema for texts of `domain` and questions like the example.
+
+        Raises NotFound, FailedPrecondition (SCHEMA_NOT_GENERATED: the model wrote no
+        valid one), DeadlineExceeded. A schema that comes too late is stored all the
+        same: the error's metadata names the draft for `schema_draft`.
+        """
+        request = schemas_pb2.GenerateSchemaRequest(
+            session=self.name, domain=domain, example_query=example_query, model=model
+        )
+        # It costs model calls: not repeated.
+        response = await self._client.call(
+            self._schemas.GenerateSchema, request, timeout=timeout, retry=False
+        )
+        return convert.schema_draft(response.draft)
+
+    async def schema_draft(self, draft_id: str) -> values.SchemaDraft:
+        """Reads a schema that was asked for. Raises NotFound."""
+        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
+        response = await self._client.call(self._schemas.GetSchemaDraft, request)
+        return convert.schema_draft(response.draft)
 
     async def usage(self, memory: str = "") -> values.UsageReport:
         """What the model calls of the session, or of a memory, came to."""

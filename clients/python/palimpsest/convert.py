@@ -13,6 +13,7 @@ from palimpsest.v1 import (
     log_pb2,
     memories_pb2,
     reading_pb2,
+    schemas_pb2,
     sessions_pb2,
     usage_pb2,
 )
@@ -206,6 +207,29 @@ def answer(message: answers_pb2.Answer) -> values.Answer:
         revision=message.revision,
         applied_position=message.applied_position,
         model=message.model,
+        failure=message.failure,
+        usage=usage(message.usage),
+        created_at=_time(message.create_time),
+    )
+
+
+_DRAFT_STATUS = {
+    schemas_pb2.SchemaDraft.STATUS_PENDING: "pending",
+    schemas_pb2.SchemaDraft.STATUS_COMPLETE: "complete",
+    schemas_pb2.SchemaDraft.STATUS_FAILED: "failed",
+}
+
+
+def schema_draft(message: schemas_pb2.SchemaDraft) -> values.SchemaDraft:
+    """A schema that was asked for."""
+    return values.SchemaDraft(
+        draft_id=message.draft_id,
+        domain=message.domain,
+        example_query=message.example_query,
+        status=_DRAFT_STATUS.get(message.status, "unknown"),
+        schema_source=message.schema_source,
+        model=message.model,
+        attempts=message.attempts,
         failure=message.failure,
         usage=usage(message.usage),
         created_at=_time(message.create_time),

@@ -91,6 +91,10 @@ class Client:
         made = self._loop.run(self._client.create_session(name, exist_ok=exist_ok))
         return Session(self._loop, made)
 
+    def check_schema(self, source: str) -> str:
+        """Checks class source; the schema as models will be shown it."""
+        return self._loop.run(self._client.check_schema(source))
+
     def sessions(self) -> Iterator[values.SessionInfo]:
         """All sessions, by name."""
         return self._loop.iterate(self._client.sessions())
@@ -132,6 +136,16 @@ class Session:
     def answer(self, answer_id: str) -> values.Answer:
         """Reads a stored answer."""
         return self._loop.run(self._session.answer(answer_id))
+
+    def generate_schema(
+        self, domain: str, example_query: str, **options: Any
+    ) -> values.SchemaDraft:
+        """Has a model write a schema."""
+        return self._loop.run(self._session.generate_schema(domain, example_query, **options))
+
+    def schema_draft(self, draft_id: str) -> values.SchemaDraft:
+        """Reads a schema that was asked for."""
+        return self._loop.run(self._session.schema_draft(draft_id))
 
     def usage(self, memory: str = "") -> values.UsageReport:
         """What the model calls came to."""

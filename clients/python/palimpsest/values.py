@@ -198,6 +198,29 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SchemaDraft:
+    """A schema that a model was asked to write."""
+
+    draft_id: str
+    #: What the texts are.
+    domain: str
+    #: A question of the kind that will be asked.
+    example_query: str
+    #: "pending", "complete" or "failed".
+    status: str
+    #: Class source, for `Session.create_memory`.
+    schema_source: str
+    #: The model that wrote it. "offline/extractive" is no language model.
+    model: str
+    #: Replies of the model that it took.
+    attempts: int
+    #: Why it failed.
+    failure: str
+    usage: Usage
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """A stored reply to a query."""
 
