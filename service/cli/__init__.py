@@ -10,7 +10,7 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import demo, resources, run, talk
+from service.cli import demo, resources, run, schemas, talk
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 run.register(app)
 talk.register(app)
 resources.register(app)
+schemas.register(app)
 demo.register(app)
 
 

@@ -202,6 +202,12 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("session", "show", "nobody"), b"", "there is no session 'nobody'"),
         (("usage", "--session", "nobody"), b"", "there is no session 'nobody'"),
         (("memory", "create", "m", "--schema", "/nowhere"), b"", "cannot read /nowhere"),
+        (("schema", "generate", "", "--example", "?"), b"", "domain: "),
+        (("schema", "generate", "x", "--example", "?", "-s", "no good"), b"", "name: "),
+        (("schema", "generate", "x", "--example", "?", "-o", "/"), b"", "/ exists already"),
+        (("schema", "show", "7"), b"", "draft_id: "),
+        (("schema", "check", "/nowhere"), b"", "cannot read /nowhere"),
+        (("schema", "check", "-"), b"class A(", "line 1, column 8"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -296,5 +302,6 @@ def test_every_command_has_help() -> None:
         ("usage",),
         ("session", "list"),
         ("memory", "show"),
+        ("schema", "generate"),
     ):
         assert "--help" in succeed(*command, "--help")
