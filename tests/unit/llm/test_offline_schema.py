@@ -1,5 +1,8 @@
 """The offline model's schemas: small, valid, about what is asked, and honest."""
 
+from pathlib import Path
+from textwrap import indent
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from service.domain.schema_generation import SchemaContent, read_schema
 from service.domain.schema_source import parse_source
 from service.llm import offline, offline_schema
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "schema-generation.md"
 MUSEUMS = "Opening hours and prices of the museums of a harbour town, from its newspapers."
 
 
@@ -96,6 +100,15 @@ def test_its_schema_can_be_filled_and_asked() -> None:
     said, paths = read_answer(offline.complete(asked))
     assert "collection of old ships" in said
     assert paths
+
+
+def test_the_guide_shows_what_it_makes() -> None:
+    query = "When is the ship museum closed, and what is the price of a ticket?"
+    guide = GUIDE.read_text()
+    assert MUSEUMS in guide
+    assert query in guide
+    content = SchemaContent(domain=MUSEUMS, example_query=query)
+    assert indent(offline.complete(content), "    ") in guide
 
 
 @given(st.text(), st.text())
