@@ -6,6 +6,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from sqlalchemy import text
 
 import palimpsest
 from palimpsest import errors, sync
@@ -137,6 +141,18 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
     assert (draft, checked) == (stored, GOOD)
 
 
+async def test_its_health_and_reflection_are_served(address: str) -> None:
+    name = "palimpsest.v1.SchemaService"
+    async with aio.insecure_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        status = await health.Check(health_pb2.HealthCheckRequest(service=name))
+        assert status.status == health_pb2.HealthCheckResponse.SERVING
+        reflected = reflection_pb2_grpc.ServerReflectionStub(channel)
+        question = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
+        async for reply in reflected.ServerReflectionInfo(iter([question])):
+            assert reply.file_descriptor_response.file_descriptor_proto
+
+
 # The worker's side, with scripted replies
 
 
@@ -216,6 +232,22 @@ async def test_the_reconciler_finds_a_draft_until_it_is_settled(
     assert await runnable(database) == []
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await settling.settled(tx, [item]) == {item}
+
+
+async def test_only_its_tenant_sees_a_draft_and_nobody_changes_what_was_asked(
+    database: Database, item: WorkItem
+) -> None:
+    async with database.transaction(UUID(int=7)) as tx:
+        assert await schema_drafts.get(tx, KEY, item.item_id) is None
+        assert await settling.fail(tx, item, "not theirs") is False
+    for statement in ("UPDATE schema_draft SET domain = ''", "DELETE FROM schema_draft"):
+        with pytest.raises(Exception, match="permission denied"):
+            async with database.transaction(DEFAULT_TENANT) as tx:
+                await tx.connection.execute(text(statement))
+    async with database.sweeping() as connection:
+        with pytest.raises(Exception, match="permission denied"):
+            await connection.execute(text("SELECT domain FROM schema_draft"))
+    assert (await read(database, item)).status == "pending"
 
 
 async def test_wrong_replies_are_asked_about_and_counted(
