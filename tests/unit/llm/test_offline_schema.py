@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism import AnswerContent, PrismMemory, ReviseContent
+from service.domain.prism import AnswerContent, ReviseContent
+from service.domain.prism_memory import PrismMemory
 from service.domain.replies import read_answer
 from service.domain.revisions import parse_reply
 from service.domain.schema import Field, RecordType, Schema, describe
