@@ -44,7 +44,7 @@ fix: setup ## repair what a machine can repair
 	$(BIN)/ruff format --quiet .
 
 bench: setup ## every benchmark, one JSON line each
-	@for name in append read step; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+	@for name in append apply read step; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock

@@ -185,6 +185,17 @@ class DirectTransaction:
         results = await self._batch(statement, values)
         return results[2]
 
+    async def read_all(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
+        """A whole read-only transaction at one moment, in one round trip; rows by query."""
+        statements = (
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            f"SET LOCAL app.tenant = '{self.tenant_id}'",
+            *queries,
+            "COMMIT",
+        )
+        results = await self._batch("; ".join(statements), values)
+        return results[2:-1]
+
     async def begin(self, queries: Sequence[str], values: Sequence[object]) -> list[list[Row]]:
         """Begins, and runs `queries` in the same round trip; their rows, in order."""
         statement = "; ".join(("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries))

@@ -85,7 +85,8 @@ def _select_memories() -> Select[Any]:
     )
 
 
-def _stored(row: Sequence[Any]) -> StoredMemory:
+def from_row(row: Sequence[Any]) -> StoredMemory:
+    """A memory from a row of this module's queries."""
     *before, spec, schema_source = row[:7]
     *after, position, cause, attempts, at = row[7:]
     fields = (*before, PrismSpec.from_json(spec, schema_source), *after)
@@ -159,7 +160,7 @@ async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemo
         memory.c.session_key == session_key, memory.c.memory_id == memory_id
     )
     row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else _stored(row)
+    return None if row is None else from_row(row)
 
 
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
@@ -167,7 +168,7 @@ async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]
     statement = (
         _select_memories().where(memory.c.session_key == session_key).order_by(memory.c.name)
     )
-    return [_stored(row) for row in await tx.connection.execute(statement)]
+    return [from_row(row) for row in await tx.connection.execute(statement)]
 
 
 _COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
@@ -179,19 +180,24 @@ JOIN session s ON s.session_key = m.session_key
 LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.memory_id
     AND d.resolution IS NULL"""
 
+_WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
+
 _READ_NEWEST = f"""
 SELECT {_COLUMNS}, v.value {_FROM}
 JOIN prism_value v ON v.session_key = m.session_key AND v.memory_id = m.memory_id
-WHERE m.session_key = %s AND m.memory_id = %s
+{_WHERE}
 """
+
+#: The memory's row, for `from_row`; session and memory are named.
+READ_ROW = f"SELECT {_COLUMNS} {_FROM} {_WHERE}"
 
 
 async def read_newest(
     tx: DirectTransaction, session_key: UUID, memory_id: UUID
 ) -> tuple[StoredMemory, str] | None:
     """The memory and its newest value as canonical JSON, in one round trip."""
-    rows = await tx.read(_READ_NEWEST, (session_key, memory_id))
+    rows = await tx.read(_READ_NEWEST, {"session": session_key, "memory": memory_id})
     if not rows:
         return None
     *columns, value = rows[0]
-    return _stored(columns), value
+    return from_row(columns), value

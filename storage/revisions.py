@@ -28,7 +28,7 @@ from storage.tables import (
 
 #: Amendments between two saved states: reading any revision applies fewer than that to
 #: the state before it. More of them where a state is so large that reading it costs more.
-SNAPSHOT_AMENDMENTS = 64
+SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
 
 

@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from uuid import UUID
 
 from service.domain.amendments import Amendment, Op
-from service.domain.json_values import parse
+from service.domain.json_values import restore
 from service.domain.paths import Path
 from service.domain.prism_spec import Encoding
+from storage import memories
 from storage.database import DirectTransaction, Row, Transaction
+from storage.memories import StoredMemory
+
+#: Paths that a process keeps: the amendments of a memory name the same ones again and again.
+KEPT_PATHS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,12 +93,13 @@ async def _read(
     return _rows([tuple(row) for row in rows])
 
 
-async def read_nearest_directly(
+async def read_past(
     tx: DirectTransaction, session_key: UUID, memory_id: UUID, at_revision: int
-) -> PrismRows | None:
-    """`read_nearest` in one round trip."""
+) -> tuple[StoredMemory, PrismRows | None] | None:
+    """The memory, and `read_nearest`, in one round trip; None when there is no memory."""
     values = {"session": session_key, "memory": memory_id, "revision": at_revision}
-    return _rows(await tx.read(_NEAREST_STATE, values))
+    found, rows = await tx.read_all((memories.READ_ROW, _NEAREST_STATE), values)
+    return (memories.from_row(found[0]), _rows(rows)) if found else None
 
 
 def _rows(rows: Sequence[Row]) -> PrismRows | None:
@@ -116,7 +123,12 @@ def _revision_of(row: Row) -> int:
 
 def _amendment(row: Row) -> Amendment:
     _, _, path, op, value, _ = row
-    return Amendment(path=Path.parse(path), op=Op(op), value=parse(value))
+    return Amendment(path=_path(path), op=Op(op), value=restore(value))
+
+
+@lru_cache(maxsize=KEPT_PATHS)
+def _path(text: str) -> Path:
+    return Path.parse(text)
 
 
 _AT_POSITION = """

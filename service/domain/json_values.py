@@ -43,6 +43,12 @@ def parse(text: str, *, max_nodes: int = MAX_NODES) -> Json:
     return checked(value, max_nodes=max_nodes)
 
 
+def restore(text: str) -> Json:
+    """Reads a canonical text of ours back, which was checked before it was stored."""
+    value: Json = json.loads(text)
+    return value
+
+
 def checked(value: Any, *, max_nodes: int = MAX_NODES) -> Json:
     """`value`, if it is a JSON value within the limits: then `parse` reads its canonical text.
 

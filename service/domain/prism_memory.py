@@ -8,7 +8,7 @@ from service.domain import prompts
 from service.domain.amending import MISSING, amend, replay, value_at
 from service.domain.amendments import Amendment
 from service.domain.flows import Segment, SegmentKind
-from service.domain.json_values import Json, canonical, parse
+from service.domain.json_values import Json, canonical, restore
 from service.domain.paths import Path
 from service.domain.prism_spec import Encoding
 from service.domain.schema import Schema
@@ -66,22 +66,20 @@ class PrismMemory:
 
         In place, any earlier state will do as the base.
         """
-        # Its size was limited when it was made; a memory may hold more values than
-        # one amendment may bring.
-        value = parse(base_json, max_nodes=len(base_json))
+        in_place = encoding is Encoding.IN_PLACE
+        value = restore(base_json)
         batches: list[Batch] = []
         for revision, amended in amendments:
-            if amended:
-                value = replay(schema, value, amended)
+            value = replay(schema, value, amended)
+            if amended and not in_place:
                 batches.append(_batch(revision, amended))
-        in_place = encoding is Encoding.IN_PLACE
         return cls(
             schema=schema,
             encoding=encoding,
             base_json="" if in_place else base_json,
-            batches=() if in_place else tuple(batches),
+            batches=tuple(batches),
             base_tokens=0 if in_place else count(base_json),
-            amendment_tokens=0 if in_place else sum(count(batch.text) for batch in batches),
+            amendment_tokens=sum(count(batch.text) for batch in batches),
             value=value,
             count=count,
         )

@@ -13,6 +13,7 @@ from service.domain.errors import InvalidInput
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path, PathError
 from service.domain.prism_memory import PrismMemory
+from service.domain.prism_spec import Encoding
 from service.domain.provenance import Touch, Tracer, Write, origin, search_path
 from service.domain.reasons import Reason
 from service.domain.schema import Mismatch, Schema
@@ -177,7 +178,12 @@ async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> Pr
         raise revision_not_found(stored.name, revision, stored.revision)
     rows = await states.read_nearest(tx, *item_key(stored), revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
-    return PrismMemory.load(stored.spec.schema(), base_json=rows.base, amendments=rows.amendments)
+    return PrismMemory.load(
+        stored.spec.schema(),
+        base_json=rows.base,
+        amendments=rows.amendments,
+        encoding=Encoding.IN_PLACE,
+    )
 
 
 def _place(schema: Schema, value: Json, text: str, field: str) -> Path:

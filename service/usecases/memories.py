@@ -9,7 +9,7 @@ from uuid import UUID
 from service.config import Limits
 from service.domain.errors import AlreadyExists, Exhausted, OutOfRange
 from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism_spec import Encoding, PrismSpec
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import memory_id, session_key
@@ -145,9 +145,22 @@ class Memories:
         self, tenant_id: UUID, session: str, name: str, revision: int
     ) -> MemoryReading:
         """The value as it was at `revision`. Raises NotFound, OutOfRange."""
-        async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, session, name)
-        return await self._read_at(tenant_id, stored, revision)
+        key = session_key(tenant_id, session)
+        async with self._database.direct(tenant_id) as direct:
+            found = await states.read_past(direct, key, memory_id(key, name), revision)
+        if found is None:
+            async with self._database.transaction(tenant_id) as tx:
+                raise await missing(tx, session, name)
+        stored, rows = found
+        if rows is None:
+            raise revision_not_found(name, revision, stored.revision)
+        value = PrismMemory.load(
+            stored.spec.schema(),
+            base_json=rows.base,
+            amendments=rows.amendments,
+            encoding=Encoding.IN_PLACE,
+        )
+        return self._reading(stored, value.value_json, revision, rows.applied_position)
 
     async def read_position(
         self, tenant_id: UUID, session: str, name: str, position: int
@@ -165,18 +178,7 @@ class Memories:
             revision = await states.revision_at(
                 tx, *item_key(stored), position=position, newest=stored.revision
             )
-        return await self._read_at(tenant_id, stored, revision)
-
-    async def _read_at(self, tenant_id: UUID, stored: StoredMemory, revision: int) -> MemoryReading:
-        if revision > stored.revision:
-            raise revision_not_found(stored.name, revision, stored.revision)
-        async with self._database.direct(tenant_id) as direct:
-            rows = await states.read_nearest_directly(direct, *item_key(stored), revision)
-        assert rows is not None, "revisions have no gaps, and none goes away"
-        value = PrismMemory.load(
-            stored.spec.schema(), base_json=rows.base, amendments=rows.amendments
-        )
-        return self._reading(stored, value.value_json, revision, rows.applied_position)
+        return await self.read_revision(tenant_id, session, name, revision)
 
     async def list_all(self, tenant_id: UUID, session: str) -> Sequence[StoredMemory]:
         """The memories of a session by name. Raises NotFound."""

@@ -4,7 +4,7 @@ import argparse
 import importlib
 import json
 
-NAMES = ("append", "read", "step")
+NAMES = ("append", "apply", "read", "step")
 
 
 def main() -> None:
