@@ -85,16 +85,20 @@ def schema_show(
 
 
 def schema_check(
-    file: Annotated[str, typer.Argument(help="A file with class source, or - for standard input.")],
+    file: Annotated[str, typer.Argument(help="A file with class source or JSON Schema, or -.")],
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
     """Check a schema, and print it as models will be shown it. It is never run."""
-    source = read_text(file)
+    text = read_text(file)
+    # No class begins like this, and every JSON Schema of a memory does.
+    is_json = text.lstrip().startswith("{")
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
-            shown = await client.check_schema(source)
+            shown = await client.check_schema(
+                "" if is_json else text, json_schema=text if is_json else ""
+            )
         if as_json:
             show_json({"schema_source": shown})
         else:

@@ -1,11 +1,12 @@
 """SchemaService."""
 
 from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc
-from service.rpc import convert
+from service.domain.errors import SchemaInvalid
+from service.domain.schema import render
+from service.rpc import convert, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.usecases import schemas
 from service.usecases.schemas import Drafted, Schemas, Wanted
 
 
@@ -43,7 +44,13 @@ class SchemaService(schemas_pb2_grpc.SchemaServiceServicer):
         self, request: schemas_pb2.CheckSchemaRequest, context: Context
     ) -> schemas_pb2.CheckSchemaResponse:
         """Checks a schema."""
-        return schemas_pb2.CheckSchemaResponse(schema_source=schemas.check(request.schema_source))
+        try:
+            schema = specs.schema_of(request.schema_source, request.json_schema)
+        except SchemaInvalid as error:
+            # Here the fields stand in no spec.
+            error.field = error.field.removeprefix("prism.")
+            raise
+        return schemas_pb2.CheckSchemaResponse(schema_source=render(schema))
 
 
 _STATUS = {

@@ -1,4 +1,4 @@
-"""Schemas: having one generated, reading what was, and checking one."""
+"""Schemas: having one generated, and reading what was."""
 
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -8,11 +8,8 @@ from service.domain.errors import (
     FailedPrecondition,
     InvalidInput,
     NotFound,
-    SchemaInvalid,
 )
 from service.domain.reasons import Reason
-from service.domain.schema import render
-from service.domain.schema_source import parse_source
 from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import Watcher
@@ -116,15 +113,6 @@ class Schemas:
         return WorkItem(
             kind=WorkKind.SCHEMA, tenant_id=tenant_id, session_key=key, item_id=draft_id
         )
-
-
-def check(schema_source: str) -> str:
-    """The schema as models are shown it. Raises SchemaInvalid."""
-    try:
-        return render(parse_source(schema_source))
-    except SchemaInvalid as error:
-        error.field = "schema_source"
-        raise
 
 
 def occasion(draft_id: UUID) -> str:

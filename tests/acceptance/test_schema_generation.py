@@ -122,6 +122,9 @@ def test_what_is_generated_makes_a_memory_from_the_command_line(
         succeed("schema", "check", "-", "--json", stdin=done.stdout.encode(), **at)
     )
     assert checked == {"schema_source": done.stdout}
+    document = b'{"title": "A", "type": "object", "properties": {"x": {"type": "string"}}}'
+    shown = succeed("schema", "check", "-", stdin=document, **at)
+    assert shown == "class A:\n    x: str\n"
     succeed("memory", "create", "m", "--schema", str(file), "--session", session, **at)
 
     drafted = json.loads(succeed(*generate, "--json", **at))

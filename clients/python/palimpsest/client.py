@@ -110,12 +110,12 @@ class Client:
             if not token:
                 return
 
-    async def check_schema(self, source: str) -> str:
-        """Checks class source; the schema as models will be shown it.
+    async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
+        """Checks class source, or a JSON Schema; the schema as models will be shown it.
 
-        Raises InvalidArgument (SCHEMA_INVALID with line and column).
+        Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer).
         """
-        request = schemas_pb2.CheckSchemaRequest(schema_source=source)
+        request = schemas_pb2.CheckSchemaRequest(schema_source=source, json_schema=json_schema)
         response = await self.call(self._schemas.CheckSchema, request)
         return str(response.schema_source)
 

@@ -91,9 +91,9 @@ class Client:
         made = self._loop.run(self._client.create_session(name, exist_ok=exist_ok))
         return Session(self._loop, made)
 
-    def check_schema(self, source: str) -> str:
-        """Checks class source; the schema as models will be shown it."""
-        return self._loop.run(self._client.check_schema(source))
+    def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
+        """Checks a schema; it as models will be shown it."""
+        return self._loop.run(self._client.check_schema(source, json_schema=json_schema))
 
     def sessions(self) -> Iterator[values.SessionInfo]:
         """All sessions, by name."""

@@ -224,16 +224,22 @@ class CheckSchemaRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEMA_SOURCE_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     schema_source: _builtins.str
-    """Required. Python class source, at most 64 KiB."""
+    """Required, unless `json_schema` is given. Python class source, at most 64
+    KiB.
+    """
+    json_schema: _builtins.str
+    """Required, unless `schema_source` is given. JSON Schema, at most 64 KiB."""
     def __init__(
         self,
         *,
         schema_source: _builtins.str = ...,
+        json_schema: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["schema_source", b"schema_source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "schema_source", b"schema_source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -245,8 +251,8 @@ class CheckSchemaResponse(_message.Message):
 
     SCHEMA_SOURCE_FIELD_NUMBER: _builtins.int
     schema_source: _builtins.str
-    """The same schema as models are shown it, at most 128 KiB: what it says
-    nothing with, such as decorators and defaults, is left out.
+    """The same schema as Python class source, as models are shown it; at most
+    128 KiB. What says nothing, such as decorators and defaults, is left out.
     """
     def __init__(
         self,
