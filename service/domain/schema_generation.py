@@ -6,8 +6,6 @@ there is none, the model sees its reply and what is wrong with it, and tries aga
 
 import ast
 import re
-import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +14,7 @@ from service.domain.errors import SchemaInvalid
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.schema import Schema, render
 from service.domain.schema_source import parse_source
+from service.domain.source_text import read_text
 
 #: Tokens that a reply may have.
 SCHEMA_OUTPUT_TOKENS = 4096
@@ -179,11 +178,9 @@ def _only(lines: Sequence[str], kept: Sequence[int]) -> str:
 def _imports(source: str) -> set[int]:
     """Lines (from 0) of a source's imports: models write them, and they say nothing."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(textwrap.dedent(source.expandtabs(4)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # parse_source says what is wrong, with more words.
+        tree = read_text(source).tree
+    except SchemaInvalid:
+        # parse_source says what is wrong.
         return set()
     return {
         number - 1

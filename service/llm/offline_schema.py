@@ -4,7 +4,6 @@ It looks for the thing that is asked about and for the numbers that are asked of
 makes a dict of that thing. Its docstrings say that no language model was at work.
 """
 
-import keyword
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from service.domain.schema import (
     render,
 )
 from service.domain.schema_generation import SchemaContent
+from service.domain.schema_names import is_name
 from service.llm.texts import STOP_WORDS, stem
 
 #: Numbers that one schema asks for.
@@ -122,13 +122,7 @@ def _words(text: str) -> list[str]:
 
 def _is_name(word: str) -> bool:
     """Whether it can name a field, and with a capital a class."""
-    return all(
-        name.isidentifier()
-        and not keyword.iskeyword(name)
-        # Python reads names in this form only.
-        and unicodedata.is_normalized("NFKC", name)
-        for name in (word, word.capitalize())
-    )
+    return is_name(word) and is_name(word.capitalize())
 
 
 def _says(word: str) -> bool:
