@@ -18,19 +18,19 @@ from service.domain.schema import (
     Type,
 )
 
-#: Bytes of schema source.
-MAX_SOURCE_BYTES = 64 * 1024
 #: Bytes of a JSON Schema, which takes several times the words for the same.
 MAX_JSON_BYTES = 256 * 1024
 #: Fields of all records together.
 MAX_FIELDS = 500
-#: Classes, type brackets, and levels of a value within one another.
+#: Classes, and levels of a value, within one another.
 MAX_NESTING = 16
 #: Parts of a value that has one of everything. A short schema can stand for a huge one
 #: by using each class twice in the next.
 MAX_PARTS = 10_000
 #: Bytes of the schema as the model is shown it.
 MAX_SHOWN_BYTES = 128 * 1024
+#: Bytes of schema source: what is shown can be read again. Requests may have half as many.
+MAX_SOURCE_BYTES = MAX_SHOWN_BYTES
 
 
 class Measures:

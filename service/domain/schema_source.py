@@ -41,6 +41,8 @@ from service.domain.schema_limits import (
 from service.domain.schema_names import RESERVED
 from service.domain.source_text import SourceText, parse_python, read_text
 
+#: Type brackets within one another: each level of a value may be one "or None".
+_MAX_BRACKETS = 2 * MAX_NESTING + 1
 #: Steps from a definition to one further down, and on from there.
 _MAX_STEPS = 4 * MAX_NESTING
 
@@ -238,7 +240,9 @@ class _Reader:
                 doc = self._doc(node, text)
         above, beside = self._text.guidance_above(node), self._text.guidance_beside(node)
         doc = "\n".join(part for part in (*above, doc, *beside) if part)
-        return Field(name=name, type=self._type(node.annotation, 0), doc=doc)
+        of = self._type(node.annotation, 0)
+        self._check_measure(node, of)
+        return Field(name=name, type=of, doc=doc)
 
     def _alias(self, node: ast.Assign) -> None:
         if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
@@ -253,7 +257,7 @@ class _Reader:
         scope.known[name] = of
 
     def _type(self, node: ast.expr, depth: int) -> Type:
-        if depth > MAX_NESTING:
+        if depth > _MAX_BRACKETS:
             self._refuse(node, f"a type is nested deeper than {MAX_NESTING} levels")
         match node:
             case ast.Constant(value=str() as quoted):

@@ -251,3 +251,12 @@ def test_records_get_names(document: Any, expected: list[str]) -> None:
     schema = parse(document)
     assert names(schema) == expected
     assert parse_source(render(schema)) == schema
+
+
+def test_what_is_read_can_be_shown_and_read() -> None:
+    deep: Any = STRING
+    for _ in range(15):
+        deep = {"type": ["array", "null"], "items": deep}
+    schema = of(deep)
+    assert parse_source(render(schema)) == schema
+    assert parse(to_json_schema(schema)) == schema

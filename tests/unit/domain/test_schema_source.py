@@ -107,7 +107,8 @@ def test_the_class_that_no_other_uses_is_the_memory() -> None:
         ("@f()\nclass A:\n  x: int", 1, 2, "decorator"),
         ("class A:\n  x: f()", 2, 6, "type"),
         ("print(1)\nclass A:\n  x: int", 1, 1, "classes only"),
-        ("class A:\n  x: " + "list[" * 40 + "int" + "]" * 40, 2, 91, "nested"),
+        ("class A:\n  x: " + "list[" * 40 + "int" + "]" * 40, 2, 176, "nested"),
+        ("class A:\n  x: " + "list[" * 17 + "int" + "]" * 17, 2, 3, "nested deeper than 16"),
         ("x" * (MAX_SOURCE_BYTES + 1), 1, 1, "bytes"),
         ("class A:\n  x: int\0", 1, 1, "NUL"),
         ("class A:\n  x: int # \ud800", 1, 1, "surrogate"),
@@ -173,6 +174,18 @@ def test_what_is_read_does_not_depend_on_the_room_on_the_stack(field: str) -> No
     # Or a memory could be made by the API and not be loaded by a worker.
     with pytest.raises(SchemaInvalid, match=r"too deep|deeper"):
         parse_source(f"class A:\n  {field}\n")
+
+
+def test_what_is_shown_can_always_be_read() -> None:
+    # A memory that was made from a JSON Schema is kept as it is shown.
+    aliases = "\n  ".join(f"A{n + 1} = list[A{n} | None]" for n in range(15))
+    nested = parse_source(f"class A:\n  A0 = str\n  {aliases}\n  x: A15\n")
+    assert parse_source(render(nested)) == nested
+    words = ", ".join(f"'{n:0500}'" for n in range(60))
+    fields = "\n  ".join(f"x{n}: Word" for n in range(4))
+    long = parse_source(f"class A:\n  Word = Literal[{words}]\n  {fields}\n")
+    assert len(render(long)) > 100_000
+    assert parse_source(render(long)) == long
 
 
 def test_a_literal_may_hold_negative_numbers_and_none() -> None:
