@@ -161,7 +161,8 @@ class _Reader:
             found = self._record(node, rules, at, hint, docs)
         else:
             found = self._form(rules, at, hint, nullable)
-            found = dataclasses.replace(found, docs=tuple(dict.fromkeys((*docs, *found.docs))))
+            if docs:
+                found = dataclasses.replace(found, docs=_distinct([docs, found.docs]))
         excess = self._measures.excess(found.type)
         if excess:
             refuse(at, excess)
@@ -277,18 +278,18 @@ class _Reader:
         if not isinstance(members, list) or not members:
             refuse(at, f'"{key}" is a list of schemas')
         null = False
-        docs: list[str] = []
+        docs: list[tuple[str, ...]] = []
         types: list[Type] = []
         for number, member in enumerate(members):
             if key != "allOf" and isinstance(member, JsonObject) and _is_null(member):
                 self._rules(member, (*at, key, number))
-                docs += self._docs(member, (*at, key, number))
+                docs.append(self._docs(member, (*at, key, number)))
                 null = True
                 continue
             found = self._part(member, (*at, key, number), hint)
-            docs += found.docs
+            docs.append(found.docs)
             types.append(found.type)
-        return _Found(type=_one(types, key, at), docs=tuple(docs)).or_null(null)
+        return _Found(type=_one(types, key, at), docs=_distinct(docs)).or_null(null)
 
     def _literal(self, rules: Mapping[str, Any], at: At, nullable: bool) -> _Found:
         _allow(rules, at, "type", "enum", "const")
@@ -352,7 +353,7 @@ class _Reader:
         if rules.get("maxItems", length) != length or rules.get(rest, False) is not False:
             refuse(at, f'"{first}" has {length} items and allows others besides')
         found = [self._part(part, (*at, first, n), hint) for n, part in enumerate(parts)]
-        docs = tuple(dict.fromkeys(doc for one in found for doc in one.docs))
+        docs = _distinct(one.docs for one in found)
         return _Found(type=TupleType(items=tuple(one.type for one in found)), docs=docs)
 
     def _record(
@@ -391,6 +392,12 @@ class _Reader:
             refuse(at, f"there are more than {MAX_FIELDS} fields")
         found = self._part(node, at, _Hint(name=class_name_for(name), written=False))
         return Field(name=name, type=found.type, doc=self._joined(found.docs, at))
+
+
+def _distinct(docs: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    # What a reference leads to is one object however often it is referred to.
+    several = {id(one): one for one in docs}.values()
+    return tuple(dict.fromkeys(doc for one in several for doc in one))
 
 
 def _allow(rules: Mapping[str, Any], at: At, *keys: str) -> None:

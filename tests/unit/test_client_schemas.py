@@ -111,6 +111,8 @@ def test_fields_are_inherited_with_their_guidance(cls: type) -> None:
 
 
 class Colour(enum.Enum):
+    """A colour."""
+
     RED = "red"
     BLUE = "blue"
 
@@ -132,7 +134,7 @@ def test_enums_and_new_types_are_what_they_stand_for() -> None:
 
     expected = parse_source("""
 class Record:
-    colour: Literal["red", "blue"]
+    colour: Literal["red", "blue"]  # A colour.
     grade: Literal[1]
     town: str
     many: list[int]  # One of them.

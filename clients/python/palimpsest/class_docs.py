@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import enum
 import inspect
 import itertools
 from collections.abc import Iterator
@@ -30,7 +31,10 @@ def field_docs(cls: type) -> dict[str, list[str]]:
 
 
 def _is_automatic(cls: type, doc: str) -> bool:
-    """Whether `dataclass` made a docstring of the signature: `Notes(a: int)`."""
+    """Whether nobody wrote it: `dataclass` makes one of the signature, `Notes(a: int)`."""
+    if issubclass(cls, enum.Enum):
+        # What some versions of Python say of any.
+        return doc == "An enumeration."
     if not dataclasses.is_dataclass(cls) or not doc.startswith(f"{cls.__name__}("):
         return False
     names = [field.name for field in dataclasses.fields(cls) if field.init]

@@ -128,7 +128,8 @@ class _Writer:
         if isinstance(hint, type) and hint in _SCALARS:
             return {"type": _SCALARS[hint]}
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
-            return _enum([member.value for member in hint], where)
+            values = _enum([member.value for member in hint], where)
+            return {**values, **_described([class_doc(hint)])}
         if _is_model(hint) or _is_record(hint):
             return self._reference(hint, where)
         # A NewType, and the alias that a `type` statement makes.
