@@ -13,6 +13,7 @@ from service.domain import prompts_schema
 from service.domain.errors import SchemaInvalid
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.schema import Schema, render
+from service.domain.schema_limits import MAX_REQUEST_BYTES
 from service.domain.schema_source import parse_source
 from service.domain.source_text import read_text
 
@@ -105,8 +106,10 @@ def read_schema(reply: str) -> str:
 
 def _checked(schema: Schema) -> str:
     source = render(schema)
-    # Written out it can be larger than what a memory takes.
-    parse_source(source)
+    if len(source.encode()) > MAX_REQUEST_BYTES:
+        # Written out it can be larger than what a memory takes.
+        why = f"written out, the schema has more than {MAX_REQUEST_BYTES} bytes"
+        raise SchemaInvalid(why, line=1, column=1)
     return source
 
 

@@ -29,8 +29,10 @@ MAX_NESTING = 16
 MAX_PARTS = 10_000
 #: Bytes of the schema as the model is shown it.
 MAX_SHOWN_BYTES = 128 * 1024
-#: Bytes of schema source: what is shown can be read again. Requests may have half as many.
+#: Bytes of schema source: what is shown can be read again.
 MAX_SOURCE_BYTES = MAX_SHOWN_BYTES
+#: Bytes of schema source in a request, as the proto says.
+MAX_REQUEST_BYTES = 64 * 1024
 
 
 class Measures:

@@ -113,6 +113,13 @@ def test_a_reply_without_a_class_is_refused(reply: str) -> None:
         read_schema(reply)
 
 
+def test_a_schema_too_large_for_a_request_is_refused() -> None:
+    words = ", ".join(f"'{n:0500}'" for n in range(60))
+    fields = "".join(f"    x{n}: Word\n" for n in range(4))
+    with pytest.raises(SchemaInvalid, match="65536 bytes"):
+        read_schema(f"class A:\n    Word = Literal[{words}]\n{fields}")
+
+
 def test_nothing_of_a_reply_is_run() -> None:
     with pytest.raises(SchemaInvalid, match="plain value"):
         read_schema("class A:\n    x: str = __import__('os').abort()")
