@@ -1,7 +1,9 @@
 import json
 from typing import Any
 
+import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from service.domain.reasons import Reason
 from service.domain.schema import Schema, render
 from service.domain.schema_limits import MAX_FIELDS, MAX_JSON_BYTES
 from service.domain.schema_source import parse_source
+from service.rpc.errors import abort_arguments
 from tests.unit.domain.schemas import schemas
 
 STRING: Any = {"type": "string"}
@@ -198,6 +201,20 @@ def test_there_is_a_limit_to_everything() -> None:
     literals = {"$defs": {"L": {"enum": [f"{n:0400}" for n in range(20)]}}}
     with pytest.raises(SchemaInvalid, match="written out"):
         parse({"properties": values, **literals})
+
+
+def test_a_refusal_can_be_sent_with_its_place() -> None:
+    with pytest.raises(SchemaInvalid) as refused:
+        of({"properties": {"\ud800": STRING}})
+    code, message, ((_, packed),) = abort_arguments(refused.value)
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert message.startswith("/properties/x/properties/\\ud800: ")
+    info, violations = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    details = status_pb2.Status.FromString(packed).details
+    assert details[0].Unpack(info)
+    assert details[1].Unpack(violations)
+    assert dict(info.metadata) == {"pointer": "/properties/x/properties/\\ud800"}
+    assert violations.field_violations[0].field == "prism.json_schema"
 
 
 def test_a_refusal_is_short_enough_to_be_sent() -> None:

@@ -259,6 +259,31 @@ def test_a_schema_survives_being_shown(schema: Schema) -> None:
     assert render(parse_source(shown)) == shown
 
 
+#: What people write into sources, and what they leave behind.
+FRAGMENTS = st.sampled_from(
+    [
+        *("# note", "  # a\n", "\n    # b\n", '"""doc"""', '"""\n  two\n   lines\n"""', "'x'"),
+        *("class Z:\n", "    y: int\n", "Y = str\n", "int", "list[", "]", " | None", "Literal["),
+        *("@dataclass\n", "    ", "\t", "\n", ":", "=", "(", ")", '"', "\\", "é", "\x0c", "\r"),
+    ]
+)
+
+
+@given(schemas(), st.data())
+def test_any_edited_source_is_refused_or_read_for_good(schema: Schema, data: st.DataObject) -> None:
+    source = render(schema)
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(source)))
+        end = data.draw(st.integers(start, min(start + 8, len(source))))
+        source = source[:start] + data.draw(FRAGMENTS) + source[end:]
+    try:
+        read = parse_source(source)
+    except SchemaInvalid:
+        return
+    assert parse_source(render(read)) == read
+    assert render(parse_source(render(read))) == render(read)
+
+
 PAIR = TupleType(items=(StrType(), IntType()))
 
 
