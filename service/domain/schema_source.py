@@ -304,7 +304,7 @@ class _Reader:
                 return scope.known[name]
         if name in self._open:
             why = f"{name} contains itself"
-            if len(self._open) > 1 and name == self._open[-1]:
+            if len(self._scopes) > 2 and name == self._open[-1]:
                 around = self._open[-2]
                 why += f"; a field of {around} is indented like the classes in {around}"
             self._refuse(node, why)

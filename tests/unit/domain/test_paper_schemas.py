@@ -384,6 +384,7 @@ def test_classes_may_stand_in_any_order(source: str) -> None:
     [
         ("class A:\n  x: B\nclass B:\n  y: A\n", 4, "A contains itself"),
         ("class A:\n  x: B\nclass B:\n  y: int\nclass B:\n  z: int\n", 5, "defined twice"),
+        ("class A:\n  x: B\nclass B:\n  y: B\n", 4, "B contains itself$"),
         ("X = list[X]\nclass A:\n  x: X\n", 1, "X is no type"),
         ("X = Y\nY = X\nclass A:\n  x: X\n", 2, "X is no type"),
         ("class str:\n  x: int\n", 1, "'str' is a type"),
