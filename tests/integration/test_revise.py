@@ -1,101 +1,22 @@
 """Steps under trouble: failures, stalls, skips, retries, and the journal."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from service.config import Config
-from service.domain.flows import ModelAsk, Purpose
-from service.domain.prism_spec import OnFailure, PrismSpec
-from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
-from service.domain.tokens import estimate_tokens
+from service.domain.prism_spec import OnFailure
+from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
-from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import ModelFailure
 from service.usecases.answer import Answerer
 from service.usecases.journal import Journal
-from service.usecases.revise import Reviser
-from storage import amendment_log, answers, calls, memories, sessions, stalls
+from storage import amendment_log, answers, calls, stalls
 from storage.database import Database
-from storage.memories import StoredMemory
 from storage.prefix_index import NullPrefixIndex
+from tests.integration.scripted import CONFIG, ITEM, KEY, MEMORY, Script, make, read, reviser
 from tests.integration.writing import append_texts
-
-KEY = session_key(DEFAULT_TENANT, "s")
-MEMORY = memory_id(KEY, "m")
-ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
-SPEC = PrismSpec(
-    schema_source="class N:\n    topics: dict[str, str]\n", chunk_tokens=1, model="test/scripted"
-)
-
-
-@dataclass
-class Script:
-    """A model that fails as often as it is told to, and then adds a topic a call."""
-
-    failures: list[Exception] = field(default_factory=list)
-    asked: list[ModelAsk] = field(default_factory=list)
-    #: Called while the model thinks.
-    meanwhile: Any = None
-
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
-        self.asked.append(ask)
-        if self.failures:
-            raise self.failures.pop(0)
-        if self.meanwhile is not None:
-            await self.meanwhile()
-        text = f'[OBJECTS FOR ADD]\n{{"$.topics.t{len(self.asked)}": {{"add": "x"}}}}'
-        if ask.purpose is Purpose.ANSWER:
-            text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.t1\n"
-        return Completion(
-            text=text,
-            model=model,
-            input_tokens=9,
-            output_tokens=3,
-            cached_tokens=0,
-            cache_write_tokens=None,
-            cost_micro_usd=None,
-        )
-
-
-CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
-
-
-def facts(_: str) -> ModelFacts:
-    return ModelFacts(window_tokens=32_768, count=estimate_tokens)
-
-
-def reviser(database: Database, script: Script, config: Config = CONFIG) -> Reviser:
-    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
-    return Reviser(database, gateway, facts, b"marker", config)
-
-
-async def make(database: Database, texts: list[str], **changes: Any) -> None:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await sessions.create(tx, KEY, "s")
-    await append_texts(database, "s", texts)
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        made = await memories.create(
-            tx,
-            session_key=KEY,
-            memory_id=MEMORY,
-            name="m",
-            spec=replace(SPEC, **changes),
-            head=len(texts),
-            value="{}",
-            digest=b"",
-        )
-    assert made
-
-
-async def read(database: Database) -> StoredMemory:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await memories.get(tx, KEY, MEMORY)
-    assert stored is not None
-    return stored
 
 
 async def test_a_failing_step_backs_off_and_then_goes_on(database: Database) -> None:

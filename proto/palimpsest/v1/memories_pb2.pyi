@@ -281,7 +281,7 @@ class PrismSpec(_message.Message):
     """
     json_schema: _builtins.str
     """Required, unless `schema_source` is given. The shape of the memory as JSON
-    Schema, at most 64 KiB. What a schema cannot hold is refused:
+    Schema, at most 256 KiB. What a schema cannot hold is refused:
     INVALID_ARGUMENT (SCHEMA_INVALID) with a JSON Pointer to it. Never set in
     replies.
     """

@@ -230,7 +230,7 @@ class CheckSchemaRequest(_message.Message):
     KiB.
     """
     json_schema: _builtins.str
-    """Required, unless `schema_source` is given. JSON Schema, at most 64 KiB."""
+    """Required, unless `schema_source` is given. JSON Schema, at most 256 KiB."""
     def __init__(
         self,
         *,

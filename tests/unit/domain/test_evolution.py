@@ -81,11 +81,11 @@ def test_what_is_not_listed_is_equal(old: dict[str, Any], new: dict[str, Any]) -
         above: Any = made
         for token in one.path.tokens[:-1]:
             above = above[token]
-        token: Any = one.path.tokens[-1]
+        last: Any = one.path.tokens[-1]
         if one.new is MISSING:
-            del above[token]
+            del above[last]
         elif one.old is not MISSING or isinstance(above, dict):
-            above[token] = copy.deepcopy(one.new)
+            above[last] = copy.deepcopy(one.new)
     for one in found:
         above = made
         for token in one.path.tokens[:-1]:

@@ -1,0 +1,104 @@
+"""A PRISM memory in a database of the test's own, and a model that follows a script."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from service.config import Config
+from service.domain.flows import ModelAsk, Purpose
+from service.domain.prism_spec import PrismSpec
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.tokens import estimate_tokens
+from service.domain.work import WorkItem, WorkKind
+from service.llm.facts import ModelFacts
+from service.llm.gateway import Gateway
+from service.llm.transport import Completion
+from service.usecases.journal import Journal
+from service.usecases.revise import Reviser
+from storage import memories, sessions
+from storage.database import Database
+from storage.memories import StoredMemory
+from storage.prefix_index import NullPrefixIndex
+from tests.integration.writing import append_texts
+
+KEY = session_key(DEFAULT_TENANT, "s")
+MEMORY = memory_id(KEY, "m")
+ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
+SPEC = PrismSpec(
+    schema_source="class N:\n    topics: dict[str, str]\n", chunk_tokens=1, model="test/scripted"
+)
+
+
+@dataclass
+class Script:
+    """A model that fails as often as it is told to, and then adds a topic a call."""
+
+    failures: list[Exception] = field(default_factory=list)
+    asked: list[ModelAsk] = field(default_factory=list)
+    #: Called while the model thinks.
+    meanwhile: Any = None
+    #: What it says to the n-th ask, from 1; None: as above.
+    reply: Callable[[ModelAsk, int], str] | None = None
+
+    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+        self.asked.append(ask)
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        text = f'[OBJECTS FOR ADD]\n{{"$.topics.t{len(self.asked)}": {{"add": "x"}}}}'
+        if self.reply is not None:
+            text = self.reply(ask, len(self.asked))
+        elif ask.purpose is Purpose.ANSWER:
+            text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.t1\n"
+        return Completion(
+            text=text,
+            model=model,
+            input_tokens=9,
+            output_tokens=3,
+            cached_tokens=0,
+            cache_write_tokens=None,
+            cost_micro_usd=None,
+        )
+
+
+CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
+
+
+def reviser(
+    database: Database, script: Script, config: Config = CONFIG, *, window: int = 32_768
+) -> Reviser:
+    """A worker's reviser, whose model has a window of so many tokens."""
+
+    def facts(_: str) -> ModelFacts:
+        return ModelFacts(window_tokens=window, count=estimate_tokens)
+
+    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
+    return Reviser(database, gateway, facts, b"marker", config)
+
+
+async def make(database: Database, texts: list[str], **changes: Any) -> None:
+    """The session `s` with these chunks, and the memory `m` with `changes` of SPEC."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await append_texts(database, "s", texts)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        made = await memories.create(
+            tx,
+            session_key=KEY,
+            memory_id=MEMORY,
+            name="m",
+            spec=replace(SPEC, **changes),
+            head=len(texts),
+            value="{}",
+            digest=b"",
+        )
+    assert made
+
+
+async def read(database: Database) -> StoredMemory:
+    """The memory's row."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        stored = await memories.get(tx, KEY, MEMORY)
+    assert stored is not None
+    return stored

@@ -1,0 +1,339 @@
+"""Steps that wait, shrink, read in pieces, fold, consolidate, and say that there is no room."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.domain.flows import ModelAsk, Purpose
+from service.domain.prism import ConsolidateContent, ReviseContent
+from service.domain.prism_spec import Coercion, Encoding, OnFailure, Operations, ReplyFormat
+from service.domain.tenancy import DEFAULT_TENANT
+from service.llm.transport import ModelFailure
+from storage import amendment_log, history, revisions, sessions, stalls, states
+from storage.database import Database
+from storage.history import StoredRevision
+from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, read, reviser
+from tests.integration.writing import append_texts
+
+
+async def kinds(database: Database) -> list[str]:
+    return [one.kind for one in await log_of(database)]
+
+
+async def log_of(database: Database) -> list[StoredRevision]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return list(await history.list_revisions(tx, KEY, MEMORY, -1, 1000))
+
+
+async def value(database: Database) -> Any:
+    stored = await read(database)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await states.read_nearest(tx, KEY, MEMORY, stored.revision)
+        newest = await tx.connection.exec_driver_sql("SELECT value FROM prism_value")
+        assert rows is not None
+        return json.loads(newest.scalar_one())
+
+
+def put(topic: str, text: str, op: str = "add") -> str:
+    return f"[OBJECTS FOR {op.upper()}]\n" + json.dumps({f"$.topics.{topic}": {op: text}})
+
+
+def seen(ask: ModelAsk) -> list[tuple[int, str]]:
+    assert isinstance(ask.content, ReviseContent)
+    return list(ask.content.chunks)
+
+
+async def test_a_step_that_could_grow_waits_and_a_flush_ends_the_wait(database: Database) -> None:
+    await make(database, ["a"], chunk_tokens=100, linger_ms=3_600_000)
+    script = Script()
+    again = await reviser(database, script).drain(ITEM)
+    assert again == 900.0, "a quarter of an hour"
+    assert script.asked == []
+    assert await reviser(database, script).drain(ITEM) is None, "it is not ready"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await revisions.flush(tx, KEY, None, 1) == [MEMORY]
+        assert await revisions.flush(tx, KEY, MEMORY, 1) == [], "once is enough"
+    await reviser(database, script).drain(ITEM)
+    assert (await read(database)).applied_position == 1
+    await append_texts(database, "s", ["b"], first=2)
+    assert await reviser(database, script).drain(ITEM) == 900.0, "what came later waits again"
+
+
+async def test_a_step_that_is_full_does_not_wait(database: Database) -> None:
+    await make(database, ["word " * 40] * 3, chunk_tokens=60, linger_ms=60_000)
+    script = Script()
+    assert await reviser(database, script).drain(ITEM) == 15.0
+    assert [[position for position, _ in seen(ask)] for ask in script.asked] == [[1], [2]]
+    assert (await read(database)).applied_position == 2
+
+
+async def test_a_wait_ends_when_the_first_chunk_is_old_enough(database: Database) -> None:
+    await make(database, ["a", "b"], chunk_tokens=100, linger_ms=1)
+    script = Script()
+    assert await reviser(database, script).drain(ITEM) is None
+    assert [position for position, _ in seen(script.asked[0])] == [1, 2]
+
+
+async def test_many_small_chunks_are_one_step(database: Database) -> None:
+    await make(database, [f"{n}" for n in range(300)], chunk_tokens=2000)
+    script = Script()
+    await reviser(database, script).drain(ITEM)
+    assert [len(seen(ask)) for ask in script.asked] == [300]
+
+
+async def test_a_large_chunk_is_one_step_of_several_calls(database: Database) -> None:
+    text = "A sentence of some words. " * 200
+    await make(database, ["small", text, "small"], chunk_tokens=400)
+    script = Script()
+    await reviser(database, script).drain(ITEM)
+    pieces = [ask for ask in script.asked if seen(ask)[0][0] == 2]
+    assert len(pieces) == 4
+    assert "".join(seen(ask)[0][1] for ask in pieces) == text
+    assert (await read(database)).revision == 3, "whatever the calls, a chunk is one step"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        changes = await amendment_log.list_amendments(tx, KEY, MEMORY, (0, 0), 100)
+    assert [(one.revision, one.ordinal) for one in changes] == [
+        (1, 1),
+        *((2, n) for n in range(1, 5)),
+        (3, 1),
+    ]
+    shown = pieces[1].segments[-2].text
+    assert "t2" in shown, "a piece is read with what the one before it brought"
+
+
+async def test_pieces_that_were_paid_for_are_not_paid_for_again(database: Database) -> None:
+    await make(database, ["A sentence of some words. " * 200], chunk_tokens=400)
+    script = Script()
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if number == 3:
+            raise ModelFailure("cut off", retryable=True)
+        return put(f"t{number}", "x")
+
+    script.reply = reply
+    await reviser(database, script).drain(ITEM)
+    assert len(script.asked) == 3
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.exec_driver_sql("UPDATE memory SET ready_at = now()")
+    await reviser(database, script).drain(ITEM)
+    texts = [seen(ask)[0][1] for ask in script.asked]
+    assert len(texts) == 5, "two, the one that failed, and the rest"
+    assert texts[2] == texts[3]
+
+
+async def test_a_consolidation_waits_for_its_position_and_is_made_once(database: Database) -> None:
+    await make(database, ["a", "b"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.lock(tx, KEY, MEMORY)
+        assert held is not None
+        await revisions.want_consolidation(tx, held, 2)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if ask.purpose is Purpose.CONSOLIDATE:
+            return (
+                '[OBJECTS FOR UPDATE]\n{"$.topics.t1": {"update": "both"}}\n'
+                "[OBJECTS FOR REMOVE]\n$.'topics'.'t2'"
+            )
+        return put(f"t{number}", f"text {number}")
+
+    script = Script(reply=reply)
+    await reviser(database, script).drain(ITEM)
+    assert await kinds(database) == ["create", "step", "step", "consolidation"]
+    assert await value(database) == {"topics": {"t1": "both"}}
+    stored = await read(database)
+    assert (stored.consolidate_position, stored.applied_position) == (None, 2)
+    await append_texts(database, "s", ["c"], first=3)
+    await reviser(database, script).drain(ITEM)
+    assert (await kinds(database))[-1] == "step"
+    base = script.asked[-1].segments[1].text
+    assert base == '[MEMORY]\n{"topics":{"t1":"both"}}\n', "prompts begin with what is left"
+
+
+async def test_a_wish_that_comes_while_the_memory_rests_is_heard(database: Database) -> None:
+    await make(database, ["a"])
+    script = Script()
+
+    async def wish() -> None:
+        script.meanwhile = None
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            held = await revisions.lock(tx, KEY, MEMORY)
+            assert held is not None
+            await revisions.want_consolidation(tx, held, 1)
+
+    script.meanwhile = wish
+    again = await reviser(database, script).drain(ITEM)
+    while again is not None:
+        again = await reviser(database, script).drain(ITEM)
+    assert await kinds(database) == ["create", "step", "consolidation"]
+
+
+async def test_a_memory_past_its_budget_is_consolidated_before_the_next_step(
+    database: Database,
+) -> None:
+    await make(database, ["a", "b", "c"], memory_tokens=200, fold_tokens=100_000)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if isinstance(ask.content, ConsolidateContent):
+            assert ask.content.budget_tokens == 200
+            return put("t1", "short", "update")
+        return put(f"t{number}", "long " * 250)
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    assert await kinds(database) == [
+        "create",
+        *("step", "consolidation", "step", "consolidation"),
+        "step",
+    ]
+
+
+async def test_a_consolidation_that_does_not_help_is_not_made_again_and_again(
+    database: Database,
+) -> None:
+    await make(database, ["a", "b", "c", "d"], memory_tokens=100)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        return "nothing" if ask.purpose is Purpose.CONSOLIDATE else put(f"t{number}", "w " * 300)
+
+    script = Script(reply=reply)
+    await reviser(database, script).drain(ITEM)
+    steps = await kinds(database)
+    assert steps.count("step") == 4
+    assert steps.count("consolidation") == 3, "each time the memory had grown by half and more"
+    again = Script(reply=reply)
+    await append_texts(database, "s", ["e"], first=5)
+    await reviser(database, again).drain(ITEM)
+    assert again.asked[0].purpose is Purpose.CONSOLIDATE, "it has grown since the last one"
+
+
+async def test_groups_shrink_before_the_window_is_full_and_then_there_is_no_room(
+    database: Database,
+) -> None:
+    texts = [f"{n} " + "word " * 199 for n in range(40)]
+    await make(database, texts, chunk_tokens=2000, fold_tokens=100_000, memory_tokens=100_000)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if ask.purpose is Purpose.CONSOLIDATE:
+            return "nothing"
+        return put(f"t{number}", "long " * 700)
+
+    script = Script(reply=reply)
+    window = 9000
+    worker = reviser(database, script, window=window)
+    for _ in range(10):
+        await worker.drain(ITEM)
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.exec_driver_sql("UPDATE memory SET ready_at = now()")
+    steps = [ask for ask in script.asked if ask.purpose is Purpose.REVISE]
+    sizes = [len(seen(ask)) for ask in steps]
+    assert sizes[0] > sizes[-1] >= 1
+    stored = await read(database)
+    assert stored.status == "stalled"
+    assert stored.stall is not None
+    assert "leave no room for text in the model's window of 9000 tokens" in stored.stall.cause
+    assert "consolidation" in await kinds(database)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await stalls.retry(tx, KEY, MEMORY)
+    await reviser(database, Script(), window=100_000).drain(ITEM)
+    assert (await read(database)).applied_position == 40
+
+
+async def test_a_consolidation_that_fails_for_good_is_passed_over(database: Database) -> None:
+    await make(database, ["a", "b"], memory_tokens=100, on_failure=OnFailure.SKIP)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if ask.purpose is Purpose.CONSOLIDATE:
+            raise ModelFailure("refused", retryable=False)
+        return put(f"t{number}", "w " * 300)
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    stored = await read(database)
+    assert (stored.status, stored.applied_position) == ("active", 2)
+    assert await kinds(database) == ["create", "step", "consolidation", "step"]
+
+
+async def test_in_place_the_prompt_has_each_value_once(database: Database) -> None:
+    await make(database, ["a", "b", "c"], encoding=Encoding.IN_PLACE, fold_tokens=1)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        return put("t", f"text {number}", "add" if number == 1 else "update")
+
+    script = Script(reply=reply)
+    await reviser(database, script).drain(ITEM)
+    shown = ["".join(s.text for s in ask.segments[1:-1]) for ask in script.asked]
+    assert shown == [
+        "[MEMORY]\n{}\n",
+        '[MEMORY]\n{"topics":{"t":"text 1"}}\n',
+        '[MEMORY]\n{"topics":{"t":"text 2"}}\n',
+    ]
+    assert await kinds(database) == ["create", "step", "step", "step"]
+    again = Script(reply=reply)
+    await append_texts(database, "s", ["d"], first=4)
+    await reviser(database, again).drain(ITEM)
+    assert again.asked[0].segments[1].text == '[MEMORY]\n{"topics":{"t":"text 3"}}\n'
+
+
+async def test_settings_of_the_spec_reach_the_reply(database: Database) -> None:
+    await make(
+        database,
+        ["a", "b"],
+        operations=Operations.ADD_ONLY,
+        coercion=Coercion.LOSSLESS,
+        reply_format=ReplyFormat.STRUCTURED,
+    )
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        assert ask.reply_schema is not None
+        assert "update" not in ask.reply_schema["properties"]
+        return json.dumps({"add": [{"path": "$.topics.t", "value": number}]})
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    assert await value(database) == {"topics": {"t": "1"}}
+    second = (await log_of(database))[2]
+    assert (second.amendments, second.rejections) == (0, 1)
+
+
+async def test_any_revision_is_read_from_the_snapshot_next_to_it(database: Database) -> None:
+    count = 3 * revisions.SNAPSHOT_AMENDMENTS
+    await make(database, [f"{n}" for n in range(count)])
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        return put(f"t{number % 7}", f"text {number}", "add" if number < 8 else "update")
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    expected: dict[str, str] = {}
+    longest = 0
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for number in range(count + 1):
+            if number:
+                expected[f"t{number % 7}"] = f"text {number}"
+            rows = await states.read_nearest(tx, KEY, MEMORY, number)
+            assert rows is not None
+            longest = max(longest, len(rows.amendments))
+            made = json.loads(rows.base).get("topics", {})
+            for _, batch in rows.amendments:
+                made |= {one.path.tokens[1]: one.value for one in batch}
+            assert made == expected
+        saved = await tx.connection.exec_driver_sql("SELECT count(*) FROM prism_snapshot")
+        assert saved.scalar_one() == 3
+        assert await states.read_nearest(tx, KEY, MEMORY, count + 1) is None
+        assert await states.read_nearest(tx, KEY, UUID(int=1), 0) is None
+    assert longest < revisions.SNAPSHOT_AMENDMENTS + 1
+
+
+@pytest.mark.parametrize(("position", "revision"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 3), (6, 4)])
+async def test_the_revision_at_a_position_holds_no_later_chunk(
+    database: Database, position: int, revision: int
+) -> None:
+    """Steps over (0, 2], (2, 4] and (4, 6], and a fold behind the second."""
+    await make(database, ["a"] * 6)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for kind, end in (("step", 2), ("step", 4), ("fold", 4), ("step", 6)):
+            held = await revisions.lock(tx, KEY, MEMORY)
+            assert held is not None
+            new = revisions.NewRevision(kind=kind, to_position=end, digest=b"")
+            await revisions.commit_revision(tx, held, new, has_work=None)
+        found = await states.revision_at(tx, KEY, MEMORY, position, newest=4)
+        assert found == revision
+        assert await sessions.get(tx, KEY) is not None
