@@ -12,6 +12,7 @@ from typing import Any
 
 from service.config import Config
 from service.domain.tokens import estimate_tokens
+from service.llm.library import litellm_library
 
 #: The offline model reads values, not tokens.
 OFFLINE_WINDOW_TOKENS = 1_000_000
@@ -64,7 +65,7 @@ class Facts:
 
 
 def _window(model: str) -> int | None:
-    litellm: Any = importlib.import_module("litellm")
+    litellm = litellm_library()
     name = model.partition("/")[2]
     entry = litellm.model_cost.get(model) or litellm.model_cost.get(name) or {}
     window = entry.get("max_input_tokens") or entry.get("max_tokens")
@@ -73,7 +74,7 @@ def _window(model: str) -> int | None:
 
 def _tokenizer(model: str) -> Callable[[str], int] | None:
     tiktoken: Any = importlib.import_module("tiktoken")
-    litellm: Any = importlib.import_module("litellm")
+    litellm = litellm_library()
     try:
         name: str = tiktoken.model.encoding_name_for_model(model.rpartition("/")[2])
     except KeyError:

@@ -1,14 +1,10 @@
 """Transport: one try of one call, through litellm.
 
-litellm knows every provider's protocol, usage fields and prices. Its own retries,
-caches and callbacks stay off: those are ours. It is imported late and off the event
-loop, since that takes seconds.
+litellm is imported off the event loop, since that takes seconds.
 """
 
 import asyncio
 import copy
-import importlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -16,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from service.config import Config
 from service.domain.flows import ModelAsk
 from service.domain.tokens import estimate_tokens
+from service.llm.library import litellm_library
 
 #: Where a provider says when to try again.
 _RETRY_AFTER = "retry-after"
@@ -82,7 +79,7 @@ class LitellmTransport:
         """Imports litellm now, so that the first call does not wait for it."""
         async with self._importing:
             if self._litellm is None:
-                self._litellm = await asyncio.to_thread(_import_litellm)
+                self._litellm = await asyncio.to_thread(litellm_library)
 
     def structured(self, model: str) -> bool:
         """Whether the model writes its reply by a JSON Schema.
@@ -96,7 +93,7 @@ class LitellmTransport:
         if self._is_own(model) and self._config.model_structured_output:
             return True
         if self._litellm is None:
-            self._litellm = _import_litellm()
+            self._litellm = litellm_library()
         return bool(self._litellm.supports_response_schema(model=model))
 
     def _is_own(self, model: str) -> bool:
@@ -141,22 +138,6 @@ class LitellmTransport:
             # Servers of one's own often want none, the protocol always does.
             arguments["api_key"] = key.get_secret_value() if key else "none"
         return arguments
-
-
-def _import_litellm() -> Any:
-    # Nothing is fetched: neither the price list nor anybody's tokenizer.
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    litellm: Any = importlib.import_module("litellm")
-    litellm.telemetry = False
-    litellm.suppress_debug_info = True
-    # On, a parameter that a server refuses is dropped and the call made again unseen:
-    # a retry that is not ours, with another meaning than the journal's key says.
-    litellm.drop_params = False
-    from service.llm.offline_provider import register
-
-    register(litellm)
-    return litellm
 
 
 def _completion(litellm: Any, response: Any, ask: ModelAsk, model: str) -> Completion:

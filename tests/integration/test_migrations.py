@@ -1,0 +1,133 @@
+"""A database of the release before, with rows in it, is brought up to this one."""
+
+import threading
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from alembic import command
+from alembic.config import Config
+from psycopg import sql
+from sqlalchemy import create_engine
+
+import migrations
+from service.domain.prism_spec import Encoding, PrismSpec
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.work import WorkItem, WorkKind
+from storage import memories
+from storage.database import Database, sqlalchemy_url
+from tests.harness import Servers, with_database
+from tests.integration.scripted import Script, reviser
+
+KEY = session_key(DEFAULT_TENANT, "s")
+MEMORY = memory_id(KEY, "m")
+
+#: What the first release wrote: a memory that has read one chunk of two.
+ROWS = """
+INSERT INTO session (session_key, tenant_id, name, head) VALUES (%(key)s, %(tenant)s, 's', 2);
+INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)
+VALUES (%(key)s, 'p', %(tenant)s, 0, 2);
+INSERT INTO chunk (session_key, position, tenant_id, producer_id, producer_sequence,
+    kind, role, text, observation, thought, action, digest)
+SELECT %(key)s, n, %(tenant)s, 'p', n, 'text', '', 'chunk ' || n, '', '', '', ''
+FROM generate_series(1, 2) AS n;
+BEGIN;
+INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, revision,
+    applied_position, has_work)
+VALUES (%(key)s, %(memory)s, %(tenant)s, 'm', 'prism', %(spec)s, 1, 1, true);
+INSERT INTO revision (session_key, memory_id, revision, tenant_id, parent_revision,
+    from_position, to_position, kind, epoch, digest)
+VALUES (%(key)s, %(memory)s, 0, %(tenant)s, NULL, 0, 0, 'create', 0, ''),
+    (%(key)s, %(memory)s, 1, %(tenant)s, 0, 0, 1, 'step', 1, '');
+COMMIT;
+INSERT INTO amendment (session_key, memory_id, revision, ordinal, tenant_id, path, op, value,
+    op_corrected)
+VALUES (%(key)s, %(memory)s, 1, 1, %(tenant)s, '$[''topics''][''a'']', 'add', '"x"', false);
+INSERT INTO prism_base (session_key, memory_id, revision, tenant_id, value)
+VALUES (%(key)s, %(memory)s, 0, %(tenant)s, '{}');
+INSERT INTO prism_value (session_key, memory_id, tenant_id, revision, value)
+VALUES (%(key)s, %(memory)s, %(tenant)s, 1, '{"topics":{"a":"x"}}');
+"""
+SPEC = """{"schema_source": "class N:\\n    topics: dict[str, str]\\n", "task": "", "question": "",
+"encoding": "amendments", "chunk_tokens": 1, "model": "test/scripted", "on_failure": "stall",
+"fold_tokens": 8000}"""
+
+
+@pytest.fixture
+def old(servers: Servers) -> str:
+    """A database of the first release; its URL."""
+    name = f"old_{uuid4().hex}"
+    with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} OWNER palimpsest").format(sql.Identifier(name))
+        )
+    url = with_database(servers.postgres.url, name)
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    engine = create_engine(sqlalchemy_url(url))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    engine.dispose()
+    values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT, "spec": SPEC}
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        psycopg.ClientCursor(connection).execute(ROWS, values)
+    return url
+
+
+async def test_a_memory_of_the_release_before_goes_on(old: str) -> None:
+    assert migrations.upgrade(sqlalchemy_url(old)) == ("0001", migrations.newest())
+    database = Database.connect(old, pool_size=2, name="test")
+    try:
+        item = WorkItem(
+            kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY
+        )
+        await reviser(database, Script()).drain(item)
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            stored = await memories.get(tx, KEY, MEMORY)
+    finally:
+        await database.close()
+    assert stored is not None
+    assert (stored.revision, stored.applied_position) == (2, 2)
+    assert stored.spec.encoding is Encoding.AMENDMENTS
+
+
+def test_what_a_new_process_writes_by_default_the_release_before_can_read() -> None:
+    """It refuses fields that it does not know: those at their defaults are left out."""
+    first = {"schema_source", "task", "question", "encoding", "chunk_tokens", "model"}
+    first |= {"on_failure", "fold_tokens"}
+    assert PrismSpec(schema_source="class N:\n    a: int\n").to_json().keys() == first
+
+
+def test_migrations_at_once_wait_for_each_other(old: str) -> None:
+    outcomes: list[object] = []
+
+    def migrate() -> None:
+        try:
+            outcomes.append(migrations.upgrade(sqlalchemy_url(old))[1])
+        except Exception as error:
+            # Shown by the assertion below; in a thread it would be lost.
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=migrate) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [migrations.newest()] * 3
+
+
+def test_a_migration_that_was_cut_off_runs_again(servers: Servers, old: str) -> None:
+    migrations.upgrade(sqlalchemy_url(old))
+    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0001'")
+        connection.execute("DROP INDEX amendment_by_path")
+        connection.execute("DROP TABLE schema_draft")
+        connection.execute("ALTER TABLE call ALTER memory_id SET NOT NULL")
+    assert migrations.upgrade(sqlalchemy_url(old)) == ("0001", migrations.newest())
+    engine = create_engine(sqlalchemy_url(old))
+    with engine.connect() as connection:
+        assert migrations.differences(connection) == []
+    engine.dispose()
