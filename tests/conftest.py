@@ -1,7 +1,9 @@
 """Fixtures: real servers once a run, a migrated database of its own for each test."""
 
 import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,6 +17,14 @@ from tests.harness import Servers, api, worker
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that the servers' user can get to, also when the tests run as root."""
+    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

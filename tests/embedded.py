@@ -51,6 +51,21 @@ def working_in(folder: Path) -> list[int]:
     return running(lambda entry: (entry / "cwd").readlink().is_relative_to(folder))
 
 
+def children_of(folder: Path) -> list[int]:
+    """The processes that work in a folder, or were started with it in their environment."""
+    name = os.fsencode(folder)
+    return [
+        pid
+        for pid in running(
+            lambda entry: (
+                (entry / "cwd").readlink().is_relative_to(folder)
+                or name in (entry / "environ").read_bytes()
+            )
+        )
+        if pid != os.getpid()
+    ]
+
+
 def naming(text: str) -> list[int]:
     """The processes that were started with an argument that has `text` in it."""
     return running(lambda entry: text in (entry / "cmdline").read_text(errors="replace"))

@@ -11,7 +11,7 @@ import palimpsest
 from palimpsest import values
 from service.cli.output import CommandError, out, say, show, show_json, tree_of
 from service.cli.resources import amendment_line
-from service.cli.run import read_config
+from service.cli.run import StopSignals, read_config
 from service.cli.talk import (
     DEFAULT_SCHEMA,
     DEFAULT_TASK,
@@ -76,6 +76,7 @@ def demo(
 
     job = _job(file, question or [])
     started = time.monotonic()
+    StopSignals()
     try:
         with TemporaryStack(read_config(), on_event=say) as stack:
             say(f"ready after {time.monotonic() - started:.1f} s")

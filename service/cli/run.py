@@ -12,6 +12,7 @@ from pydantic import SecretStr, ValidationError
 
 from service.cli.output import CommandError, say, show
 from service.config import Config
+from service.embedded.signals import STOP_SIGNALS
 
 
 def register(app: typer.Typer) -> None:
@@ -54,6 +55,7 @@ def up(
         with Stack(
             config.data_dir, config, listen=config.listen, workers=workers, on_event=say
         ) as stack:
+            stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
             show("Ctrl-C stops it.")
             stack.supervise(stop.requested)
@@ -115,19 +117,34 @@ def _url(secret: SecretStr | None) -> str:
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM, as a question that can be asked."""
+    """Ctrl-C, SIGTERM and a closed terminal.
+
+    The first one ends what is going on, by SystemExit; once `remember` was called they
+    are a question that can be asked.
+    """
 
     def __init__(self) -> None:
+        self._raises = True
         self._requested = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._request)
+        for number in STOP_SIGNALS:
+            # Ignored, for example by nohup, is not asked for.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._request)
+
+    def remember(self) -> None:
+        """From now on they are only remembered."""
+        self._raises = False
 
     def requested(self) -> bool:
-        """Whether one of them came."""
+        """Whether one of them came since."""
         return self._requested
 
-    def _request(self, *_: object) -> None:
+    def _request(self, number: int, _: object) -> None:
         self._requested = True
+        if self._raises:
+            # Whoever asks again does not cut short what the first one began.
+            self._raises = False
+            raise SystemExit(128 + number)
 
 
 def _run(config: Config, job: Callable[[asyncio.Event], Awaitable[None]]) -> None:

@@ -15,6 +15,7 @@ from service.embedded import binaries, leftovers, processes
 from service.embedded.folder import OwnFolder, in_one_line
 from service.embedded.leftovers import Running
 from service.embedded.processes import ServerError, ServerUser
+from service.embedded.signals import deferred
 
 #: Crash recovery replays what was not checkpointed, up to max_wal_size and more.
 READY_SECONDS = 120.0
@@ -225,13 +226,15 @@ class PostgresServer:
             cluster.remove(_PID_FILE)
             settings = {**_SETTINGS, "port": str(self._port)}
             options = [f"--{name}={value}" for name, value in settings.items()]
-            process = self._process = processes.spawn(
-                [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
-                user=self._user,
-                folder=self._cluster,
-                output=self._log.handle,
-                death_signal=signal.SIGQUIT,
-            )
+            # An exception in between would leave a server that nobody knows.
+            with deferred():
+                process = self._process = processes.spawn(
+                    [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
+                    user=self._user,
+                    folder=self._cluster,
+                    output=self._log.handle,
+                    death_signal=signal.SIGQUIT,
+                )
 
             def is_ready() -> bool:
                 lines = [line.strip() for line in cluster.read(_PID_FILE).splitlines()]

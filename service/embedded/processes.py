@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.embedded.signals import deferred
+
 #: Names the descriptor whose closing tells our Python processes that we are gone.
 PARENT_FD = "PALIMPSEST_PARENT_FD"
 #: How long a process of ours may take to end by itself once its parent is gone.
@@ -156,15 +158,21 @@ def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
     It and what it started end when we do. Raises ServerError with its last complaint.
     """
     name = Path(command[0]).name
-    process = spawn(
-        command, user=user, folder=folder, output=subprocess.PIPE, death_signal=signal.SIGKILL
-    )
+    process = None
     try:
+        with deferred():
+            process = spawn(
+                command,
+                user=user,
+                folder=folder,
+                output=subprocess.PIPE,
+                death_signal=signal.SIGKILL,
+            )
         output = process.communicate(timeout=TOOL_SECONDS)[0].decode(errors="replace")
     except subprocess.TimeoutExpired as error:
         raise ServerError(f"{name} is not done after {TOOL_SECONDS:.0f} s") from error
     finally:
-        if process.returncode is None:
+        if process is not None and process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if process.returncode:

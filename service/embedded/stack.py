@@ -17,6 +17,7 @@ from service.embedded import processes
 from service.embedded.folder import OwnFolder, in_one_line, lock_folder, make_folders
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import Log, ServerError, ServerUser
+from service.embedded.signals import deferred
 from service.embedded.valkey import ValkeyServer
 
 #: How long a process of ours may take until it is ready: importing the model
@@ -58,17 +59,19 @@ class _Child:
         """Starts it without waiting."""
         assert self._log is not None, "it was opened"
         self._started = time.monotonic()
-        self._popen = subprocess.Popen(
-            self._command,
-            env=processes.environment({**environment, processes.PARENT_FD: str(parent_fd)}),
-            pass_fds=(parent_fd,),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._log.handle,
-            text=True,
-            # Ctrl-C is for the one who started us; we stop our children in order.
-            start_new_session=True,
-        )
+        # An exception in between would leave a process that nobody knows.
+        with deferred():
+            self._popen = subprocess.Popen(
+                self._command,
+                env=processes.environment({**environment, processes.PARENT_FD: str(parent_fd)}),
+                pass_fds=(parent_fd,),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._log.handle,
+                text=True,
+                # Ctrl-C is for the one who started us; we stop our children in order.
+                start_new_session=True,
+            )
 
     def wait_ready(self) -> None:
         """Waits until it says that it is ready. Raises StackError when it ends before."""
@@ -197,7 +200,14 @@ class Stack:
             child.wait_ready()
 
     def stop(self) -> None:
-        """Stops workers, API, PostgreSQL and Valkey, in this order."""
+        """Stops workers, API, PostgreSQL and Valkey, in this order.
+
+        Signals to stop wait meanwhile: a second Ctrl-C cuts nothing short.
+        """
+        with deferred():
+            self._stop()
+
+    def _stop(self) -> None:
         for group in (self._workers, [self._api]):
             for child in group:
                 child.ask_to_stop()
@@ -268,15 +278,26 @@ class Stack:
         return self._valkey.url
 
     def _migrate(self) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "service.cli", "migrate"],
-            env=processes.environment(self._environment),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["no output"]
+        process = None
+        try:
+            with deferred():
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "service.cli", "migrate"],
+                    env=processes.environment(self._environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                )
+            complaints = process.communicate()[1]
+        finally:
+            # Each migration is one transaction; what is cut short has not happened.
+            if process is not None and process.returncode is None:
+                process.kill()
+                process.communicate()
+        if process.returncode:
+            lines = complaints.strip().splitlines() or ["no output"]
             raise StackError(lines[-1].removeprefix("error: "))
 
 
@@ -296,8 +317,9 @@ class TemporaryStack(Stack):
 
     def stop(self) -> None:
         """Stops everything and removes the data."""
-        super().stop()
-        shutil.rmtree(self.data_dir, ignore_errors=True)
+        with deferred():
+            super().stop()
+            shutil.rmtree(self.data_dir, ignore_errors=True)
 
 
 def _data_dir_mode() -> int:

@@ -12,6 +12,7 @@ from service.embedded import binaries, leftovers, processes
 from service.embedded.folder import OwnFolder, in_one_line
 from service.embedded.leftovers import Running
 from service.embedded.processes import ServerError, ServerUser
+from service.embedded.signals import deferred
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -138,13 +139,15 @@ class ValkeyServer:
             "set-proc-title no",
         )
         self._home.write(_SETTINGS, "\n".join(lines) + "\n", for_server=True)
-        self._process = processes.spawn(
-            [str(self._program), str(self._folder / _SETTINGS)],
-            user=self._user,
-            folder=self._folder,
-            output=self._log.handle,
-            death_signal=signal.SIGKILL,
-        )
+        # An exception in between would leave a server that nobody knows.
+        with deferred():
+            self._process = processes.spawn(
+                [str(self._program), str(self._folder / _SETTINGS)],
+                user=self._user,
+                folder=self._folder,
+                output=self._log.handle,
+                death_signal=signal.SIGKILL,
+            )
         # Its word and not an answer at the port: somebody else may answer there, and
         # would be told the password.
         processes.wait_until(

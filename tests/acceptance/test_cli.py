@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from tests.embedded import children_of
 from tests.harness import Servers, eventually
 
 TEXT = """The harbour museum
@@ -54,30 +53,6 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], about: str) ->
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("error: ")
     assert about in last
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that the servers' user can get to, also when the tests run as root."""
-    with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-def children_of(folder: Path) -> list[str]:
-    """Processes that work in a folder, or were started with it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            here = os.readlink(entry / "cwd")
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if here.startswith(str(folder)) or str(folder).encode() in environment:
-            found.append(entry.name)
-    return found
 
 
 class Up:
@@ -145,7 +120,7 @@ def test_a_worker_that_dies_is_started_again(folder: Path) -> None:
             if b"service.cli\0work" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         assert len(workers) == 1
-        os.kill(int(workers[0]), signal.SIGKILL)
+        os.kill(workers[0], signal.SIGKILL)
         answered = succeed("ingest", "-", stdin=TEXT.encode(), PALIMPSEST_ADDRESS=up.address)
         assert "everything applied" in answered
     finally:

@@ -1,0 +1,111 @@
+"""Signals at `up` and `demo`, at bad moments: everything ends, in order, and nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.embedded import children_of, naming
+from tests.harness import eventually
+
+#: How long a stop may take on a busy machine.
+STOP_SECONDS = 60
+
+
+class Command:
+    """`palimpsest`, running, with its data and its temporary files below a folder."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *arguments],
+            env={**os.environ, "PALIMPSEST_DATA_DIR": str(folder / "data"), "TMPDIR": str(folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said = ""
+
+    def wait_for(self, text: str) -> None:
+        """Reads until it says a text."""
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
+            self.said += line
+            if text in line:
+                return
+        raise AssertionError(f"it never said {text!r}: {self.said}")
+
+    def end(self) -> int:
+        """Waits for its end; the exit code."""
+        self.said += self.popen.communicate(timeout=STOP_SECONDS)[1]
+        return self.popen.returncode
+
+
+@pytest.fixture
+def up(folder: Path) -> Iterator[Command]:
+    command = Command(folder, "up", "--listen", "127.0.0.1:0")
+    yield command
+    command.popen.kill()
+    command.popen.communicate()
+
+
+@pytest.fixture
+def demo(folder: Path) -> Iterator[Command]:
+    command = Command(folder, "demo")
+    yield command
+    command.popen.kill()
+    command.popen.communicate()
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("starting PostgreSQL", signal.SIGINT),
+        ("starting Valkey", signal.SIGTERM),
+        ("migrating", signal.SIGHUP),
+        ("migrating", signal.SIGINT),
+        ("API", signal.SIGTERM),
+    ],
+)
+def test_a_start_can_be_stopped(
+    folder: Path, up: Command, moment: str, number: signal.Signals
+) -> None:
+    up.wait_for(moment)
+    up.popen.send_signal(number)
+    assert up.end() == 128 + number, up.said
+    assert "Traceback" not in up.said
+    assert children_of(folder) == []
+
+
+def test_a_stop_is_not_cut_short(folder: Path, up: Command) -> None:
+    up.wait_for("starting the API")
+    up.popen.send_signal(signal.SIGTERM)
+    eventually("the API has ended", lambda: not command_named(folder, "serve"))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        up.popen.send_signal(number)
+    assert up.end() == 128 + signal.SIGTERM, up.said
+    assert "Traceback" not in up.said
+    assert children_of(folder) == []
+    log = (folder / "data/postgres/postgres.log").read_text()
+    assert "not properly shut down" not in log
+
+
+def command_named(folder: Path, name: str) -> set[int]:
+    return set(naming(f"service.cli\0{name}")) & set(children_of(folder))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_demo_that_is_stopped_leaves_nothing_behind(
+    folder: Path, demo: Command, number: signal.Signals
+) -> None:
+    demo.wait_for("streaming")
+    demo.popen.send_signal(number)
+    eventually("its worker is told", lambda: not command_named(folder, "work"))
+    demo.popen.send_signal(signal.SIGINT)
+    assert demo.end() == 128 + number, demo.said
+    assert "Traceback" not in demo.said
+    assert children_of(folder) == []
+    assert list(folder.iterdir()) == []
