@@ -95,11 +95,14 @@ def begin(script: str) -> "subprocess.Popen[str]":
     )
 
 
-def run(script: str, **identity: Any) -> "subprocess.CompletedProcess[str]":
+def run(
+    script: str, *, python: str = sys.executable, **identity: Any
+) -> "subprocess.CompletedProcess[str]":
     """Runs a Python script to its end."""
     return subprocess.run(
-        [sys.executable, "-B", "-c", textwrap.dedent(script)],
+        [python, "-B", "-c", textwrap.dedent(script)],
         cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         check=False,
@@ -113,7 +116,13 @@ def run_as_nobody(script: str) -> "subprocess.CompletedProcess[str]":
     if os.geteuid() != 0:
         return run(script)
     entry = pwd.getpwnam(NOBODY)
-    try:
-        return run(script, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[])
-    except PermissionError:
-        pytest.skip(f"{NOBODY} cannot get to the tests' Python")
+    # Ours may lie in root's home; the system's of the same version will do then.
+    system = "/usr/bin/python{}.{}".format(*sys.version_info)
+    for python in (sys.executable, system):
+        try:
+            return run(
+                script, python=python, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[]
+            )
+        except (PermissionError, FileNotFoundError):
+            continue
+    pytest.skip(f"{NOBODY} cannot get to a Python for the tests")

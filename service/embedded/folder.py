@@ -317,7 +317,13 @@ def _open_folder(name: Path, shown: Path, user: ServerUser, above: int | None = 
     if ours == 0 and stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
         raise ServerError(f"{shown} is a link, and root follows none; choose another data folder")
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | follow
-    handle = os.open(name, flags, dir_fd=above)
+    try:
+        handle = os.open(name, flags, dir_fd=above)
+    except PermissionError as error:
+        owner = os.stat(name, dir_fd=above).st_uid
+        if owner == ours:
+            raise
+        raise ServerError(_somebody_elses(shown, owner)) from error
     try:
         found = os.fstat(handle)
         if found.st_uid == user.uid and user.other:

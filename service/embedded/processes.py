@@ -155,7 +155,7 @@ def spawn(
 def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
     """Runs a tool of a server to its end; what it printed.
 
-    It and what it started end when we do. Raises ServerError with its last complaint.
+    It and what it started end when we do. Raises ServerError with its first complaint.
     """
     name = Path(command[0]).name
     process = None
@@ -177,9 +177,9 @@ def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
             process.communicate()
     if process.returncode:
         lines = output.strip().splitlines() or ["no output"]
-        # The last lines are about tidying up.
+        # The first says what is wrong, the last ones are about tidying up.
         complaints = [line for line in lines if _COMPLAINT.search(line)]
-        raise ServerError(f"{name} failed: {(complaints or lines)[-1].strip()}")
+        raise ServerError(f"{name} failed: {(complaints[:1] or lines[-1:])[0].strip()}")
     return output
 
 
