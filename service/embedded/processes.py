@@ -23,7 +23,7 @@ ORPHAN_SECONDS = 10.0
 TOOL_SECONDS = 300.0
 #: How much is read of the end of a log.
 LOG_BYTES = 64 * 1024
-_COMPLAINT = re.compile(r"error:|FATAL:|PANIC:|could not ")
+_COMPLAINT = re.compile(r"(?:error:|FATAL:|PANIC:|could not ).*")
 
 
 class ServerError(Exception):
@@ -176,10 +176,10 @@ def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if process.returncode:
+        # The first complaint says what is wrong, the last lines are about tidying up.
+        found = _COMPLAINT.search(output)
         lines = output.strip().splitlines() or ["no output"]
-        # The first says what is wrong, the last ones are about tidying up.
-        complaints = [line for line in lines if _COMPLAINT.search(line)]
-        raise ServerError(f"{name} failed: {(complaints[:1] or lines[-1:])[0].strip()}")
+        raise ServerError(f"{name} failed: {found[0] if found else lines[-1].strip()}")
     return output
 
 

@@ -76,8 +76,7 @@ def orphaned(server: str, home: Path) -> list[int]:
         from pathlib import Path
         from service.embedded import processes
         from service.embedded.postgres import PostgresServer
-        from service.embedded.processes import ServerError
-from service.embedded.valkey import ValkeyServer
+        from service.embedded.valkey import ValkeyServer
         processes._BECOME = processes._BECOME.replace('"linux"', '"nothing"')
         server = {server}(Path({str(home)!r}))
         server.start()
@@ -188,8 +187,7 @@ def test_of_two_that_start_at_once_one_has_the_folder(folder: Path, server: str)
         from pathlib import Path
         from service.embedded.postgres import PostgresServer
         from service.embedded.processes import ServerError
-        from service.embedded.processes import ServerError
-from service.embedded.valkey import ValkeyServer
+        from service.embedded.valkey import ValkeyServer
         try:
             with {server}(Path({str(folder / "a" / "home")!r})) as server:
                 print("works", flush=True)
