@@ -16,6 +16,8 @@ class FakeModel:
     #: Status, headers and body of the next replies; when it is empty `reply` serves.
     script: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
+    #: The requests as they came.
+    requests: list[dict[str, Any]] = field(default_factory=list)
     #: Text of the reply to the n-th prompt, from 1.
     reply: Callable[[int], str] = lambda n: (
         f'[OBJECTS FOR ADD]\n{{"$.topics.t{n}": {{"add": ["x"]}}}}'
@@ -25,6 +27,7 @@ class FakeModel:
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a completion request."""
         self.prompts.append(request["messages"][-1]["content"])
+        self.requests.append(request)
         if self.script:
             return self.script.pop(0)
         body = {

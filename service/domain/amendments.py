@@ -70,8 +70,11 @@ MAX_REASON_CHARACTERS = 1000
 
 def rejected(proposal: str, reason: str) -> Rejection:
     """A rejection that can be stored, whatever the proposal was."""
-    shown = proposal[:MAX_PROPOSAL_CHARACTERS].replace("\0", "\ufffd")
     return Rejection(
-        proposal=shown.encode(errors="replace").decode(),
-        reason=reason[:MAX_REASON_CHARACTERS].encode(errors="replace").decode(),
+        proposal=_storable(proposal[:MAX_PROPOSAL_CHARACTERS]),
+        reason=_storable(reason[:MAX_REASON_CHARACTERS]),
     )
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -125,7 +125,7 @@ class Reader:
         """The string at `at`, and those that stand next to it. Raises LiteralError."""
         parts: list[str] = []
         while self.text[self.at : self.at + 1] in ("'", '"'):
-            parts.append(self._one_string())
+            parts.append(self.one_string())
             self.blank()
         return "".join(parts)
 
@@ -133,7 +133,8 @@ class Reader:
         """Raises LiteralError for what stands at `at`."""
         raise LiteralError(message, self.at)
 
-    def _one_string(self) -> str:
+    def one_string(self) -> str:
+        """The string at `at` alone, whatever stands next to it. Raises LiteralError."""
         quote = self.text[self.at]
         if self.text.startswith(quote * 3, self.at):
             quote *= 3

@@ -239,7 +239,7 @@ class _Reply:
             return self._object(Op.REMOVE)
         try:
             if char in ("'", '"'):
-                return [_removal_of(self.reader.string())]
+                return [_removal_of(self.reader.one_string())]
             if char == "[":
                 items = self.reader.value()
                 if isinstance(items, list):

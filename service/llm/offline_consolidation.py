@@ -93,9 +93,9 @@ def _merged(one: Json, other: Json) -> Json:
         return other
     match one, other:
         case str(), str():
-            if _plain(other) in _plain(one):
+            if _says(_plain(one), _plain(other)):
                 return one
-            return other if _plain(one) in _plain(other) else None
+            return other if _says(_plain(other), _plain(one)) else None
         case list(), list():
             both = [*one, *other]
             gone = _repeated(both)
@@ -128,13 +128,25 @@ def _repeated(items: Sequence[Json]) -> set[int]:
         if isinstance(item, str) and number not in gone
     ]
     for number, text in texts:
-        if any(text != other and f" {text} " in f" {other} " for _, other in texts):
+        if any(text != other and _says(other, text) for _, other in texts):
             gone.add(number)
     return gone
 
 
 def _is_known(value: Json) -> bool:
     return value is not None and value != PLACEHOLDER
+
+
+def _says(longer: str, text: str) -> bool:
+    """Whether `text` stands in `longer`, from the beginning of a word to the end of one."""
+    at = longer.find(text)
+    while at >= 0:
+        end = at + len(text)
+        inside = longer[at - 1 : at].isalnum() and text[:1].isalnum()
+        if not inside and not (longer[end : end + 1].isalnum() and text[-1:].isalnum()):
+            return True
+        at = longer.find(text, at + 1)
+    return False
 
 
 def _plain(text: str) -> str:

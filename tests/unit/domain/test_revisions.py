@@ -162,8 +162,9 @@ def test_only_sections_that_are_asked_for_are_read() -> None:
 
 def test_a_rejection_can_be_stored_whatever_the_reply_was() -> None:
     reply = '[OBJECTS FOR ADD]\n{"$.count": \0\ud800}\n{"$.%s": {"add": 1}}' % ("k" * 5000)
+    reply += '\n{"$.\'\\\\\0\'": {"add": 1}}'
     revision = parse_reply(reply, SCHEMA, {})
-    assert len(revision.rejections) == 2
+    assert len(revision.rejections) == 3
     for one in revision.rejections:
         stored = (one.proposal + one.reason).encode()
         assert b"\0" not in stored

@@ -1,6 +1,7 @@
 """The gateway against a scripted transport: paid once, retried, predicted, recorded."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from service.llm.gateway import (
     JITTER,
     MAX_RETRY_AFTER_SECONDS,
     Gateway,
+    call_key,
 )
 from service.llm.prefix_cache import REMEMBERED_CHARACTERS, CachePolicy, predict, prefix_of
 from service.llm.transport import Completion, ModelFailure
@@ -115,6 +117,8 @@ async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call()
         make_ask("a", ""),
         replace(make_ask("a"), template="t/2"),
         replace(make_ask("a"), max_output_tokens=11),
+        replace(make_ask("a"), reply_schema={}),
+        replace(make_ask("a"), reply_schema={"type": "object"}),
     ],
 )
 async def test_whatever_affects_the_output_makes_another_call(other: ModelAsk) -> None:
@@ -123,6 +127,37 @@ async def test_whatever_affects_the_output_makes_another_call(other: ModelAsk) -
     await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
     await calls.call(other, model="m/x", scope=SCOPE)
     assert script.asked == 2
+
+
+async def test_asks_that_differ_in_their_replys_schema_only_are_different_calls() -> None:
+    schemas: list[dict[str, Any] | None] = [None, {}, {"a": 1, "b": 2}, {"b": 2, "a": 1}]
+    ledger = Ledger()
+    calls = gateway(Script(["" for _ in schemas]), ledger, Index(), [])
+    for schema in schemas:
+        await calls.call(replace(make_ask("a"), reply_schema=schema), model="m/x", scope=SCOPE)
+    assert len({call.key for call in ledger.calls}) == len(schemas)
+
+
+def test_the_key_of_a_call_without_a_schema_is_what_it_always_was() -> None:
+    ask = make_ask("a")
+    prefix = prefix_of(
+        ask.segments, model="m/x", tenant_id=SCOPE.tenant_id, memory_id=SCOPE.memory_id
+    )
+    # Journals of the releases before hold this one.
+    assert call_key(ask, prefix, "m/x", SCOPE).hex() == (
+        "80e60adf3f6787676985bd33e754ace0d8029c73c8987e07c800847918d239b1"
+    )
+
+
+def test_the_transport_says_which_models_keep_to_a_schema() -> None:
+    class Knowing(Script):
+        def structured(self, model: str) -> bool:
+            return model == "m/strict"
+
+    knowing = gateway(Knowing([]), Ledger(), Index(), [])
+    assert knowing.structured("m/strict")
+    assert not knowing.structured("m/loose")
+    assert not gateway(Script([]), Ledger(), Index(), []).structured("m/strict")
 
 
 async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,38 @@ async def test_failures_say_whether_to_retry_and_tell_no_secrets(
     assert "secret" not in str(caught.value)
     assert "museum" not in str(caught.value)
     assert len(model.prompts) == 1, "litellm's own retries are off"
+
+
+SCHEMA = {"type": "object", "properties": {"add": {"type": "array"}}, "required": ["add"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_set", "given"),
+    [
+        ("openai/some-model", False, False),
+        ("openai/some-model", True, True),
+        ("openai/gpt-4o", False, True),
+    ],
+)
+async def test_a_replys_schema_goes_to_models_that_keep_to_it(
+    model: FakeModel, name: str, is_set: bool, given: bool
+) -> None:
+    config = Config(model_base_url=model.url, model_structured_output=is_set)
+    strict = LitellmTransport(config)
+    assert strict.structured(name) is given
+    await strict.complete(replace(ASK, reply_schema=SCHEMA), name)
+    await strict.complete(ASK, name)
+    formats = [request.get("response_format") for request in model.requests]
+    shape = {"type": "json_schema", "json_schema": {"name": "revision", "schema": SCHEMA}}
+    assert formats == [shape if given else None, None]
+
+
+async def test_only_an_endpoint_of_ones_own_is_configured_to_keep_to_schemas() -> None:
+    config = Config(model_structured_output=True)
+    assert not LitellmTransport(config).structured("openai/some-model")
+    assert not LitellmTransport(config).structured("offline/extractive")
+    asked = replace(ASK, reply_schema=SCHEMA)
+    assert "a ship" in (await LitellmTransport(config).complete(asked, "offline/extractive")).text
 
 
 async def test_a_server_that_counts_no_tokens_is_estimated(model: FakeModel) -> None:
