@@ -56,11 +56,14 @@ def value_at(value: Json, path: Path) -> Json | Missing:
 def settle(schema: Schema, value: Json, path: Path) -> tuple[Path, Type]:
     """The path with its keys and indexes settled, and the type at it.
 
-    "-" becomes the index behind the last element. Raises Mismatch.
+    "-" becomes the index behind the last element, and an index that counts from the end
+    one that counts from the beginning. Raises Mismatch.
     """
     resolved, of = schema.type_at(path)
     settled = Path()
     for token, original in zip(resolved.tokens, path.tokens, strict=True):
+        if isinstance(token, int) and token < 0:
+            token = _from_the_end(value_at(value, settled), token, settled)
         if token == "-" and original == "-":
             held = value_at(value, settled)
             # "-" is also a good key; only a list takes it for an index.
@@ -68,6 +71,13 @@ def settle(schema: Schema, value: Json, path: Path) -> tuple[Path, Type]:
                 token = len(held) if isinstance(held, list) else 0
         settled /= token
     return settled, of
+
+
+def _from_the_end(held: Json | Missing, index: int, at: Path) -> int:
+    count = len(held) if isinstance(held, list) else 0
+    if count + index < 0:
+        raise Mismatch(f"the list at {at} has {count} items; none is at {index}")
+    return count + index
 
 
 def put(schema: Schema, value: Json, path: Path, new: Json) -> Json:

@@ -91,7 +91,8 @@ def _pointer(text: str) -> list[str | int]:
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
 
-_INDEX = re.compile(r"\[\s*(0|[1-9][0-9]{0,9})\s*\]")
+#: A negative one counts from the end (RFC 9535, section 2.3.3); the memory settles it.
+_INDEX = re.compile(r"\[\s*(0|-?[1-9][0-9]{0,9})\s*\]")
 #: `[]`, `[-]` and `[+]` name the place behind a list's last element, as "-" does in
 #: a JSON Pointer.
 _APPEND = re.compile(r"\[\s*[-+]?\s*\]")

@@ -154,7 +154,8 @@ def _descend(here: Type, token: str | int, at: Path) -> tuple[str | int, Type]:
             return _index(token, at), here.item
         case TupleType():
             index = _index(token, at)
-            if not isinstance(index, int) or index >= len(here.items):
+            count = len(here.items)
+            if not isinstance(index, int) or not -count <= index < count:
                 raise Mismatch(f"the tuple at {at} has {len(here.items)} items")
             return index, here.items[index]
     raise Mismatch(f"nothing can be below {at}, which is {describe(here)}")

@@ -127,6 +127,7 @@ def test_every_way_to_amend_gives_the_same_bytes(
     [
         ("$.topics.a", {"topics": {"b": []}, "pairs": {"p": ["l", "r"]}}),
         ("$.topics.a[0]", {"topics": {"a": ["y"], "b": []}, "pairs": {"p": ["l", "r"]}}),
+        ("$.topics.a[-2]", {"topics": {"a": ["y"], "b": []}, "pairs": {"p": ["l", "r"]}}),
         ("/topics/a/1", {"topics": {"a": ["x"], "b": []}, "pairs": {"p": ["l", "r"]}}),
         ("$.topics", {"pairs": {"p": ["l", "r"]}}),
     ],
@@ -182,6 +183,17 @@ def test_what_is_known_is_not_lost_to_a_path_below_it() -> None:
     assert put(SCHEMA, {"topics": {"a": "????"}}, Path(("topics", "a", 0)), "x") == {
         "topics": {"a": ["x"]}
     }
+
+
+@pytest.mark.parametrize("path", ["$.topics.a[-3]", "$.topics.b[-1]", "$.topics.z[-1]"])
+def test_an_index_from_the_end_has_to_be_there(path: str) -> None:
+    value: Any = {"topics": {"a": ["x", "y"], "b": []}}
+    with pytest.raises(Mismatch, match="items; none is at -"):
+        settle(SCHEMA, value, Path.parse(path))
+    pair: Any = {"pairs": {"p": ["l", "r"]}}
+    assert settle(SCHEMA, pair, Path.parse("$.pairs.p[-1]"))[0] == Path(("pairs", "p", 1))
+    with pytest.raises(Mismatch, match="has 2 items"):
+        settle(SCHEMA, pair, Path.parse("$.pairs.p[-3]"))
 
 
 def test_nothing_is_at_an_index_that_counts_backwards() -> None:

@@ -17,6 +17,7 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
         ("$.places.food", ("places", "food")),
         ("$.'a.b'[2]", ("a.b", 2)),
         ("$.a[-]", ("a", "-")),
+        ("$.a[-1]", ("a", -1)),
         ("$['a']['it\\'s'][0]", ("a", "it's", 0)),
         ("$['\\ud83d\\ude00']", ("😀",)),
         ("$.'it's a key'.'b'", ("it's a key", "b")),
