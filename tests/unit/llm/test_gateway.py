@@ -141,7 +141,7 @@ async def test_asks_that_differ_in_their_replys_schema_only_are_different_calls(
 def test_the_key_of_a_call_without_a_schema_is_what_it_always_was() -> None:
     ask = make_ask("a")
     prefix = prefix_of(
-        ask.segments, model="m/x", tenant_id=SCOPE.tenant_id, memory_id=SCOPE.memory_id
+        ask.segments, model="m/x", tenant_id=SCOPE.tenant_id, owner_id=SCOPE.owner_id
     )
     # Journals of the releases before hold this one.
     assert call_key(ask, prefix, "m/x", SCOPE).hex() == (
