@@ -131,7 +131,13 @@ NOISE = (
         "-Infinity",
     ),
     *("true", "1e999", "0x1f", "9" * 70, "\0", "\\u0000", "\\ud800", "\u2028", "\ufeff", "😀"),
-    *("[OBJECTS FOR ADD]\n", "[OBJECTS FOR REMOVE]\n", "\n[OBJECTS FOR UPDATE]\n", "[PATHS]\n"),
+    *(
+        "[OBJECTS FOR ADD]\n",
+        "[OBJECTS FOR REMOVE]\n",
+        "\n[OBJECTS FOR UPDATE]\n",
+        "[PATHS]\n",
+        "\n[CUT OFF]",
+    ),
     *('{"$.rating": {"add": ', '{"path": "', '"value": ', '{"add": [', '"remove": [', "<think>"),
     *("</think>\n", "```", "{'$.people[0]': ", '\n{"$.rows": [', '"$.rows[0][-]": ', "1_0", "-"),
 )

@@ -72,7 +72,7 @@ class ModelAsk:
 class ModelReply:
     """What a model answered."""
 
-    #: The reply, exactly as it came.
+    #: The reply as it came; a revision's that was cut off ends with CUT_OFF.
     text: str
     #: The model that gave it, as provider/name.
     model: str
@@ -81,6 +81,10 @@ class ModelReply:
 #: Today an ask is always a model prompt; look-ups join the union with the readers.
 Ask = ModelAsk
 Reply = ModelReply
+
+#: Stands behind a reply that reached its bound before its end, so that what was cut off
+#: is not taken for whole. Part of the reply wherever that is kept.
+CUT_OFF = "\n[CUT OFF]"
 
 T = TypeVar("T")
 Flow = Generator[Sequence[Ask], Sequence[Reply], T]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from service.domain.amendments import Op, Proposal, Rejection, rejected
+from service.domain.flows import CUT_OFF
 from service.domain.json_values import Json, canonical
 from service.domain.literals import Exhausted, LiteralError, Pairs, Reader, plain
 
@@ -61,9 +62,14 @@ _NOTHING: tuple[Json, ...] = (None, True, "", [], {})
 _Found = Proposal | Rejection
 
 
+class UnreadRemoval(Rejection):
+    """A removal that could not be read: nothing is lost when it is not made."""
+
+
 def read_proposals(text: str) -> Iterator[_Found]:
     """Every path and value of the reply, in order. Never raises."""
-    return iter(_Reply(_spoken(text)).read())
+    whole = text.removesuffix(CUT_OFF)
+    return iter(_Reply(_spoken(whole), is_cut=whole != text).read())
 
 
 def _spoken(text: str) -> str:
@@ -91,6 +97,8 @@ class _Reply:
     """One reply being read."""
 
     text: str
+    #: The reply was cut off: its last line may say less than was meant.
+    is_cut: bool
     reader: Reader = field(init=False)
     #: Objects read, and broken parts of objects.
     objects: int = 0
@@ -254,7 +262,12 @@ class _Reply:
         end = len(self.text) if end < 0 else end
         self.reader.at = end + 1
         line = self.text[at:end].rstrip(" \t\r`,;")
-        return [Proposal(line, Op.REMOVE, None)] if char in ("$", "/") else []
+        if char not in ("$", "/"):
+            return []
+        if self.is_cut and end == len(self.text):
+            # What is left of a path names a place above the one that was meant.
+            return [_unread_removal(line, "the reply was cut off within this path")]
+        return [Proposal(line, Op.REMOVE, None)]
 
 
 def _op_of(key: object) -> Op | None:
@@ -270,19 +283,21 @@ def _said(entries: list[_Entry], op: Op | None) -> Iterator[_Found]:
         return
     for entry in entries:
         stated = _op_of(entry.key)
-        if op is None and stated and isinstance(entry.value, list | Pairs):
+        if op is None and stated:
             yield from _listed(entry.value, stated)
         else:
             yield _line(entry, op)
 
 
-def _listed(value: list[object] | Pairs, op: Op) -> Iterator[_Found]:
+def _listed(value: object, op: Op) -> Iterator[_Found]:
     """The changes of one op in a structured reply."""
-    if isinstance(value, Pairs):
+    if isinstance(value, Pairs) and not any(key == "path" for key, _ in value.pairs):
         for path, new in value.pairs:
             yield _straight(path, op, new, "")
         return
-    for item in value:
+    if isinstance(value, Pairs):
+        value = _Entry(None, value, str(value.pairs))
+    for item in value if isinstance(value, list) else [] if value is None else [value]:
         if isinstance(item, Rejection):
             yield item
         elif isinstance(item, _Entry) and isinstance(item.value, Pairs):
@@ -321,8 +336,13 @@ def _removal_of(path: object) -> _Found:
         named = {key: child for key, child in path.pairs if isinstance(key, str)}
         return _change(named, Op.REMOVE, str(named))
     if not isinstance(path, str):
-        return rejected(str(path), "a path that is no string")
+        return _unread_removal(str(path), "a path that is no string")
     return Proposal(path, Op.REMOVE, None)
+
+
+def _unread_removal(text: str, reason: str) -> UnreadRemoval:
+    why = rejected(text, reason)
+    return UnreadRemoval(proposal=why.proposal, reason=why.reason)
 
 
 def _line(entry: _Entry, op: Op | None) -> _Found:

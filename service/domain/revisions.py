@@ -14,7 +14,7 @@ from service.domain.amendments import Amendment, Op, Proposal, Rejection, Revisi
 from service.domain.coercion import coerce
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
-from service.domain.reading import read_proposals
+from service.domain.reading import UnreadRemoval, read_proposals
 from service.domain.rules import Rules
 from service.domain.schema import PLACEHOLDER, Schema, Type, fit
 
@@ -76,7 +76,7 @@ def _parsed(text: str, judge: "_Judge") -> Revision:
     for one in islice(found, MAX_PROPOSALS):
         if isinstance(one, Rejection):
             judge.rejections.append(one)
-            judge.has_lost = True
+            judge.has_lost = judge.has_lost or not isinstance(one, UnreadRemoval)
         elif one.op is Op.REMOVE:
             removals.append(one)
         else:

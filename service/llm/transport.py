@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from service.config import Config
-from service.domain.flows import ModelAsk
+from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.tokens import estimate_tokens
 from service.llm.library import litellm_library
 
@@ -18,6 +18,10 @@ from service.llm.library import litellm_library
 _RETRY_AFTER = "retry-after"
 #: Statuses below 500 that may pass: timeout, too early, too many requests.
 _PASSING = frozenset({408, 425, 429})
+
+
+#: Purposes whose replies must not be taken for whole when they are not.
+_MARKED = frozenset({Purpose.REVISE, Purpose.CONSOLIDATE})
 
 
 class ModelFailure(Exception):
@@ -141,7 +145,10 @@ class LitellmTransport:
 
 
 def _completion(litellm: Any, response: Any, ask: ModelAsk, model: str) -> Completion:
-    text = _storable(response.choices[0].message.content or "")
+    choice = response.choices[0]
+    text = _storable(choice.message.content or "")
+    if ask.purpose in _MARKED and getattr(choice, "finish_reason", None) == "length":
+        text += CUT_OFF
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
     return Completion(

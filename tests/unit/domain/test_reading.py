@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.amendments import Op, Rejection
+from service.domain.flows import CUT_OFF
 from service.domain.reading import MAX_OBJECTS, read_proposals
 
 ADD, UPDATE, REMOVE = Op.ADD, Op.UPDATE, Op.REMOVE
@@ -134,6 +135,27 @@ def test_a_dictionary_that_is_cut_off_keeps_what_is_whole() -> None:
         assert len(found) >= last
         last = len(found)
     assert last == 4
+
+
+def test_what_is_left_of_a_path_that_was_cut_off_is_not_removed() -> None:
+    text = "[OBJECTS FOR REMOVE]\n$.'facts'.'price'[1]\n$.'facts'"
+    assert read(text)[0] == [(REMOVE, "$.'facts'.'price'[1]", None), (REMOVE, "$.'facts'", None)]
+    found, rejected = read(text + CUT_OFF)
+    assert found == [(REMOVE, "$.'facts'.'price'[1]", None)]
+    assert rejected == ["the reply was cut off within this path"]
+    found, rejected = read('{"remove": ["$.a", "$.b' + CUT_OFF)
+    assert (found, len(rejected)) == ([(REMOVE, "$.a", None)], 1)
+    whole = '[OBJECTS FOR ADD]\n{"$.a": {"add": 1}}'
+    assert read(whole + CUT_OFF) == read(whole)
+
+
+def test_lists_of_a_structured_reply_may_be_less_than_lists() -> None:
+    text = '{"update": null, "add": {"path": "$.a", "value": 1}, "remove": "$.b"}'
+    assert read(text) == ([(ADD, "$.a", 1), (REMOVE, "$.b", None)], [])
+    assert read('{"remove": 3, "add": 3}')[1] == [
+        "a path that is no string",
+        "it is no object with a path and a value",
+    ]
 
 
 def test_other_writings_of_a_structured_reply_are_read() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from service.domain.amending import amend
 from service.domain.amendments import Op, Proposal, Revision
 from service.domain.coercion import coerce
+from service.domain.flows import CUT_OFF
 from service.domain.json_values import canonical
 from service.domain.revisions import MAX_PROPOSALS, consider, parse_consolidation, parse_reply
 from service.domain.rules import Rules
@@ -330,6 +331,18 @@ def test_a_consolidation_of_which_a_part_is_rejected_removes_nothing(
     assert [str(one.path) for one in made.amendments] == ["$['note']"]
     assert reason in made.rejections[0].reason
     assert "a part of the reply was rejected" in made.rejections[1].reason
+
+
+def test_a_consolidation_that_was_cut_off_keeps_what_is_whole() -> None:
+    reply = (
+        '[OBJECTS FOR UPDATE]\n{"$.note": {"update": "short"}}\n'
+        "[OBJECTS FOR REMOVE]\n$.count\n$.topics"
+    )
+    made = parse_consolidation(reply + CUT_OFF, SCHEMA, VALUE, Rules())
+    assert [str(one.path) for one in made.amendments] == ["$['note']", "$['count']"]
+    assert [one.reason for one in made.rejections] == ["the reply was cut off within this path"]
+    within = reply[:40] + CUT_OFF
+    assert parse_consolidation(within, SCHEMA, VALUE, Rules()).amendments == ()
 
 
 def test_a_consolidation_that_repeats_what_is_there_may_remove() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from service.config import Config
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.prism import AnswerContent
 from service.domain.schema_source import parse_source
 from service.llm.transport import LitellmTransport, ModelFailure
@@ -109,6 +109,25 @@ async def test_a_replys_schema_goes_to_models_that_keep_to_it(
     formats = [request.get("response_format") for request in model.requests]
     shape = {"type": "json_schema", "json_schema": {"name": "revision", "schema": SCHEMA}}
     assert formats == [shape if given else None, None]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "finish", "said"),
+    [
+        (Purpose.CONSOLIDATE, "length", "$.'a'" + CUT_OFF),
+        (Purpose.REVISE, "length", "$.'a'" + CUT_OFF),
+        (Purpose.REVISE, "stop", "$.'a'"),
+        (Purpose.ANSWER, "length", "$.'a'"),
+    ],
+)
+async def test_a_revision_that_was_cut_off_says_so(
+    model: FakeModel, purpose: Purpose, finish: str, said: str
+) -> None:
+    choice = {"index": 0, "finish_reason": finish, "message": {"content": "$.'a'"}}
+    body = {"id": "x", "object": "chat.completion", "created": 1, "choices": [choice]}
+    model.script = [(200, {}, json.dumps(body))]
+    done = await transport(model).complete(replace(ASK, purpose=purpose), "openai/some-model")
+    assert done.text == said
 
 
 async def test_only_an_endpoint_of_ones_own_is_configured_to_keep_to_schemas() -> None:
