@@ -134,8 +134,7 @@ class _Reply:
         """What the object at the reader's place says; the reader moves behind it."""
         start = self.reader.at
         if self._is_too_much():
-            self.reader.at = len(self.text)
-            return [rejected(self.text[start:], f"a reply has at most {MAX_OBJECTS} objects")]
+            return self._stop(start)
         entries: list[_Entry] = []
         broken: list[_Found] = []
         self.reader.at += 1
@@ -154,6 +153,11 @@ class _Reply:
                 if not goes_on or self._is_too_much():
                     break
         return [*_said(entries, op), *broken]
+
+    def _stop(self, at: int) -> list[_Found]:
+        """Reads no further."""
+        self.reader.at = len(self.text)
+        return [rejected(self.text[at:], f"a reply has at most {MAX_OBJECTS} objects")]
 
     def _is_too_much(self) -> bool:
         """Counts an object, or a broken part of one."""
@@ -256,6 +260,8 @@ class _Reply:
             raise
         except LiteralError:
             # A list of bare paths, or talk: line by line it will show.
+            if self._is_too_much():
+                return self._stop(at)
             self.reader.at = at + 1
             return []
         end = self.text.find("\n", at)

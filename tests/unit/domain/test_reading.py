@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from service.domain.amendments import Op, Rejection
 from service.domain.flows import CUT_OFF
 from service.domain.reading import MAX_OBJECTS, read_proposals
+from tests.fuzz import count_calls
 
 ADD, UPDATE, REMOVE = Op.ADD, Op.UPDATE, Op.REMOVE
 
@@ -230,6 +231,13 @@ def test_what_is_broken_again_and_again_ends_in_bounded_work(piece: str) -> None
     found, rejected = read("[OBJECTS FOR ADD]\n" + piece * 30_000)
     assert found == []
     assert 0 < len(rejected) <= 2 * MAX_OBJECTS + 1
+
+
+def test_brackets_without_end_are_no_list_of_removals() -> None:
+    text = "[OBJECTS FOR REMOVE]\n" + "[" * 100_000
+    calls = count_calls(lambda: read(text))
+    assert read(text) == ([], [f"a reply has at most {MAX_OBJECTS} objects"])
+    assert calls < 20 * len(text)
 
 
 @given(
