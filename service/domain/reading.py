@@ -23,8 +23,9 @@ MIN_READ_CHARACTERS = 100_000
 
 # What repeats is bounded: a model that has lost its way writes blanks without end.
 _HEADER = (
-    r"^[ \t>*#_`.)\d-]{0,16}\[?[ \t]{0,4}(?i:OBJECTS?[ \t]{1,4}(?:FOR|TO)[ \t]{1,4}"
-    r"(?P<op>UPDATE|ADD|REMOVE|DELETE))\b[ \t]{0,4}\]?"
+    r"^[ \t>*#_`.)\d-]{0,16}\[?[ \t]{0,4}(?i:OBJECTS?[ \t]{1,4}"
+    r"(?:FOR|TO(?:[ \t]{1,4}BE)?)[ \t]{1,4}"
+    r"(?P<op>UPDAT|ADD|REMOV|DELET)(?:E[SD]?|ING|ED|ITIONS?|ALS?|IONS?)?)\b[ \t]{0,4}\]?"
 )
 _OTHER = r"(?P<other>^[ \t]{0,16}\[[A-Z][A-Z _]{1,40}\][ \t]{0,16}$)"
 _SECTION = re.compile(rf"{_HEADER}|{_OTHER}", re.MULTILINE)
@@ -56,6 +57,7 @@ _OPS = {
     "remove": Op.REMOVE,
     "delete": Op.REMOVE,
 }
+_HEADERS = {"add": Op.ADD, "updat": Op.UPDATE, "remov": Op.REMOVE, "delet": Op.REMOVE}
 #: What stands for "yes, remove it" where a value would stand.
 _NOTHING: tuple[Json, ...] = (None, True, "", [], {})
 
@@ -121,7 +123,7 @@ class _Reply:
                     self.reader.at = found.start()
                     (headed if has_header else loose).extend(self._object(op))
                 elif not found["object"]:
-                    op = _OPS[found["op"].lower()] if found["op"] else None
+                    op = _HEADERS[found["op"].lower()] if found["op"] else None
                     has_header = has_header or op is not None
                     if op is Op.REMOVE:
                         headed.extend(self._removals())
@@ -289,7 +291,8 @@ def _said(entries: list[_Entry], op: Op | None) -> Iterator[_Found]:
         return
     for entry in entries:
         stated = _op_of(entry.key)
-        if op is None and stated:
+        # Both forms at once: a section that holds the lists of a structured reply.
+        if stated and (op is None or isinstance(entry.value, list)):
             yield from _listed(entry.value, stated)
         else:
             yield _line(entry, op)
@@ -301,9 +304,9 @@ def _listed(value: object, op: Op) -> Iterator[_Found]:
         for path, new in value.pairs:
             yield _straight(path, op, new, "")
         return
-    if isinstance(value, Pairs):
-        value = _Entry(None, value, str(value.pairs))
     for item in value if isinstance(value, list) else [] if value is None else [value]:
+        if isinstance(item, Pairs):
+            item = _Entry(None, item, str(item.pairs))
         if isinstance(item, Rejection):
             yield item
         elif isinstance(item, _Entry) and isinstance(item.value, Pairs):

@@ -12,6 +12,7 @@ from itertools import islice
 from service.domain.amending import MISSING, put, remove, settle, value_at
 from service.domain.amendments import Amendment, Op, Proposal, Rejection, Revision, rejected
 from service.domain.coercion import coerce
+from service.domain.flows import CUT_OFF
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
 from service.domain.reading import UnreadRemoval, read_proposals
@@ -72,7 +73,8 @@ def consider(
 
 def _parsed(text: str, judge: "_Judge") -> Revision:
     removals: list[Proposal] = []
-    found = read_proposals(text[:MAX_REPLY_CHARACTERS])
+    is_long = len(text) > MAX_REPLY_CHARACTERS
+    found = read_proposals(text[:MAX_REPLY_CHARACTERS] + CUT_OFF if is_long else text)
     for one in islice(found, MAX_PROPOSALS):
         if isinstance(one, Rejection):
             judge.rejections.append(one)
@@ -84,7 +86,7 @@ def _parsed(text: str, judge: "_Judge") -> Revision:
     judge.hear_removals(removals)
     if next(found, None) is not None:
         judge.reject(text[-200:], f"a reply has at most {MAX_PROPOSALS} proposals")
-    if len(text) > MAX_REPLY_CHARACTERS:
+    if is_long:
         judge.reject(text[-200:], f"a reply has at most {MAX_REPLY_CHARACTERS} characters")
     return judge.revision()
 
@@ -235,7 +237,8 @@ def _check_update(held: Json, new: Json, *, may_remove: bool) -> None:
     if canonical(held) == canonical(new):
         raise _Unchanged("it changes nothing")
     if _forgets(held, new, may_empty=may_remove):
-        raise ValueError('an update must not replace what is known by null, "????" or nothing')
+        why = 'an update must not replace what is known by null, "????" or nothing'
+        raise ValueError(f"{why}; remove it instead" if may_remove else why)
 
 
 def _forgets(held: Json, new: Json, *, may_empty: bool) -> bool:

@@ -159,6 +159,34 @@ def test_lists_of_a_structured_reply_may_be_less_than_lists() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("header", "op"),
+    [
+        ("[OBJECTS FOR ADD]", ADD),
+        ("### Objects to add:", ADD),
+        ("**[OBJECTS FOR ADDITION]**", ADD),
+        ("2. OBJECTS FOR UPDATES", UPDATE),
+        ("> [Object for updating]", UPDATE),
+        ("[OBJECTS TO BE REMOVED]", REMOVE),
+        ("[ OBJECTS FOR REMOVAL ]", REMOVE),
+        ("`[OBJECTS FOR DELETION]`", REMOVE),
+        ("[OBJECTS FOR ADDRESSES]", None),
+        ("The OBJECTS FOR ADD", None),
+    ],
+)
+def test_headers_are_read_as_models_write_them(header: str, op: Op | None) -> None:
+    found, _ = read(f'{header}\n{{"$.a": {{"update": 1}}}}')
+    assert found == [(op or UPDATE, "$.a", None if op is REMOVE else 1)]
+    found, _ = read(f'{header}\n{{"$.a": [1]}}')
+    assert found == ([(op, "$.a", None if op is REMOVE else [1])] if op else [])
+
+
+def test_a_section_may_hold_the_lists_of_a_structured_reply() -> None:
+    text = '[OBJECTS FOR ADD]\n{"add": [{"path": "$.a", "value": 1}]}\n'
+    text += '[OBJECTS FOR REMOVE]\n{"remove": ["$.b"]}'
+    assert read(text) == ([(ADD, "$.a", 1), (REMOVE, "$.b", None)], [])
+
+
 def test_other_writings_of_a_structured_reply_are_read() -> None:
     assert read('{"add": {"$.a": 1}, "Remove": [{"path": "$.b"}]}')[0] == [
         (ADD, "$.a", 1),

@@ -12,7 +12,13 @@ from service.domain.amendments import Op, Proposal, Revision
 from service.domain.coercion import coerce
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import canonical
-from service.domain.revisions import MAX_PROPOSALS, consider, parse_consolidation, parse_reply
+from service.domain.revisions import (
+    MAX_PROPOSALS,
+    MAX_REPLY_CHARACTERS,
+    consider,
+    parse_consolidation,
+    parse_reply,
+)
 from service.domain.rules import Rules
 from service.domain.schema import Mismatch, fit
 from service.domain.schema_source import parse_source
@@ -124,7 +130,7 @@ def test_what_may_be_removed_is_removed() -> None:
     assert "keeps all its items" in one(Op.REMOVE, "$.pairs.p[0]", may_remove=True)[1]
     assert "nothing that could be removed" in one(Op.REMOVE, "$.ratio", may_remove=True)[1]
     assert one(Op.UPDATE, "$.topics.a", [], may_remove=True)[1] == ""
-    assert "what is known" in one(Op.UPDATE, "$.topics.a", None, may_remove=True)[1]
+    assert "remove it instead" in one(Op.UPDATE, "$.topics.a", None, may_remove=True)[1]
 
 
 def test_edits_apply_in_their_order_and_replies_remove_what_they_saw() -> None:
@@ -138,6 +144,13 @@ def test_edits_apply_in_their_order_and_replies_remove_what_they_saw() -> None:
     left = amend(SCHEMA, VALUE, read.amendments)
     assert left["topics"] == {"a": ["z"]}
     assert [one.reason for one in read.rejections] == ["it is removed already"]
+
+
+def test_a_reply_that_is_too_long_ends_within_a_path() -> None:
+    reply = "[OBJECTS FOR REMOVE]\n" + "\n" * (MAX_REPLY_CHARACTERS - 30) + "$.topics.a[0]"
+    read = parse_reply(reply, SCHEMA, VALUE, Rules(may_remove=True))
+    assert read.amendments == ()
+    assert len(read.rejections) == 2
 
 
 def test_removals_see_what_a_reply_adds_before_them() -> None:
