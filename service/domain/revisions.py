@@ -19,7 +19,15 @@ from service.domain.reading import UnreadRemoval, read_proposals
 from service.domain.rules import Rules
 from service.domain.schema import PLACEHOLDER, Schema, Type, fit
 
-__all__ = ["MAX_PROPOSALS", "MAX_REPLY_CHARACTERS", "Proposal", "Rules", "consider", "parse_reply"]
+__all__ = [
+    "MAX_PROPOSALS",
+    "MAX_REPLY_CHARACTERS",
+    "Proposal",
+    "Rules",
+    "consider",
+    "parse_consolidation",
+    "parse_reply",
+]
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 1_000_000
@@ -38,7 +46,7 @@ def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT)
 
     Proposals apply one after the other: a later one sees what earlier ones did. An
     invalid one is rejected by itself and does not sink its neighbours. Removals come
-    last, and name places as they are then: none moves what another one names.
+    last: none moves what another one names, and none takes what the reply has changed.
     """
     return _parsed(text, _Judge(schema, value, rules))
 
@@ -78,17 +86,23 @@ def _parsed(text: str, judge: "_Judge") -> Revision:
     for one in islice(found, MAX_PROPOSALS):
         if isinstance(one, Rejection):
             judge.rejections.append(one)
-            judge.has_lost = judge.has_lost or not isinstance(one, UnreadRemoval)
+            judge.has_lost = judge.has_lost or not _is_removal(one)
         elif one.op is Op.REMOVE:
             removals.append(one)
         else:
             judge.hear(one)
+    rest = list(found)
+    judge.has_lost = judge.has_lost or not all(map(_is_removal, rest))
     judge.hear_removals(removals)
-    if next(found, None) is not None:
+    if rest:
         judge.reject(text[-200:], f"a reply has at most {MAX_PROPOSALS} proposals")
     if is_long:
         judge.reject(text[-200:], f"a reply has at most {MAX_REPLY_CHARACTERS} characters")
     return judge.revision()
+
+
+def _is_removal(one: Proposal | Rejection) -> bool:
+    return isinstance(one, UnreadRemoval) or (isinstance(one, Proposal) and one.op is Op.REMOVE)
 
 
 @dataclass(slots=True)
@@ -129,11 +143,13 @@ class _Judge:
             self.reject(_shown(proposal), str(error))
 
     def hear_removals(self, removals: Iterable[Proposal]) -> None:
-        """Takes removals in so that each means the place that it names now.
+        """Takes removals in so that each means the place that whoever wrote it has seen.
 
         The last elements of a list go first, so that the others keep their indexes.
         """
         settled: dict[Path, tuple[Proposal, Type]] = {}
+        changed = {one.path for one in self.amendments}
+        above = {place for path in changed for place in _way(path)}
         for proposal in removals:
             try:
                 if self.consolidates and self.has_lost:
@@ -141,6 +157,9 @@ class _Judge:
                 path, of = self._settle(proposal.path)
                 if path in settled:
                     raise ValueError("it is removed already")
+                if path in above or any(place in changed for place in _way(path)):
+                    # An index may be that of what was there before.
+                    raise ValueError("the same reply has changed what is there")
                 settled[path] = proposal, of
             except ValueError as error:
                 self.reject(_shown(proposal), str(error))
@@ -222,6 +241,11 @@ class _Judge:
         if size > limit and size > self.bytes:
             raise ValueError(f"the memory would have {size} bytes; the limit is {limit}")
         self.bytes = size
+
+
+def _way(path: Path) -> list[Path]:
+    """The places from below the root to `path`, itself the last."""
+    return [Path(path.tokens[: depth + 1]) for depth in range(len(path.tokens))]
 
 
 def _removal_order(path: Path) -> tuple[tuple[int, int, str], ...]:

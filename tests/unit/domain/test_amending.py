@@ -54,7 +54,7 @@ def plain(memory: Any, one: Amendment) -> None:
         here[last] = copy.deepcopy(one.value)
 
 
-KEYS = st.sampled_from(["a", "b", "c.d", "e'f", "ü]", "0", "-"])
+KEYS = st.sampled_from(["a", "a", "a", "a", "b", "c.d", "e'f", "ü]", "0", "-"])
 INDEXES = st.integers(0, 3) | st.just("-")
 PERSON = st.fixed_dictionaries(
     {"name": st.sampled_from(["Ada", "Bob", "????"])},

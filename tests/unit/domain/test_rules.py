@@ -146,6 +146,36 @@ def test_edits_apply_in_their_order_and_replies_remove_what_they_saw() -> None:
     assert [one.reason for one in read.rejections] == ["it is removed already"]
 
 
+@pytest.mark.parametrize(
+    ("updated", "removed"),
+    [
+        ({"$.topics.a": ["x and y", "z"]}, "$.topics.a[1]"),
+        ({"$.topics.a": ["x and y", "z"]}, "$.topics.a"),
+        ({"$.topics.a[0]": "x and y"}, "$.topics.a"),
+        ({"$.topics.a": ["x and y", "z"]}, "$.topics"),
+    ],
+)
+def test_what_a_reply_has_changed_it_does_not_remove(updated: Any, removed: str) -> None:
+    for read in (parse_consolidation, parse_reply):
+        changes = [{"path": path, "value": value} for path, value in updated.items()]
+        text = json.dumps({"remove": [removed, "$.topics.b"], "update": changes})
+        made = read(text, SCHEMA, VALUE, Rules(may_remove=True))
+        assert [one.op for one in made.amendments] == [Op.UPDATE, Op.REMOVE]
+        assert str(made.amendments[1].path) == "$['topics']['b']"
+        assert [one.reason for one in made.rejections] == [
+            "the same reply has changed what is there"
+        ]
+
+
+def test_a_consolidation_with_too_many_parts_loses_none_of_them() -> None:
+    value: Any = {"topics": {f"k{n}": ["x"] for n in range(MAX_PROPOSALS + 20)}}
+    paths = [f"$.topics.k{n}" for n in range(MAX_PROPOSALS + 10)]
+    many = parse_consolidation(json.dumps({"remove": paths}), SCHEMA, value, Rules())
+    assert len(many.amendments) == MAX_PROPOSALS
+    late = {"remove": paths, "update": [{"path": "$.topics.k515", "value": ["all of x"]}]}
+    assert parse_consolidation(json.dumps(late), SCHEMA, value, Rules()).amendments == ()
+
+
 def test_a_reply_that_is_too_long_ends_within_a_path() -> None:
     reply = "[OBJECTS FOR REMOVE]\n" + "\n" * (MAX_REPLY_CHARACTERS - 30) + "$.topics.a[0]"
     read = parse_reply(reply, SCHEMA, VALUE, Rules(may_remove=True))
