@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import replace
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -20,36 +21,14 @@ from service.cli.talk import (
     show_answer,
     usage_json,
 )
+from service.cli.tasks import TASKS, Task
 from service.cli.texts import read_text, split
 
 SESSION = "demo"
 MEMORY = "notes"
-#: Amendments and topics that are shown; all of them are stored.
+#: Amendments and entries of the memory that are shown; all of them are stored.
 SHOWN_AMENDMENTS = 12
-SHOWN_TOPICS = 12
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Job:
-    """What is streamed and asked."""
-
-    name: str
-    schema: str
-    task: str
-    texts: list[str]
-    questions: list[str]
-
-
-_REFERENCE_SCHEMA = '''class LanguageReference:
-    """What the reference of a programming language says, by topic."""
-    topics: dict[str, list[str]]
-    """Sentences that define or explain, keyed by the statement or notion they are about."""
-'''
-_REFERENCE_QUESTIONS = [
-    "What does the assert statement do?",
-    "How does a with statement call __enter__ and __exit__?",
-    "What does the global statement mean?",
-]
+SHOWN_ENTRIES = 12
 
 
 def register(app: typer.Typer) -> None:
@@ -57,10 +36,24 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
+class TaskName(StrEnum):
+    """The tasks that the demo knows."""
+
+    REFERENCE = "reference"
+    BOOK = "book"
+    CODE = "code"
+    TABLES = "tables"
+
+
 def demo(
-    file: Annotated[
-        str, typer.Option(help="A text of your own. Default: Python's language reference.")
-    ] = "",
+    task: Annotated[
+        TaskName,
+        typer.Option(
+            help="What to stream: Python's language reference, or one of the paper's three"
+            " tasks: a book to summarize, code to search, tables to ask."
+        ),
+    ] = TaskName.REFERENCE,
+    file: Annotated[str, typer.Option(help="A text of your own, in place of a task's.")] = "",
     question: Annotated[
         list[str] | None, typer.Option(help="A question of your own; may be given again.")
     ] = None,
@@ -74,7 +67,7 @@ def demo(
     from service.embedded.processes import ServerError
     from service.embedded.stack import TemporaryStack
 
-    job = _job(file, question or [])
+    job = _job(task, file, question or [])
     started = time.monotonic()
     StopSignals()
     try:
@@ -86,24 +79,21 @@ def demo(
     say(f"done after {time.monotonic() - started:.1f} s; nothing is left behind")
 
 
-def _job(file: str, questions: list[str]) -> _Job:
+def _job(name: TaskName, file: str, questions: list[str]) -> Task:
     if file:
         texts = list(split(read_text(file)))
-        asked = questions or _questions_for(texts)
-        return _Job(
-            name=file, schema=DEFAULT_SCHEMA, task=DEFAULT_TASK, texts=texts, questions=asked
+        return Task(
+            name="file",
+            title=file,
+            schema=DEFAULT_SCHEMA,
+            task=DEFAULT_TASK,
+            question="",
+            chunk_tokens=600,
+            texts=texts,
+            questions=questions or _questions_for(texts),
         )
-    # Ships inside every CPython, and is long, structured and known to everybody here.
-    from pydoc_data.topics import topics
-
-    texts = [piece for topic in topics.values() for piece in split(topic)]
-    return _Job(
-        name="Python's language reference",
-        schema=_REFERENCE_SCHEMA,
-        task="Keep what the reference says about each statement and notion.",
-        texts=texts,
-        questions=questions or _REFERENCE_QUESTIONS,
-    )
+    job = TASKS[name]()
+    return replace(job, questions=questions) if questions else job
 
 
 def _questions_for(texts: list[str]) -> list[str]:
@@ -122,13 +112,17 @@ def _questions_for(texts: list[str]) -> list[str]:
     return [f"What is said about {word}?" for word in best]
 
 
-async def _run(address: str, job: _Job, as_json: bool) -> None:
+async def _run(address: str, job: Task, as_json: bool) -> None:
     async with palimpsest.connect(address) as client:
         session = await client.create_session(SESSION)
         memory = await session.create_memory(
-            MEMORY, schema_source=job.schema, task=job.task, chunk_tokens=600
+            MEMORY,
+            schema_source=job.schema,
+            task=job.task,
+            question=job.question,
+            chunk_tokens=job.chunk_tokens,
         )
-        say(f"streaming {len(job.texts)} chunks of {job.name}")
+        say(f"streaming {len(job.texts)} chunks of {job.title}")
         async with session.producer("demo") as producer:
             for text in job.texts:
                 await producer.append(text)
@@ -146,7 +140,7 @@ async def _run(address: str, job: _Job, as_json: bool) -> None:
 
 
 def _summary(
-    job: _Job,
+    job: Task,
     ack: values.Ack,
     state: values.MemoryState,
     changes: list[values.Amendment],
@@ -180,10 +174,12 @@ def _show(
     report: values.UsageReport,
 ) -> None:
     show()
-    topics = state.value.get("topics", state.value)
-    shown = dict(list(topics.items())[:SHOWN_TOPICS])
+    value = state.value
+    # A memory of one field is shown by what is in it.
+    entries = next(iter(value.values())) if len(value) == 1 else value
+    shown = dict(list(entries.items())[:SHOWN_ENTRIES])
     title = (
-        f"The memory at revision {state.revision}: {len(topics)} topics"
+        f"The memory at revision {state.revision}: {len(entries)} entries"
         f" from {state.applied_position} chunks, the first {len(shown)} of them"
     )
     out.print(tree_of(title, shown, items=2))

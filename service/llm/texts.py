@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from service.llm.text_forms import forms
+
 #: Words that say nothing about what a text is about.
 _STOP_TEXT = """
 a about above after again all also am an and any are as at be because been before being
@@ -42,7 +44,16 @@ class Section:
 
 
 def sections(text: str) -> list[Section]:
-    """A text in sections; one without headings is one section."""
+    """A text in sections; one without headings is one section.
+
+    Code and tables have one for each thing that they define.
+    """
+    defined = forms(text)
+    if defined:
+        return [
+            Section(heading=form.name, sentences=(*sentences(form.prose), *form.facts))
+            for form in defined
+        ]
     found: list[Section] = []
     heading = ""
     body: list[str] = []

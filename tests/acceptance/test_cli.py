@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from service.cli.tasks import TASKS
 from tests.embedded import children_of
 from tests.harness import Servers, eventually
 
@@ -146,10 +147,19 @@ def test_the_demo_prints_one_json_object_last_and_leaves_nothing(folder: Path) -
     assert [one.name for one in folder.iterdir()] == ["text.txt"]
 
 
-def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers) -> None:
-    from service.cli.demo import _job
+@pytest.mark.parametrize("task", ["book", "code", "tables"])
+def test_each_task_of_the_paper_has_its_demo(task: str) -> None:
+    done = run("demo", "--task", task, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    job = TASKS[task]()
+    assert result["acked"] == result["applied_position"] == len(job.texts)
+    assert result["amendments"] > 0
+    assert any(answer["citations"] for answer in result["answers"])
 
-    job = _job("", [])
+
+def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers) -> None:
+    job = TASKS["reference"]()
     done = run("demo", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.strip().splitlines()[-1])
