@@ -11,10 +11,10 @@ from tests.replies import CORPUS, STATE
 
 
 def test_replies_that_nobody_would_write_keep_every_promise() -> None:
-    result = fuzz.fuzz_revisions(3000, seed=1)
-    assert result.inputs == 3000
-    assert result.amendments > 3000, "the inputs are near enough to replies"
-    assert result.rejections > 3000, "and far enough from them"
+    result = fuzz.fuzz_revisions(2000, seed=1)
+    assert result.inputs == 2000
+    assert result.amendments > 2000, "the inputs are near enough to replies"
+    assert result.rejections > 2000, "and far enough from them"
     assert result.slowest_calls > 0
 
 
