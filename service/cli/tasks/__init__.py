@@ -131,7 +131,7 @@ def tables() -> Task:
         schema=TABLE_SCHEMA,
         task="Answer questions that need several tables. Keep what is needed, not the rows.",
         question="How many voyages ended in Larvik, and which ship made most of them?",
-        chunk_tokens=200,
+        chunk_tokens=100,
         texts=whole.strip().split("\n\n"),
         questions=["Which voyages ended in Larvik?", "Which part was damaged?"],
     )
