@@ -16,8 +16,9 @@ from pkgutil import extend_path
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
 
-from palimpsest.client import Client, Memory, Session, connect
+from palimpsest.client import Client, Session, connect
 from palimpsest.errors import PalimpsestError
+from palimpsest.memory import Memory
 from palimpsest.producer import Producer
 from palimpsest.values import (
     Ack,

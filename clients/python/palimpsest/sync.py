@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from types import TracebackType
 from typing import Any, TypeVar
 
-from palimpsest import client, producer, values
+from palimpsest import client, connection, memory, producer, values
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _Loop:
 class Client:
     """See `palimpsest.client.Client`."""
 
-    def __init__(self, address: str = client.DEFAULT_ADDRESS) -> None:
+    def __init__(self, address: str = connection.DEFAULT_ADDRESS) -> None:
         self._loop = _Loop()
         self._client = self._loop.call(client.Client, address)
 
@@ -153,9 +153,9 @@ class Session:
 
 
 class Memory:
-    """See `palimpsest.client.Memory`."""
+    """See `palimpsest.memory.Memory`."""
 
-    def __init__(self, loop: _Loop, memory: client.Memory) -> None:
+    def __init__(self, loop: _Loop, memory: memory.Memory) -> None:
         self._loop = loop
         self._memory = memory
         self.name = memory.name

@@ -1,0 +1,80 @@
+"""The connection to the service: its channel, and calls that are made again where they may be."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from palimpsest.errors import from_rpc
+
+#: Where `palimpsest up` listens.
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+#: How long a call may take when the caller does not say.
+CALL_SECONDS = 30.0
+#: Wait before the second try of a read; doubles with each further one.
+BACKOFF_SECONDS = 0.1
+#: Given to a reply of the service's own deadline to arrive before ours.
+SLACK_SECONDS = 0.5
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 8 * 1024 * 1024),
+    ("grpc.max_send_message_length", 4 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+
+
+class Connection:
+    """A connection to the service at `address` (HOST:PORT)."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
+        self.address = address
+        self._channel = aio.insecure_channel(address, options=_OPTIONS)
+
+    @property
+    def channel(self) -> aio.Channel:
+        """The channel that all stubs share."""
+        return self._channel
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._channel.close()
+
+    async def call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        *,
+        timeout: float = CALL_SECONDS,
+        retry: bool = True,
+    ) -> Any:
+        """One unary call; what may be repeated is, while the service is unavailable."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        wait = BACKOFF_SECONDS
+        while True:
+            try:
+                remaining = max(until - loop.time(), 0.001)
+                return await method(request, timeout=remaining + SLACK_SECONDS)
+            except aio.AioRpcError as error:
+                known = from_rpc(error, self.address)
+                again = retry and error.code() is grpc.StatusCode.UNAVAILABLE
+                pause = max(wait * random.uniform(0.5, 1.0), known.retry_seconds or 0.0)
+                if not again or loop.time() + pause > until:
+                    raise known from error
+            await asyncio.sleep(pause)
+            wait *= 2
+
+    async def pages(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
+        """The pages of a list, one after the other."""
+        while True:
+            page = await self.call(method, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
