@@ -17,22 +17,33 @@ from pkgutil import extend_path
 __path__ = extend_path(__path__, __name__)
 
 from palimpsest.client import Client, Session, connect
+from palimpsest.edits import Edit
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
+from palimpsest.provenance import Provenance
 from palimpsest.values import (
     Ack,
     Amendment,
     Answer,
     Chunk,
     Citation,
+    Committed,
+    Diff,
+    Difference,
+    Flushed,
+    Folded,
     MemoryInfo,
     MemoryState,
     MemoryStatus,
+    ProvenanceEntry,
+    Revised,
+    Revision,
     SchemaDraft,
     SessionInfo,
     Usage,
 )
+from palimpsest.watch import Watch
 
 __all__ = [
     "Ack",
@@ -41,15 +52,26 @@ __all__ = [
     "Chunk",
     "Citation",
     "Client",
+    "Committed",
+    "Diff",
+    "Difference",
+    "Edit",
+    "Flushed",
+    "Folded",
     "Memory",
     "MemoryInfo",
     "MemoryState",
     "MemoryStatus",
     "PalimpsestError",
     "Producer",
+    "Provenance",
+    "ProvenanceEntry",
+    "Revised",
+    "Revision",
     "SchemaDraft",
     "Session",
     "SessionInfo",
     "Usage",
+    "Watch",
     "connect",
 ]

@@ -1,9 +1,10 @@
 """The client: sessions, memories and questions."""
 
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from types import TracebackType
 
-from palimpsest import convert, values
+from palimpsest import convert, specs, values
 from palimpsest.connection import DEFAULT_ADDRESS, Connection
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
@@ -144,35 +145,51 @@ class Session:
     async def create_memory(
         self,
         name: str,
+        schema: specs.Schema | None = None,
         *,
-        schema_source: str,
+        schema_source: str = "",
         task: str = "",
         question: str = "",
+        encoding: values.Encoding | None = None,
+        operations: values.Operations | None = None,
+        coercion: values.Coercion | None = None,
+        reply_format: values.ReplyFormat = "auto",
         chunk_tokens: int = 0,
+        fold_tokens: int = 0,
+        memory_tokens: int = 0,
+        linger: float | timedelta = 0.0,
         model: str = "",
         skip_failures: bool = False,
-        fold_tokens: int = 0,
     ) -> Memory:
         """Creates a PRISM memory; it catches up from position 1 in the background.
 
-        `schema_source` is Python class source, parsed and never run. Zeros and empty
-        texts mean the service's defaults. Raises InvalidArgument (SCHEMA_INVALID with
-        line and column), AlreadyExists, NotFound.
+        `schema` is class source, which is parsed and never run, or a JSON Schema as a
+        dict; `schema_source` is the same for class source. `linger` is how long a step
+        waits for more chunks while it has fewer than `chunk_tokens`, in seconds or as a
+        timedelta. None, zeros and empty texts mean the service's defaults. Raises
+        ValueError, InvalidArgument (SCHEMA_INVALID with its place), AlreadyExists,
+        NotFound.
         """
-        spec = memories_pb2.PrismSpec
-        request = memories_pb2.CreateMemoryRequest(
-            session=self.name,
-            name=name,
-            prism=spec(
-                schema_source=schema_source,
-                task=task,
-                question=question,
-                chunk_tokens=chunk_tokens,
-                model=model,
-                on_failure=spec.ON_FAILURE_SKIP if skip_failures else spec.ON_FAILURE_STALL,
-                fold_tokens=fold_tokens,
-            ),
+        if (schema is None) == (not schema_source):
+            raise ValueError("give schema or schema_source, exactly one of them")
+        spec = specs.prism_spec(
+            schema_source if schema is None else schema,
+            choices={
+                "encoding": encoding,
+                "operations": operations,
+                "coercion": coercion,
+                "reply_format": reply_format,
+            },
+            linger=linger,
+            skip_failures=skip_failures,
+            task=task,
+            question=question,
+            chunk_tokens=chunk_tokens,
+            fold_tokens=fold_tokens,
+            memory_tokens=memory_tokens,
+            model=model,
         )
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
         await self._client.call(self._memories.CreateMemory, request, retry=False)
         return Memory(self._client, self, name)
 
@@ -185,6 +202,11 @@ class Session:
         request = memories_pb2.ListMemoriesRequest(session=self.name)
         response = await self._client.call(self._memories.ListMemories, request)
         return [convert.memory(message) for message in response.memories]
+
+    async def flush(self) -> values.Flushed:
+        """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
+        request = memories_pb2.FlushRequest(session=self.name)
+        return convert.flushed(await self._client.call(self._memories.Flush, request))
 
     async def answer(self, answer_id: str) -> values.Answer:
         """Reads a stored answer. Raises NotFound."""

@@ -3,12 +3,12 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 from grpc import aio
 
-from palimpsest.errors import from_rpc
+from palimpsest.errors import PalimpsestError, ResourceExhausted, Unavailable, from_rpc
 
 #: Where `palimpsest up` listens.
 DEFAULT_ADDRESS = "127.0.0.1:50051"
@@ -78,3 +78,24 @@ class Connection:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+
+def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
+    """Whether a stream that ended so can be opened again."""
+    if isinstance(error, Unavailable) or code is grpc.StatusCode.CANCELLED:
+        return True
+    return isinstance(error, ResourceExhausted) and error.retry_seconds is not None
+
+
+async def raise_status(call: Any) -> NoReturn:
+    """Raises the AioRpcError that a stream ended with."""
+    code = await call.code()
+    if code is grpc.StatusCode.OK:
+        # The service ends a stream only with a reason; be asked again.
+        code = grpc.StatusCode.UNAVAILABLE
+    raise aio.AioRpcError(
+        code,
+        await call.initial_metadata(),
+        await call.trailing_metadata(),
+        details=await call.details(),
+    )

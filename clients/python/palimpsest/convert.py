@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import values
+from palimpsest import specs, values
 from palimpsest.v1 import (
     answers_pb2,
+    history_pb2,
     log_pb2,
     memories_pb2,
     reading_pb2,
@@ -99,13 +100,24 @@ def ack(message: log_pb2.Ack) -> values.Ack:
 def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
     """A memory."""
     stalled = message.status == memories_pb2.Memory.STATUS_STALLED
-    stall = message.stall
+    stall, prism = message.stall, message.prism
+    wanted = message.HasField("consolidate_position")
     return values.MemoryInfo(
         session=message.session,
         name=message.name,
-        schema_source=message.prism.schema_source,
-        task=message.prism.task,
-        model=message.prism.model,
+        schema_source=prism.schema_source,
+        task=prism.task,
+        question=prism.question,
+        model=prism.model,
+        encoding=specs.name_of(specs.ENCODINGS, prism.encoding),
+        operations=specs.name_of(specs.OPERATIONS, prism.operations),
+        coercion=specs.name_of(specs.COERCIONS, prism.coercion),
+        reply_format=specs.name_of(specs.REPLY_FORMATS, prism.reply_format),
+        chunk_tokens=prism.chunk_tokens,
+        fold_tokens=prism.fold_tokens,
+        memory_tokens=prism.memory_tokens,
+        linger_seconds=prism.linger.ToMilliseconds() / 1000,
+        skip_failures=prism.on_failure == memories_pb2.PrismSpec.ON_FAILURE_SKIP,
         revision=message.revision,
         applied_position=message.applied_position,
         head=message.head,
@@ -113,6 +125,8 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         stall=values.Stall(position=stall.position, cause=stall.cause, attempts=stall.attempts)
         if stalled
         else None,
+        rebuilt_from=message.rebuilt_from,
+        consolidate_position=message.consolidate_position if wanted else None,
         created_at=_time(message.create_time),
     )
 
@@ -128,6 +142,23 @@ def state(message: memories_pb2.GetMemoryResponse) -> values.MemoryState:
     )
 
 
+_OPS: dict[int, values.Op] = {
+    memories_pb2.AMENDMENT_OP_ADD: "add",
+    memories_pb2.AMENDMENT_OP_UPDATE: "update",
+    memories_pb2.AMENDMENT_OP_REMOVE: "remove",
+}
+_KINDS: dict[int, values.RevisionKind] = {
+    memories_pb2.REVISION_KIND_CREATE: "create",
+    memories_pb2.REVISION_KIND_STEP: "step",
+    memories_pb2.REVISION_KIND_SKIP: "skip",
+    memories_pb2.REVISION_KIND_FOLD: "fold",
+    memories_pb2.REVISION_KIND_EDIT: "edit",
+    memories_pb2.REVISION_KIND_ROLLBACK: "rollback",
+    memories_pb2.REVISION_KIND_CONSOLIDATION: "consolidation",
+    memories_pb2.REVISION_KIND_SCHEMA: "schema",
+}
+
+
 def amendment(message: memories_pb2.Amendment) -> values.Amendment:
     """An amendment."""
     return values.Amendment(
@@ -135,10 +166,11 @@ def amendment(message: memories_pb2.Amendment) -> values.Amendment:
         ordinal=message.ordinal,
         from_position=message.from_position,
         to_position=message.to_position,
-        op="add" if message.op == memories_pb2.AMENDMENT_OP_ADD else "update",
+        op=_OPS.get(message.op, "unknown"),
         path=message.path,
         value=json.loads(message.value_json),
         op_corrected=message.op_corrected,
+        kind=_KINDS.get(message.kind, "unknown"),
         created_at=_time(message.create_time),
     )
 
@@ -154,6 +186,64 @@ def rejection(message: memories_pb2.Rejection) -> values.Rejection:
         reason=message.reason,
         created_at=_time(message.create_time),
     )
+
+
+def revision(message: history_pb2.Revision) -> values.Revision:
+    """A revision."""
+    restored = message.HasField("restored_revision")
+    return values.Revision(
+        revision=message.revision,
+        kind=_KINDS.get(message.kind, "unknown"),
+        from_position=message.from_position,
+        to_position=message.to_position,
+        comment=message.comment,
+        restored_revision=message.restored_revision if restored else None,
+        schema_source=message.schema_source,
+        amendments=message.amendments,
+        rejections=message.rejections,
+        value_digest=message.value_digest,
+        created_at=_time(message.create_time),
+    )
+
+
+def committed(message: history_pb2.WatchMemoryResponse) -> values.Committed:
+    """A revision that a watch tells."""
+    told = message.committed
+    return values.Committed(
+        revision=revision(told.revision),
+        amendments=tuple(amendment(one) for one in told.amendments),
+        amendments_truncated=told.amendments_truncated,
+        resume_token=message.resume_token,
+    )
+
+
+def provenance_entry(message: history_pb2.ProvenanceEntry) -> values.ProvenanceEntry:
+    """An amendment with what it was made from."""
+    return values.ProvenanceEntry(
+        amendment=amendment(message.amendment),
+        revision=revision(message.revision),
+        in_effect=message.in_effect,
+        origin=message.origin,
+        best_position=message.best_position,
+        chunks=tuple(chunk(one) for one in message.chunks),
+        chunks_truncated=message.chunks_truncated,
+    )
+
+
+def difference(message: history_pb2.Difference) -> values.Difference:
+    """A place where two states differ."""
+    was, there = message.HasField("old_json"), message.HasField("new_json")
+    return values.Difference(
+        op="update" if was and there else "remove" if was else "add",
+        path=message.path,
+        old=json.loads(message.old_json) if was else None,
+        new=json.loads(message.new_json) if there else None,
+    )
+
+
+def flushed(message: memories_pb2.FlushResponse) -> values.Flushed:
+    """What was flushed."""
+    return values.Flushed(token=message.token, head=message.head)
 
 
 def usage(message: reading_pb2.Usage) -> values.Usage:

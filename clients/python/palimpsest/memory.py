@@ -1,20 +1,27 @@
-"""A memory: reading it, and asking it."""
+"""A memory: reading it, looking back, changing it by hand, and asking it."""
 
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from grpc import aio
 
-from palimpsest import convert, values
+from palimpsest import convert, rebuilding, specs, values
 from palimpsest.connection import CALL_SECONDS, SLACK_SECONDS, Connection
-from palimpsest.errors import PalimpsestError, from_rpc
+from palimpsest.edits import Edit
+from palimpsest.errors import FailedPrecondition, PalimpsestError, from_rpc
+from palimpsest.provenance import Provenance
 from palimpsest.v1 import (
     answers_pb2,
     answers_pb2_grpc,
+    edits_pb2,
+    edits_pb2_grpc,
+    history_pb2,
+    history_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
     reading_pb2,
 )
+from palimpsest.watch import Watch
 
 if TYPE_CHECKING:
     from palimpsest.client import Session
@@ -33,36 +40,52 @@ class Memory:
         self.session = session
         self._client = client
         self._memories = memories_pb2_grpc.MemoryServiceStub(client.channel)
+        self._history = history_pb2_grpc.HistoryServiceStub(client.channel)
+        self._edits = edits_pb2_grpc.EditServiceStub(client.channel)
         self._answers = answers_pb2_grpc.AnswerServiceStub(client.channel)
+        #: What every request says about whom it means.
+        self._named: dict[str, Any] = {"session": session.name, "memory": name}
 
     async def get(
         self,
         *,
         revision: int | None = None,
+        position: int | None = None,
         after: str = "",
         fully_applied: bool = False,
         timeout: float = CALL_SECONDS,
     ) -> values.MemoryState:
-        """Reads the memory: now, at a revision, or once it is fresh enough.
+        """Reads the memory: now, as it was, or once it is fresh enough.
 
-        `after` is a token of an ack or a write that must be applied; `fully_applied`
-        asks for everything in the log now. Raises DeadlineExceeded, whose metadata
-        says how far the memory is, FailedPrecondition when it stalled, OutOfRange for
-        a revision that is not there.
+        `revision` reads it as of then; `position` the newest state that holds no chunk
+        behind it. `after` is a token of an ack or a write that must be applied;
+        `fully_applied` asks for everything in the log now. Raises DeadlineExceeded,
+        whose metadata says how far the memory is, FailedPrecondition when it stalled,
+        OutOfRange for a revision or a position that it has not reached.
         """
         request = memories_pb2.GetMemoryRequest(
-            session=self.session.name,
-            memory=self.name,
+            **self._named,
             revision=revision,
+            position=position,
             consistency=_consistency(after, fully_applied),
         )
         response = await self._client.call(self._memories.GetMemory, request, timeout=timeout)
         return convert.state(response)
 
-    async def amendments(self) -> AsyncIterator[values.Amendment]:
-        """Every change that made the memory, oldest first."""
+    async def amendments(
+        self, *, path: str = "", from_position: int = 0, to_position: int = 0
+    ) -> AsyncIterator[values.Amendment]:
+        """The changes that made the memory, oldest first.
+
+        `path` asks for those at it or below it; `from_position` and `to_position`, both
+        included, for those of steps over these positions (0 leaves an end open).
+        """
         request = memories_pb2.ListAmendmentsRequest(
-            session=self.session.name, memory=self.name, page_size=1000
+            **self._named,
+            page_size=1000,
+            path_prefix=path,
+            from_position=from_position,
+            to_position=to_position,
         )
         async for page in self._client.pages(self._memories.ListAmendments, request):
             for message in page.amendments:
@@ -70,16 +93,202 @@ class Memory:
 
     async def rejections(self) -> AsyncIterator[values.Rejection]:
         """Everything the model proposed and the schema refused, oldest first."""
-        request = memories_pb2.ListRejectionsRequest(
-            session=self.session.name, memory=self.name, page_size=1000
-        )
+        request = memories_pb2.ListRejectionsRequest(**self._named, page_size=1000)
         async for page in self._client.pages(self._memories.ListRejections, request):
             for message in page.rejections:
                 yield convert.rejection(message)
 
+    async def revisions(self) -> AsyncIterator[values.Revision]:
+        """Every revision and what caused it, oldest first."""
+        request = history_pb2.ListRevisionsRequest(**self._named, page_size=1000)
+        async for page in self._client.pages(self._history.ListRevisions, request):
+            for message in page.revisions:
+                yield convert.revision(message)
+
+    async def provenance(self, path: str, *, revision: int | None = None) -> Provenance:
+        """What the path holds; iterate over it for the amendments that made it.
+
+        Raises InvalidArgument (PATH_INVALID), OutOfRange for a revision that is not there.
+        """
+        request = history_pb2.GetProvenanceRequest(**self._named, path=path, revision=revision)
+        return await Provenance.read(self._client, request)
+
+    async def diff(
+        self,
+        *,
+        revision: int | None = None,
+        other: "Memory | str" = "",
+        other_revision: int | None = None,
+    ) -> values.Diff:
+        """Compares `revision` with `other_revision`, of another memory if one is given.
+
+        The first is the old side. Without a number it is the newest revision; another
+        memory must be of the same session. Raises NotFound, OutOfRange.
+        """
+        request = history_pb2.DiffMemoriesRequest(
+            **self._named,
+            revision=revision,
+            other_memory=other if isinstance(other, str) else other.name,
+            other_revision=other_revision,
+            page_size=1000,
+        )
+        found: list[values.Difference] = []
+        compared = (0, 0)
+        async for page in self._client.pages(self._history.DiffMemories, request):
+            compared = page.revision, page.other_revision
+            found += [convert.difference(one) for one in page.differences]
+        return values.Diff(
+            revision=compared[0], other_revision=compared[1], differences=tuple(found)
+        )
+
+    def watch(
+        self,
+        *,
+        after_revision: int | None = None,
+        resume_token: str = "",
+        give_up_seconds: float = 60.0,
+    ) -> Watch:
+        """The revisions behind `after_revision` (0: all), as they are committed.
+
+        Without it: those behind the newest. `resume_token` goes on behind an event of
+        an earlier watch. The watch goes around lost connections; it fails when the
+        service was away for `give_up_seconds`.
+        """
+        return Watch(
+            self._client,
+            self.session.name,
+            self.name,
+            after_revision=after_revision,
+            resume_token=resume_token,
+            give_up_seconds=give_up_seconds,
+        )
+
+    async def revise(
+        self, edits: Iterable[Edit], *, expected_revision: int | None = None, comment: str = ""
+    ) -> values.Revised:
+        """Makes all edits, in order, as one revision; or none.
+
+        With `expected_revision` the memory's newest must be this one. Raises
+        InvalidArgument (EDIT_INVALID) naming the edit, Aborted (REVISION_CONFLICT)
+        naming the current revision, ValueError for a value that is no JSON.
+        """
+        request = edits_pb2.ReviseMemoryRequest(
+            **self._named,
+            edits=[edit.message() for edit in edits],
+            expected_revision=expected_revision,
+            comment=comment,
+        )
+        response = await self._client.call(self._edits.ReviseMemory, request, retry=False)
+        return values.Revised(
+            info=convert.memory(response.memory),
+            amendments=tuple(convert.amendment(one) for one in response.amendments),
+        )
+
+    async def rollback(
+        self, revision: int, *, expected_revision: int | None = None, comment: str = ""
+    ) -> values.MemoryInfo:
+        """Restores the state of an earlier revision, as a new revision.
+
+        The log is not read again. Raises OutOfRange, Aborted (REVISION_CONFLICT).
+        """
+        request = edits_pb2.RollbackMemoryRequest(
+            **self._named, revision=revision, expected_revision=expected_revision, comment=comment
+        )
+        response = await self._client.call(self._edits.RollbackMemory, request, retry=False)
+        return convert.memory(response.memory)
+
+    async def fold(self) -> values.Folded:
+        """Writes the amendments into a new base; the value stays."""
+        request = edits_pb2.FoldMemoryRequest(**self._named)
+        response = await self._client.call(self._edits.FoldMemory, request)
+        return values.Folded(info=convert.memory(response.memory), folded=response.folded)
+
+    async def consolidate(self) -> values.MemoryInfo:
+        """Asks for a pass that merges and shortens, once what is in the log now is read.
+
+        It returns before that: `consolidate_position` is None again when it was made.
+        """
+        request = edits_pb2.ConsolidateMemoryRequest(**self._named)
+        response = await self._client.call(self._edits.ConsolidateMemory, request)
+        return convert.memory(response.memory)
+
+    async def update_schema(
+        self,
+        schema: specs.Schema,
+        *,
+        expected_revision: int | None = None,
+        comment: str = "",
+    ) -> values.MemoryInfo:
+        """Gives the memory a schema with more fields; see `Session.create_memory`.
+
+        Raises InvalidArgument: SCHEMA_INVALID, or SCHEMA_INCOMPATIBLE with the place of
+        a field that is missing or has another type. Aborted (REVISION_CONFLICT).
+        """
+        request = edits_pb2.UpdateSchemaRequest(
+            **self._named,
+            **specs.schema_fields(schema),
+            expected_revision=expected_revision,
+            comment=comment,
+        )
+        response = await self._client.call(self._edits.UpdateSchema, request, retry=False)
+        return convert.memory(response.memory)
+
+    async def rebuild(
+        self,
+        new_name: str,
+        *,
+        schema: specs.Schema | None = None,
+        task: str | None = None,
+        question: str | None = None,
+        model: str | None = None,
+        encoding: values.Encoding | None = None,
+        chunk_tokens: int | None = None,
+        operations: values.Operations | None = None,
+        on_progress: Callable[[values.MemoryInfo], None] | None = None,
+    ) -> "Memory":
+        """Reads the whole log again into a new memory; returns it when that is done.
+
+        What is None is as in this memory, which is left as it is. `on_progress` hears
+        how far the new one is; it goes on by itself when this call is cancelled. Raises
+        AlreadyExists, FailedPrecondition when the new one stalls.
+        """
+        made = Memory(self._client, self.session, new_name)
+        changes = {
+            "schema": schema,
+            "task": task,
+            "question": question,
+            "model": model,
+            "encoding": encoding,
+            "chunk_tokens": chunk_tokens,
+            "operations": operations,
+        }
+        request = rebuilding.request_of(self.session.name, self.name, new_name, changes)
+        await rebuilding.follow(self._client, request, made._look, on_progress)
+        return made
+
+    async def _look(self) -> values.MemoryInfo:
+        """How far it is. Raises FailedPrecondition when it stalled."""
+        info = (await self.get()).info
+        if info.stall is not None:
+            position, cause = info.stall.position, info.stall.cause
+            raise FailedPrecondition(
+                f"memory {self.name!r} stalled at position {position}: {cause}",
+                reason="MEMORY_STALLED",
+                metadata={"memory": self.name, "position": str(position), "cause": cause},
+            )
+        return info
+
+    async def flush(self) -> values.Flushed:
+        """Ends the wait for more chunks (`linger`): what is in the log is read now.
+
+        It returns before that; read with the token to see it applied.
+        """
+        request = memories_pb2.FlushRequest(**self._named)
+        return convert.flushed(await self._client.call(self._memories.Flush, request))
+
     async def retry(self) -> values.MemoryInfo:
         """Lets a stalled memory try again from where it is stuck."""
-        request = memories_pb2.RetryMemoryRequest(session=self.session.name, memory=self.name)
+        request = memories_pb2.RetryMemoryRequest(**self._named)
         response = await self._client.call(self._memories.RetryMemory, request)
         return convert.memory(response.memory)
 
@@ -99,8 +308,7 @@ class Memory:
         the same: the error's metadata names it for `Session.answer`.
         """
         request = answers_pb2.AskRequest(
-            session=self.session.name,
-            memory=self.name,
+            **self._named,
             query=query,
             consistency=_consistency(after, fully_applied),
         )

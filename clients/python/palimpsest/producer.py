@@ -8,17 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import grpc
 from grpc import aio
 
 from palimpsest import convert
-from palimpsest.errors import (
-    PalimpsestError,
-    ProducerClosed,
-    ResourceExhausted,
-    Unavailable,
-    from_rpc,
-)
+from palimpsest.connection import may_pass, raise_status
+from palimpsest.errors import PalimpsestError, ProducerClosed, from_rpc
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import Ack
 
@@ -213,7 +207,7 @@ class Producer:
                 return
             except aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error, self._address)
-                if not _may_pass(error, rpc_error.code()):
+                if not may_pass(error, rpc_error.code()):
                     raise error from rpc_error
             if self._acked_sequence > progress:
                 progress, since, wait = self._acked_sequence, loop.time(), BACKOFF_SECONDS[0]
@@ -229,15 +223,15 @@ class Producer:
             await call.write(log_pb2.AppendChunksRequest(open=self._opening))
             response = await call.read()
             if response is aio.EOF:
-                await _raise_status(call)
+                await raise_status(call)
             self._begin(response.opened)
             writing = asyncio.create_task(self._write(call))
             while (response := await call.read()) is not aio.EOF:
                 self._take_ack(response.ack)
-            await _raise_status(call)
+            await raise_status(call)
         except asyncio.InvalidStateError:
             # The call ended while it was being written to; its status says why.
-            await _raise_status(call)
+            await raise_status(call)
         finally:
             if writing is not None:
                 writing.cancel()
@@ -286,22 +280,3 @@ class Producer:
     def _drop_through(self, held: deque[_Sent], sequence: int) -> None:
         while held and held[0].produced.producer_sequence <= sequence:
             self._bytes -= held.popleft().content_bytes
-
-
-def _may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
-    if isinstance(error, Unavailable) or code is grpc.StatusCode.CANCELLED:
-        return True
-    return isinstance(error, ResourceExhausted) and error.retry_seconds is not None
-
-
-async def _raise_status(call: Any) -> None:
-    code = await call.code()
-    if code is grpc.StatusCode.OK:
-        # The service ends a stream only with a reason; be asked again.
-        code = grpc.StatusCode.UNAVAILABLE
-    raise aio.AioRpcError(
-        code,
-        await call.initial_metadata(),
-        await call.trailing_metadata(),
-        details=await call.details(),
-    )

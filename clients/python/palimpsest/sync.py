@@ -6,13 +6,29 @@ is here, see the functions of the same names in `palimpsest.client`.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from types import TracebackType
 from typing import Any, TypeVar
 
-from palimpsest import client, connection, memory, producer, values
+from palimpsest import client, connection, memory, producer, provenance, specs, values, watch
+from palimpsest.edits import Edit
 
 T = TypeVar("T")
+
+
+async def _next(items: AsyncIterator[T]) -> tuple[bool, T | None]:
+    """Whether there is a next item, and that. A coroutine may not raise StopIteration."""
+    try:
+        return True, await anext(items)
+    except StopAsyncIteration:
+        return False, None
 
 
 class _Loop:
@@ -39,15 +55,8 @@ class _Loop:
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The items one after the other."""
-
-        async def following() -> tuple[bool, T | None]:
-            try:
-                return True, await anext(items)
-            except StopAsyncIteration:
-                return False, None
-
         while True:
-            there, item = self.run(following())
+            there, item = self.run(_next(items))
             if not there:
                 return
             yield item  # type: ignore[misc]
@@ -121,9 +130,10 @@ class Session:
         """The log from a position on."""
         return self._loop.iterate(self._session.chunks(from_position=from_position))
 
-    def create_memory(self, name: str, **spec: Any) -> "Memory":
+    def create_memory(self, name: str, schema: specs.Schema | None = None, **spec: Any) -> "Memory":
         """Creates a PRISM memory."""
-        return Memory(self._loop, self._loop.run(self._session.create_memory(name, **spec)))
+        made = self._loop.run(self._session.create_memory(name, schema, **spec))
+        return Memory(self._loop, made)
 
     def memory(self, name: str) -> "Memory":
         """A memory by its name."""
@@ -132,6 +142,10 @@ class Session:
     def memories(self) -> Sequence[values.MemoryInfo]:
         """The session's memories, by name."""
         return self._loop.run(self._session.memories())
+
+    def flush(self) -> values.Flushed:
+        """Ends the wait for more chunks of all memories."""
+        return self._loop.run(self._session.flush())
 
     def answer(self, answer_id: str) -> values.Answer:
         """Reads a stored answer."""
@@ -164,13 +178,70 @@ class Memory:
         """Reads the memory."""
         return self._loop.run(self._memory.get(**options))
 
-    def amendments(self) -> Iterator[values.Amendment]:
-        """Every change that made the memory, oldest first."""
-        return self._loop.iterate(self._memory.amendments())
+    def amendments(self, **wanted: Any) -> Iterator[values.Amendment]:
+        """The changes that made the memory, oldest first."""
+        return self._loop.iterate(self._memory.amendments(**wanted))
 
     def rejections(self) -> Iterator[values.Rejection]:
         """Everything the schema refused, oldest first."""
         return self._loop.iterate(self._memory.rejections())
+
+    def revisions(self) -> Iterator[values.Revision]:
+        """Every revision and what caused it, oldest first."""
+        return self._loop.iterate(self._memory.revisions())
+
+    def provenance(self, path: str, *, revision: int | None = None) -> "Provenance":
+        """What the path holds; iterate over it for the amendments that made it."""
+        found = self._loop.run(self._memory.provenance(path, revision=revision))
+        return Provenance(self._loop, found)
+
+    def diff(
+        self,
+        *,
+        revision: int | None = None,
+        other: "Memory | str" = "",
+        other_revision: int | None = None,
+    ) -> values.Diff:
+        """Compares two revisions, of this memory or of two."""
+        name = other if isinstance(other, str) else other.name
+        return self._loop.run(
+            self._memory.diff(revision=revision, other=name, other_revision=other_revision)
+        )
+
+    def watch(self, **options: Any) -> "Watch":
+        """The revisions as they are committed; use it with `with`, or close it."""
+        return Watch(self._loop, self._loop.call(self._memory.watch, **options))
+
+    def revise(self, edits: Iterable[Edit], **options: Any) -> values.Revised:
+        """Makes all edits as one revision, or none."""
+        return self._loop.run(self._memory.revise(edits, **options))
+
+    def rollback(self, revision: int, **options: Any) -> values.MemoryInfo:
+        """Restores the state of an earlier revision."""
+        return self._loop.run(self._memory.rollback(revision, **options))
+
+    def fold(self) -> values.Folded:
+        """Writes the amendments into a new base."""
+        return self._loop.run(self._memory.fold())
+
+    def consolidate(self) -> values.MemoryInfo:
+        """Asks for a pass that merges and shortens."""
+        return self._loop.run(self._memory.consolidate())
+
+    def update_schema(self, schema: specs.Schema, **options: Any) -> values.MemoryInfo:
+        """Gives the memory a schema with more fields."""
+        return self._loop.run(self._memory.update_schema(schema, **options))
+
+    def rebuild(self, new_name: str, **changes: Any) -> "Memory":
+        """Reads the whole log again into a new memory.
+
+        `on_progress` is called in the client's own thread.
+        """
+        return Memory(self._loop, self._loop.run(self._memory.rebuild(new_name, **changes)))
+
+    def flush(self) -> values.Flushed:
+        """Ends the wait for more chunks."""
+        return self._loop.run(self._memory.flush())
 
     def retry(self) -> values.MemoryInfo:
         """Lets a stalled memory try again."""
@@ -179,6 +250,54 @@ class Memory:
     def ask(self, query: str, **options: Any) -> values.Answer:
         """Asks the memory."""
         return self._loop.run(self._memory.ask(query, **options))
+
+
+class Provenance:
+    """See `palimpsest.provenance.Provenance`."""
+
+    def __init__(self, loop: _Loop, inner: provenance.Provenance) -> None:
+        self._loop = loop
+        self._provenance = inner
+        self.path = inner.path
+        self.revision = inner.revision
+        self.exists = inner.exists
+        self.value = inner.value
+
+    def __iter__(self) -> Iterator[values.ProvenanceEntry]:
+        return self._loop.iterate(aiter(self._provenance))
+
+
+class Watch:
+    """See `palimpsest.watch.Watch`. `close` may be called from any thread."""
+
+    def __init__(self, loop: _Loop, inner: watch.Watch) -> None:
+        self._loop = loop
+        self._watch = inner
+
+    def __enter__(self) -> "Watch":
+        self._loop.run(self._watch.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> "Watch":
+        return self
+
+    def __next__(self) -> values.Committed:
+        there, event = self._loop.run(_next(self._watch))
+        if not there:
+            raise StopIteration
+        return event  # type: ignore[return-value]
+
+    @property
+    def resume_token(self) -> str:
+        """Goes on behind what was told last."""
+        return self._watch.resume_token
+
+    def close(self) -> None:
+        """Ends the watch; whoever waits for a revision gets none."""
+        self._loop.run(self._watch.aclose())
 
 
 class Producer:

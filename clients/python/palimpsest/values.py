@@ -3,7 +3,23 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
+
+#: How a memory is written into prompts: a base and a line for each amendment since, or
+#: one JSON object.
+Encoding = Literal["amendments", "in_place"]
+#: What the model may do to a memory.
+Operations = Literal["add_and_update", "add_only"]
+#: What happens to a value of another type than the schema's.
+Coercion = Literal["refuse", "lossless"]
+#: How the model writes its revisions; "auto" is "structured" where the model offers it.
+ReplyFormat = Literal["auto", "text", "structured"]
+#: What an amendment does at its path; "unknown" only where the service is newer.
+Op = Literal["add", "update", "remove", "unknown"]
+#: What caused a revision.
+RevisionKind = Literal[
+    "create", "step", "skip", "fold", "edit", "rollback", "consolidation", "schema", "unknown"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +89,26 @@ class MemoryInfo:
 
     session: str
     name: str
-    #: The shape of the memory, as class source.
+    #: The shape of the memory, as class source, as the model is shown it.
     schema_source: str
     task: str
+    question: str
     #: Model that it names; empty for the service's default.
     model: str
+    encoding: Encoding
+    operations: Operations
+    coercion: Coercion
+    reply_format: ReplyFormat
+    #: Chunks are taken together up to this many tokens a step.
+    chunk_tokens: int
+    #: Amendments are folded into a new base when they pass this many tokens.
+    fold_tokens: int
+    #: The memory is consolidated when it passes this many tokens; 0: by the window.
+    memory_tokens: int
+    #: How long a step waits for more chunks while it has few.
+    linger_seconds: float
+    #: A step that failed for good is passed over; else the memory stalls.
+    skip_failures: bool
     revision: int
     #: All chunks up to here are in it.
     applied_position: int
@@ -86,6 +117,10 @@ class MemoryInfo:
     status: MemoryStatus
     #: Set when it is stalled.
     stall: Stall | None
+    #: The memory that it was rebuilt from; else empty.
+    rebuilt_from: str
+    #: Up to here the log is read before the consolidation that was asked for; else None.
+    consolidate_position: int | None
     created_at: datetime
 
 
@@ -113,13 +148,15 @@ class Amendment:
     #: The chunks behind it: positions from_position + 1 to to_position.
     from_position: int
     to_position: int
-    #: "add" or "update".
-    op: str
+    op: Op
     #: An RFC 9535 normalized path.
     path: str
+    #: None when it is removed.
     value: Any
     #: The model said the other op; the path decided.
     op_corrected: bool
+    #: What caused the revision.
+    kind: RevisionKind
     created_at: datetime
 
 
@@ -134,6 +171,114 @@ class Rejection:
     proposal: str
     reason: str
     created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revision:
+    """A committed change of a memory."""
+
+    revision: int
+    kind: RevisionKind
+    #: The chunks that were read for it: positions from_position + 1 to to_position.
+    from_position: int
+    to_position: int
+    #: What was said about it by whoever made it by hand.
+    comment: str
+    #: Of a rollback: the revision whose state it restored.
+    restored_revision: int | None
+    #: Of a change of the schema: the new schema as class source; else empty.
+    schema_source: str
+    #: How many amendments it has, and how many proposals were rejected.
+    amendments: int
+    rejections: int
+    #: SHA-256 of the value after it, as canonical JSON; 32 bytes.
+    value_digest: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    """A revision that a watch tells."""
+
+    revision: Revision
+    #: Its amendments, in order.
+    amendments: tuple[Amendment, ...]
+    #: There are more; `Memory.amendments` has them all.
+    amendments_truncated: bool
+    #: `Memory.watch` goes on behind this revision with it.
+    resume_token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProvenanceEntry:
+    """An amendment that touched a path, and what it was made from."""
+
+    amendment: Amendment
+    #: The revision that has it.
+    revision: Revision
+    #: No later amendment has replaced it as a whole.
+    in_effect: bool
+    #: It first brought the value that the path holds now.
+    origin: bool
+    #: Position of the chunk that says it most clearly; 0 when none was read.
+    best_position: int
+    #: The chunks that were read for it, cut at 256 KiB.
+    chunks: tuple[Chunk, ...]
+    #: Some are missing; `Session.chunks` has them.
+    chunks_truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A place where two states differ."""
+
+    #: How the old side becomes the new one there.
+    op: Op
+    #: An RFC 9535 normalized path.
+    path: str
+    #: What the old side has there; None also when nothing ("add").
+    old: Any
+    #: What the new side has there; None also when nothing ("remove").
+    new: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diff:
+    """Where two states differ; what is not listed is equal."""
+
+    #: The revision of the old side, and of the new one.
+    revision: int
+    other_revision: int
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revised:
+    """What came of edits."""
+
+    #: The memory behind them.
+    info: MemoryInfo
+    #: What was made of them, in order.
+    amendments: tuple[Amendment, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folded:
+    """What came of a fold."""
+
+    info: MemoryInfo
+    #: Whether there was something to fold.
+    folded: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flushed:
+    """The log as it was when the wait for more chunks was ended."""
+
+    #: Carry it in a read to see these chunks applied.
+    token: str
+    #: Position of the newest chunk then.
+    head: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,102 @@
+"""The settings of a memory: from the client's names to the proto's, and back."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from palimpsest import values
+from palimpsest.v1 import memories_pb2
+
+_Spec = memories_pb2.PrismSpec
+
+#: A schema: class source, or a JSON Schema.
+Schema = str | Mapping[str, Any]
+
+#: What an enumerated setting may be, and what the proto calls it.
+ENCODINGS: dict[values.Encoding, Any] = {
+    "amendments": _Spec.ENCODING_AMENDMENTS,
+    "in_place": _Spec.ENCODING_IN_PLACE,
+}
+OPERATIONS: dict[values.Operations, Any] = {
+    "add_and_update": _Spec.OPERATIONS_ADD_AND_UPDATE,
+    "add_only": _Spec.OPERATIONS_ADD_ONLY,
+}
+COERCIONS: dict[values.Coercion, Any] = {
+    "refuse": _Spec.COERCION_REFUSE,
+    "lossless": _Spec.COERCION_LOSSLESS,
+}
+REPLY_FORMATS: dict[values.ReplyFormat, Any] = {
+    "auto": _Spec.REPLY_FORMAT_UNSPECIFIED,
+    "text": _Spec.REPLY_FORMAT_TEXT,
+    "structured": _Spec.REPLY_FORMAT_STRUCTURED,
+}
+
+
+_TABLES: dict[str, Mapping[Any, Any]] = {
+    "encoding": ENCODINGS,
+    "operations": OPERATIONS,
+    "coercion": COERCIONS,
+    "reply_format": REPLY_FORMATS,
+}
+
+
+def number_of(setting: str, given: object) -> Any:
+    """What the proto calls a setting's value. Raises ValueError."""
+    table = _TABLES[setting]
+    # Not `given in table`, which fails for what has no hash.
+    for name, number in table.items():
+        if name == given:
+            return number
+    allowed = " or ".join(repr(name) for name in table)
+    raise ValueError(f"{setting} must be {allowed}, not {given!r}")
+
+
+def name_of(table: Mapping[Any, Any], number: int) -> Any:
+    """The name of what the proto calls `number`; the first one for what it leaves open."""
+    return next((name for name, held in table.items() if held == number), next(iter(table)))
+
+
+def schema_fields(schema: Schema) -> dict[str, str]:
+    """The field of a request that says this schema, and its value. Raises ValueError."""
+    if isinstance(schema, str):
+        return {"schema_source": schema}
+    try:
+        return {"json_schema": json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)}
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"this JSON Schema cannot be written as JSON: {error}") from error
+
+
+def milliseconds(linger: float | timedelta) -> int:
+    """A duration, given in seconds or as a timedelta, in whole milliseconds.
+
+    Raises ValueError for what is no duration; the service bounds it.
+    """
+    seconds = linger.total_seconds() if isinstance(linger, timedelta) else linger
+    # False for NaN as well.
+    if not 0 <= seconds <= timedelta.max.total_seconds():
+        raise ValueError(f"linger must be a number of seconds from 0 on, not {linger!r}")
+    return round(seconds * 1000)
+
+
+def prism_spec(
+    schema: Schema,
+    *,
+    choices: Mapping[str, str | None],
+    linger: float | timedelta,
+    skip_failures: bool,
+    **rest: Any,
+) -> memories_pb2.PrismSpec:
+    """A spec; None among `choices` is the service's to choose. Raises ValueError."""
+    fields: dict[str, Any] = {
+        name: number_of(name, given) for name, given in choices.items() if given is not None
+    }
+    fields |= schema_fields(schema)
+    message = _Spec(
+        **fields,
+        on_failure=_Spec.ON_FAILURE_SKIP if skip_failures else _Spec.ON_FAILURE_STALL,
+        **rest,
+    )
+    if linger:
+        message.linger.FromMilliseconds(milliseconds(linger))
+    return message
