@@ -242,8 +242,13 @@ class Producer:
         self._credits = opened.credits
         self._waiting.extendleft(reversed(self._under_way))
         self._under_way.clear()
-        self._drop_through(self._waiting, opened.last_producer_sequence)
-        self._acked_sequence = max(self._acked_sequence, opened.last_producer_sequence)
+        durable = opened.last_producer_sequence
+        # The newest that is durable is sent again: that writes nothing, and brings the
+        # ack that was lost, without which no token would stand for it.
+        self._drop_through(self._waiting, durable - 1)
+        if self._waiting and self._waiting[0].produced.producer_sequence == durable:
+            durable -= 1
+        self._acked_sequence = max(self._acked_sequence, durable)
         if not self._opened:
             self._next_sequence = opened.last_producer_sequence + 1
             # The head was checked; what we append ourselves moves it on.

@@ -1,0 +1,100 @@
+"""A producer over lost connections: every chunk once, in order."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import palimpsest
+from palimpsest import convert, errors
+from palimpsest.v1 import log_pb2
+from tests.unit.client.server import add, serving
+
+Request = log_pb2.AppendChunksRequest
+Response = log_pb2.AppendChunksResponse
+
+
+class Log:
+    """A log whose streams end after so many messages, and with such a status.
+
+    A batch that is the last message of its stream is stored, and not acked.
+    """
+
+    def __init__(self, script: list[tuple[int, grpc.StatusCode]]) -> None:
+        self.script = list(script)
+        self.texts: list[str] = []
+        self.streams = 0
+
+    async def AppendChunks(
+        self, requests: AsyncIterator[Request], context: Any
+    ) -> AsyncIterator[Response]:
+        self.streams += 1
+        left, code = self.script.pop(0) if self.script else (10**9, grpc.StatusCode.OK)
+        async for request in requests:
+            for produced in request.batch.chunks:
+                assert produced.digest == convert.digest(produced.chunk)
+                if produced.producer_sequence > len(self.texts):
+                    assert produced.producer_sequence == len(self.texts) + 1, "no gap"
+                    self.texts.append(produced.chunk.text)
+            if left == 0:
+                await context.abort(code, "as the test says")
+            left -= 1
+            reached = len(self.texts)
+            if request.HasField("open"):
+                credits = log_pb2.Credits(chunks=4, bytes=1000)
+                yield Response(
+                    opened=Response.Opened(last_producer_sequence=reached, credits=credits)
+                )
+            else:
+                ack = log_pb2.Ack(
+                    through_producer_sequence=reached, through_position=reached, token="t"
+                )
+                yield Response(ack=ack)
+
+    def register(self, server: aio.Server) -> None:
+        add(server, "LogService", "streams", self.AppendChunks, Request)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palimpsest.producer.BACKOFF_SECONDS", (0.001, 0.01))
+
+
+async def append(log: Log, texts: list[str]) -> palimpsest.Ack | None:
+    async with serving(log.register) as port, palimpsest.connect(f"127.0.0.1:{port}") as client:
+        async with client.session("s").producer("p") as producer:
+            for text in texts:
+                await producer.append(text)
+            return await producer.flush()
+
+
+@settings(max_examples=30)
+@given(
+    cuts=st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.sampled_from([grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED]),
+        ),
+        max_size=6,
+    )
+)
+async def test_wherever_streams_end_each_chunk_is_stored_once(
+    cuts: list[tuple[int, grpc.StatusCode]],
+) -> None:
+    log = Log(cuts)
+    texts = [f"chunk {number}" for number in range(12)]
+    ack = await append(log, texts)
+    assert log.texts == texts
+    assert ack is not None, "its token stands for all that was appended"
+    assert ack.producer_sequence == 12
+    assert log.streams <= len(cuts) + 1
+
+
+async def test_a_refusal_is_raised_with_its_reason() -> None:
+    log = Log([(1, grpc.StatusCode.ABORTED)])
+    with pytest.raises(errors.Aborted, match="as the test says"):
+        await append(log, ["a"])
