@@ -10,7 +10,7 @@ from grpc import aio
 
 from palimpsest import convert, values
 from palimpsest.connection import Connection, may_pass, raise_status
-from palimpsest.errors import PalimpsestError, Unavailable, from_rpc
+from palimpsest.errors import PalimpsestError, from_rpc
 from palimpsest.v1 import history_pb2, history_pb2_grpc
 
 #: Wait before the second try to connect; doubles up to the second value.
@@ -112,9 +112,7 @@ class Watch:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled us: the stream was closed, by `aclose` or on its way.
-            if not self._closed:
-                await self._pause(Unavailable("the watch was cut off"))
+            # Nobody cancelled us: it was `aclose`, or the whole connection was closed.
         return None
 
     async def _open(self) -> None:

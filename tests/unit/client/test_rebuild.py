@@ -1,0 +1,83 @@
+"""A rebuild that is followed when its call is lost."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+import palimpsest
+from palimpsest import errors
+from palimpsest.v1 import edits_pb2, memories_pb2
+from tests.unit.client.server import add, serving
+
+Memory = memories_pb2.Memory
+
+
+def at(position: int, **rest: Any) -> Memory:
+    rest = {"status": Memory.STATUS_ACTIVE, **rest}
+    return Memory(name="n", applied_position=position, head=3, **rest)
+
+
+class Service:
+    """Tells some events and loses the call; `states` are read afterwards."""
+
+    def __init__(self, events: list[Memory], states: list[Memory]) -> None:
+        self.events = events
+        self.states = states
+
+    async def RebuildMemory(
+        self, request: edits_pb2.RebuildMemoryRequest, context: Any
+    ) -> AsyncIterator[edits_pb2.RebuildMemoryResponse]:
+        for memory in self.events:
+            yield edits_pb2.RebuildMemoryResponse(memory=memory, done=memory.applied_position == 3)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
+
+    async def GetMemory(
+        self, request: memories_pb2.GetMemoryRequest, context: Any
+    ) -> memories_pb2.GetMemoryResponse:
+        assert request.memory == "n"
+        return memories_pb2.GetMemoryResponse(memory=self.states.pop(0), value_json="{}")
+
+    def register(self, server: aio.Server) -> None:
+        rebuild_request, get_request = edits_pb2.RebuildMemoryRequest, memories_pb2.GetMemoryRequest
+        add(server, "EditService", "told", self.RebuildMemory, rebuild_request)
+        add(server, "MemoryService", "unary", self.GetMemory, get_request)
+
+
+async def rebuild(service: Service) -> list[int]:
+    heard: list[int] = []
+    async with serving(service.register) as port, palimpsest.connect(f"127.0.0.1:{port}") as client:
+        old = client.session("s").memory("m")
+        made = await old.rebuild("n", on_progress=lambda info: heard.append(info.applied_position))
+        assert made.name == "n"
+    return heard
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palimpsest.rebuilding.LOOK_SECONDS", 0.001)
+
+
+async def test_it_is_done_when_the_service_says_so() -> None:
+    assert await rebuild(Service([at(0), at(2), at(3)], [])) == [0, 2, 3]
+
+
+async def test_a_lost_call_is_followed_to_the_goal_of_its_first_event() -> None:
+    later = at(3)
+    later.head = 9
+    assert await rebuild(Service([at(0), at(1)], [at(1), at(2), later])) == [0, 1, 1, 2, 3]
+
+
+async def test_a_stall_is_raised_also_when_the_call_was_lost() -> None:
+    stall = Memory.Stall(position=2, cause="no model")
+    stalled = at(1, status=Memory.STATUS_STALLED, stall=stall)
+    with pytest.raises(errors.FailedPrecondition, match="stalled at position 2: no model") as seen:
+        await rebuild(Service([at(0)], [stalled]))
+    assert seen.value.reason == "MEMORY_STALLED"
+
+
+async def test_a_call_that_never_began_is_an_error() -> None:
+    with pytest.raises(errors.ConnectionFailed, match="cannot reach"):
+        await rebuild(Service([], []))

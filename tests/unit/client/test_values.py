@@ -1,0 +1,165 @@
+"""What the client makes of the proto's messages, and of a caller's values."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest import convert, rebuilding, specs, values
+from palimpsest.edits import Edit
+from palimpsest.v1 import edits_pb2, history_pb2, memories_pb2
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+SETTINGS: list[tuple[str, dict[Any, Any]]] = [
+    ("encoding", specs.ENCODINGS),
+    ("operations", specs.OPERATIONS),
+    ("coercion", specs.COERCIONS),
+    ("reply_format", specs.REPLY_FORMATS),
+]
+CHOICES = {name: st.sampled_from([None, *table]) for name, table in SETTINGS}
+
+
+def spec(**given_: Any) -> memories_pb2.PrismSpec:
+    wanted = {"choices": {}, "linger": 0, "skip_failures": False, **given_}
+    return specs.prism_spec("class A:\n    x: str", **wanted)
+
+
+@given(
+    choices=st.fixed_dictionaries(CHOICES),
+    linger=st.integers(0, 3_600_000),
+    skip=st.booleans(),
+    tokens=st.integers(0, 1_000_000),
+)
+def test_settings_come_back_as_they_were_given(
+    choices: dict[str, str | None], linger: int, skip: bool, tokens: int
+) -> None:
+    made = spec(
+        choices=choices,
+        linger=timedelta(milliseconds=linger),
+        skip_failures=skip,
+        memory_tokens=tokens,
+    )
+    info = convert.memory(memories_pb2.Memory(prism=made))
+    for name, table in SETTINGS:
+        assert getattr(info, name) == (choices[name] or next(iter(table)))
+    assert info.linger_seconds == linger / 1000
+    assert (info.skip_failures, info.memory_tokens) == (skip, tokens)
+
+
+@pytest.mark.parametrize(("name", "table"), SETTINGS)
+def test_a_setting_that_is_none_is_one_clear_error(name: str, table: dict[str, int]) -> None:
+    first, second, *_ = table
+    with pytest.raises(ValueError, match=f"^{name} must be '{first}' or '{second}'.*, not 'no'$"):
+        spec(choices={name: "no"})
+
+
+@pytest.mark.parametrize("linger", [-1, float("nan"), float("inf"), timedelta(seconds=-1)])
+def test_a_linger_that_is_no_duration_is_refused(linger: Any) -> None:
+    with pytest.raises(ValueError, match="linger must be a number of seconds"):
+        spec(linger=linger)
+
+
+def test_a_schema_is_class_source_or_json_schema() -> None:
+    assert specs.schema_fields("class A: ...") == {"schema_source": "class A: ..."}
+    document = {"type": "object", "title": "Ä"}
+    assert json.loads(specs.schema_fields(document)["json_schema"]) == document
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        specs.schema_fields({"default": float("nan")})
+
+
+@given(path=st.text(min_size=1), value=JSON)
+def test_edits_say_what_they_were_made_of(path: str, value: Any) -> None:
+    ops = {
+        "put": memories_pb2.AMENDMENT_OP_UNSPECIFIED,
+        "add": memories_pb2.AMENDMENT_OP_ADD,
+        "update": memories_pb2.AMENDMENT_OP_UPDATE,
+    }
+    for name, op in ops.items():
+        message = getattr(Edit, name)(path, value).message()
+        assert (message.op, message.path) == (op, path)
+        assert json.loads(message.value_json) == value
+    gone = edits_pb2.Edit(op=memories_pb2.AMENDMENT_OP_REMOVE, path=path)
+    assert Edit.remove(path).message() == gone
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), {1: "a"}, [{"a": {None: 1}}], object(), {"a": {1, 2}}, "\ud800", b"raw"],
+)
+def test_a_value_that_is_no_json_is_refused_with_its_path(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^the value for \$\.x is no JSON: "):
+        Edit.put("$.x", value).message()
+
+
+def test_a_value_within_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(ValueError, match="is no JSON"):
+        Edit.put("$.x", value).message()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "op"), [(None, "null", "add"), ("1", "2", "update"), ("null", None, "remove")]
+)
+def test_a_difference_tells_nothing_from_null(old: str | None, new: str | None, op: str) -> None:
+    made = convert.difference(history_pb2.Difference(path="$", old_json=old, new_json=new))
+    assert made.op == op
+
+
+@given(
+    revision=st.integers(0, 2**40),
+    kind=st.sampled_from(sorted(convert._KINDS)),
+    restored=st.none() | st.integers(0, 9),
+    comment=st.text(),
+)
+def test_a_revision_keeps_all_it_says(
+    revision: int, kind: int, restored: int | None, comment: str
+) -> None:
+    message = history_pb2.Revision(
+        revision=revision,
+        kind=kind,  # type: ignore[arg-type]
+        from_position=1,
+        to_position=2,
+        comment=comment,
+        restored_revision=restored,
+        schema_source="class A: ...",
+        amendments=3,
+        rejections=4,
+        value_digest=b"d" * 32,
+    )
+    made = convert.revision(message)
+    assert (made.revision, made.restored_revision, made.comment) == (revision, restored, comment)
+    assert memories_pb2.RevisionKind.Name(kind) == f"REVISION_KIND_{made.kind.upper()}"  # type: ignore[arg-type]
+    assert (made.from_position, made.to_position, made.schema_source) == (1, 2, "class A: ...")
+    assert (made.amendments, made.rejections, made.value_digest) == (3, 4, b"d" * 32)
+
+
+def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:
+    newer = memories_pb2.Amendment(op=77, kind=78, value_json="1")  # type: ignore[arg-type]
+    made = convert.amendment(newer)
+    assert (made.op, made.kind) == ("unknown", "unknown")
+
+
+def test_a_rebuild_takes_over_what_is_not_named() -> None:
+    changes = {"schema": {"type": "object"}, "task": "", "encoding": "in_place", "model": None}
+    request = rebuilding.request_of("s", "m", "n", changes)
+    assert request.json_schema == '{"type": "object"}'
+    assert request.HasField("task"), "an empty task is another one"
+    assert not request.HasField("model")
+    assert not request.HasField("operations")
+    assert request.encoding == memories_pb2.PrismSpec.ENCODING_IN_PLACE
+    with pytest.raises(ValueError, match="operations must be"):
+        rebuilding.request_of("s", "m", "n", {"operations": "none"})
+
+
+def test_values_are_frozen() -> None:
+    flushed = values.Flushed(token="t", head=1)
+    with pytest.raises(AttributeError):
+        flushed.head = 2  # type: ignore[misc]
