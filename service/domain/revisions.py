@@ -23,8 +23,10 @@ __all__ = [
     "MAX_PROPOSALS",
     "MAX_REPLY_CHARACTERS",
     "Proposal",
+    "Refused",
     "Rules",
     "consider",
+    "edited",
     "parse_consolidation",
     "parse_reply",
 ]
@@ -77,6 +79,33 @@ def consider(
             break
         judge.hear(proposal)
     return judge.revision()
+
+
+class Refused(ValueError):
+    """One of a set of edits is invalid; the message says why."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        #: Which one; the first is 0.
+        self.number = number
+
+
+def edited(
+    proposals: Iterable[Proposal], schema: Schema, value: Json, rules: Rules
+) -> tuple[Amendment, ...]:
+    """What edits by hand come to, in their order: all of them. Raises Refused.
+
+    What is there already makes no amendment.
+    """
+    judge = _Judge(schema, value, rules)
+    for number, proposal in enumerate(proposals):
+        try:
+            judge.take(proposal)
+        except _Unchanged:
+            continue
+        except ValueError as error:
+            raise Refused(number, str(error)) from error
+    return tuple(judge.amendments)
 
 
 def _parsed(text: str, judge: "_Judge") -> Revision:
@@ -136,11 +165,14 @@ class _Judge:
     def hear(self, proposal: Proposal) -> None:
         """Takes a proposal in, or rejects it."""
         try:
-            path, of = self._settle(proposal.path)
-            self._take(proposal, path, of)
+            self.take(proposal)
         except ValueError as error:
             self.has_lost = self.has_lost or not isinstance(error, _Unchanged)
             self.reject(_shown(proposal), str(error))
+
+    def take(self, proposal: Proposal) -> None:
+        """Takes a proposal in. Raises ValueError with the reason why not."""
+        self._take(proposal, *self._settle(proposal.path))
 
     def hear_removals(self, removals: Iterable[Proposal]) -> None:
         """Takes removals in so that each means the place that whoever wrote it has seen.

@@ -18,7 +18,7 @@ from service.domain.json_values import parse
 from service.domain.prism_memory import PrismMemory
 from service.domain.prism_spec import Encoding
 from service.domain.reasons import Reason
-from service.domain.revisions import Proposal, consider
+from service.domain.revisions import Proposal, Refused, edited
 from service.domain.rules import Rules
 from service.domain.schema import Schema, render
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
@@ -64,22 +64,24 @@ class Editor:
     async def revise(
         self, tenant_id: UUID, target: Target, edits: Sequence[Edit]
     ) -> tuple[StoredMemory, Sequence[LoggedAmendment]]:
-        """Makes all edits, or none. Raises NotFound, Conflict, InvalidInput."""
+        """Makes all edits, or none; the memory, and the amendments that they came to.
+
+        What changes nothing makes no amendment, and by itself no revision. Raises
+        NotFound, Conflict, InvalidInput.
+        """
         proposals = [_proposal(edit, number) for number, edit in enumerate(edits)]
         async with self._database.transaction(tenant_id) as tx:
             held = await _lock(tx, target)
             before = await _load(tx, held, held.revision)
             rules = Rules(max_memory_bytes=self._limits.max_memory_bytes, may_remove=True)
-            amendments: list[Amendment] = []
-            value = before.value
-            after = before
-            for number, proposal in enumerate(proposals):
-                made = consider([proposal], before.schema, value, rules)
-                if made.rejections:
-                    raise _edit_invalid(number, proposal.path, made.rejections[0].reason)
-                amendments += made.amendments
-                after = after.apply(held.revision + 1, made.amendments)
-                value = after.value
+            try:
+                amendments = edited(proposals, before.schema, before.value, rules)
+            except Refused as error:
+                wrong = proposals[error.number]
+                raise _edit_invalid(error.number, wrong.path, str(error)) from error
+            if not amendments:
+                return await find_memory(tx, target.session, target.memory), ()
+            after = before.apply(held.revision + 1, amendments)
             new = NewRevision(
                 kind="edit",
                 to_position=held.applied_position,

@@ -37,7 +37,8 @@ class Edit(_message.Message):
     """Required. 1 to 20,000 characters, in any of the three notations."""
     value_json: _builtins.str
     """Required, but for REMOVE. JSON that fits the schema's type at the path; at
-    most 64 KiB.
+    most 64 KiB. Where something is known it must not be null or "????"; REMOVE
+    takes it away.
     """
     def __init__(
         self,
@@ -104,7 +105,7 @@ class ReviseMemoryResponse(_message.Message):
     def memory(self) -> _memories_pb2.Memory: ...
     @_builtins.property
     def amendments(self) -> _containers.RepeatedCompositeFieldContainer[_memories_pb2.Amendment]:
-        """What was made of the edits."""
+        """What was made of the edits, in order."""
 
     def __init__(
         self,

@@ -44,7 +44,8 @@ class EditServiceStub:
     Guarantees: all edits or none, in order, as one revision, durable on
     return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
     (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-    (REVISION_CONFLICT) naming the current one when somebody was first.
+    (REVISION_CONFLICT) naming the current one when somebody was first. An edit
+    that changes nothing makes no amendment, and by itself no revision.
     Safety: writes; not idempotent without `expected_revision`; the history
     keeps what was there.
     """
@@ -113,7 +114,8 @@ class EditServiceAsyncStub(EditServiceStub):
     Guarantees: all edits or none, in order, as one revision, durable on
     return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
     (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-    (REVISION_CONFLICT) naming the current one when somebody was first.
+    (REVISION_CONFLICT) naming the current one when somebody was first. An edit
+    that changes nothing makes no amendment, and by itself no revision.
     Safety: writes; not idempotent without `expected_revision`; the history
     keeps what was there.
     """
@@ -185,7 +187,8 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: all edits or none, in order, as one revision, durable on
         return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
         (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-        (REVISION_CONFLICT) naming the current one when somebody was first.
+        (REVISION_CONFLICT) naming the current one when somebody was first. An edit
+        that changes nothing makes no amendment, and by itself no revision.
         Safety: writes; not idempotent without `expected_revision`; the history
         keeps what was there.
         """
