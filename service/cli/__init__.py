@@ -10,7 +10,7 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import demo, resources, run, schemas, talk
+from service.cli import demo, memories, run, schemas, sessions, talk
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -23,7 +23,8 @@ app = typer.Typer(
 )
 run.register(app)
 talk.register(app)
-resources.register(app)
+sessions.register(app)
+memories.register(app)
 schemas.register(app)
 demo.register(app)
 

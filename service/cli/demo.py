@@ -10,14 +10,14 @@ import typer
 
 import palimpsest
 from palimpsest import values
+from service.cli.lines import amendment_line
 from service.cli.output import CommandError, out, say, show, show_json, tree_of
-from service.cli.resources import amendment_line
+from service.cli.progress import follow
 from service.cli.run import StopSignals, read_config
 from service.cli.talk import (
     DEFAULT_SCHEMA,
     DEFAULT_TASK,
     answer_json,
-    follow,
     show_answer,
     usage_json,
 )

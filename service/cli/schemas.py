@@ -12,10 +12,10 @@ import typer
 import palimpsest
 from palimpsest import values
 from service.cli.output import CommandError, say, show_json
+from service.cli.progress import LINE_SECONDS
 from service.cli.talk import (
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
-    LINE_SECONDS,
     Address,
     Json,
     SessionName,

@@ -2,17 +2,16 @@
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import palimpsest
 from palimpsest import values
-from service.cli.output import CommandError, err, out, say, show, show_json
+from service.cli.output import out, say, show, show_json
+from service.cli.progress import follow
 from service.cli.texts import CHUNK_CHARACTERS, read_text, split
 
 Address = Annotated[
@@ -23,12 +22,11 @@ Address = Annotated[
 ]
 SessionName = Annotated[str, typer.Option("--session", "-s", help="The session.")]
 MemoryName = Annotated[str, typer.Option("--memory", "-m", help="The memory.")]
+MemoryArgument = Annotated[str, typer.Argument(help="The memory's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_NAME = "default"
-#: How often progress is a line, where there is no terminal to draw a bar on.
-LINE_SECONDS = 2.0
 #: The schema of a memory when none is given: it fits any text.
 DEFAULT_SCHEMA = '''class Notes:
     """What the text says, by topic."""
@@ -127,37 +125,6 @@ async def ensure_memory(session: palimpsest.Session, name: str) -> palimpsest.Me
         if error.reason != "MEMORY_EXISTS":
             raise
         return session.memory(name)
-
-
-async def follow(memory: palimpsest.Memory) -> values.MemoryState:
-    """Waits until the memory is at today's head, with a bar (or lines); its state."""
-    state = await memory.get()
-    head = state.info.head
-    told = time.monotonic()
-    with Progress(
-        TextColumn("revising"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("chunks, revision {task.fields[revision]}"),
-        TimeElapsedColumn(),
-        console=err,
-        disable=not err.is_terminal,
-    ) as progress:
-        bar = progress.add_task("", total=head, revision=state.revision)
-        while state.applied_position < head:
-            if state.info.stall is not None:
-                stall = state.info.stall
-                raise CommandError(
-                    f"memory {memory.name!r} stalled at position {stall.position}: {stall.cause}"
-                )
-            progress.update(bar, completed=state.applied_position, revision=state.revision)
-            if not err.is_terminal and time.monotonic() - told > LINE_SECONDS:
-                told = time.monotonic()
-                say(f"revising: {state.applied_position} of {head}, revision {state.revision}")
-            await asyncio.sleep(0.2)
-            state = await memory.get()
-        progress.update(bar, completed=head, revision=state.revision)
-    return state
 
 
 def ask(

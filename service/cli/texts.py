@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from palimpsest.specs import JsonText
 from service.cli.output import CommandError
 
 #: A chunk of the command line's, in characters. Small enough that a citation points
@@ -29,6 +30,15 @@ def read_text(name: str) -> str:
     if not text.strip():
         raise CommandError(f"{shown} has no text")
     return text
+
+
+def read_schema(name: str) -> str:
+    """A schema's file, as the client takes it. Raises CommandError.
+
+    What begins with { is JSON Schema: class source never does.
+    """
+    text = read_text(name)
+    return JsonText(text) if text.lstrip().startswith("{") else text
 
 
 def split(text: str, characters: int = CHUNK_CHARACTERS) -> Iterator[str]:

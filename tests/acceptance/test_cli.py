@@ -28,6 +28,27 @@ The bakery is the oldest house of the town. It sells rolls before the sun is up.
 """
 
 
+MEMORY_COMMANDS = [
+    "create",
+    "list",
+    "show",
+    "retry",
+    "log",
+    "revisions",
+    "why",
+    "diff",
+    "watch",
+    "set",
+    "unset",
+    "rollback",
+    "fold",
+    "consolidate",
+    "schema",
+    "rebuild",
+    "flush",
+]
+
+
 def run(*arguments: str, stdin: Any = b"", **environment: Any) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "service.cli", *arguments],
@@ -187,6 +208,22 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("session", "show", "nobody"), b"", "there is no session 'nobody'"),
         (("usage", "--session", "nobody"), b"", "there is no session 'nobody'"),
         (("memory", "create", "m", "--schema", "/nowhere"), b"", "cannot read /nowhere"),
+        (("memory", "create", "m"), b"", "give --schema or --json-schema"),
+        (("memory", "create", "m", "--json-schema", "-"), b'{"a": ', "line 1, column 7"),
+        (("memory", "revisions", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "why", "$.x", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "diff", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "watch", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "set", "$.x", "1", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "unset", "$.x", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "rollback", "0", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "fold", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "consolidate", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "schema", "-", "-s", "nobody"), b"class A: ...", "A has no fields"),
+        (("memory", "schema", "/nowhere"), b"", "cannot read /nowhere"),
+        (("memory", "rebuild", "n", "-s", "nobody"), b"", "there is no session 'nobody'"),
+        (("memory", "rebuild", "N"), b"", "new_memory: "),
+        (("memory", "flush", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("schema", "generate", "", "--example", "?"), b"", "domain: "),
         (("schema", "generate", "x", "--example", "?", "-s", "no good"), b"", "name: "),
         (("schema", "generate", "x", "--example", "?", "-o", "/"), b"", "/ exists already"),
@@ -225,6 +262,85 @@ def test_bad_schemas_names_and_tokens_are_one_clear_line(address: str, folder: P
     assert_one_clear_line(asked, "not issued by this service")
     late = run("memory", "show", "m", "--session", session, "--revision", "5", **at)
     assert_one_clear_line(late, "has no revision 5; the newest is 0")
+
+
+def test_a_memory_is_looked_back_at_and_changed_by_hand(address: str, folder: Path) -> None:
+    session = f"cli-{uuid4().hex}"
+    at = {"PALIMPSEST_ADDRESS": address, "PALIMPSEST_LOG_LEVEL": "error"}
+
+    def memory(command: str, *arguments: str) -> str:
+        return succeed("memory", command, *arguments, "--session", session, **at)
+
+    schema = folder / "schema.py"
+    schema.write_text("class Museum:\n    title: str\n    visitors: int\n")
+    succeed("session", "create", session, **at)
+    memory("create", "m", "--schema", str(schema))
+    made = json.loads(memory("set", "$.title", "1984", "-m", "m", "--comment", "why not", "--json"))
+    assert made["amendments"][0]["value"] == "1984", "a text, where the schema has a text"
+    assert memory("set", "/visitors", "1984", "-m", "m") == "r2 edit add $['visitors'] 1984\n"
+    assert memory("set", "$.title", "1984", "-m", "m") == "nothing changes at revision 2\n"
+    assert_one_clear_line(
+        run("memory", "set", "$.visitors", "many", "-m", "m", "-s", session, **at),
+        "edit 1, $.visitors: the value is a str, not int",
+    )
+    late = run("memory", "unset", "$.title", "-m", "m", "-s", session, "--expect", "1", **at)
+    assert_one_clear_line(late, "memory 'm' is at revision 2, not 1")
+    assert memory("unset", "$.title", "-m", "m", "--expect", "2") == "r3 edit remove $['title']\n"
+    assert memory("diff", "m", "--revision", "1") == (
+        "m r1 -> r3\n- $['title'] \"1984\"\n+ $['visitors'] 1984\n"
+    )
+    assert memory("why", "$.title", "-m", "m").splitlines() == [
+        "$['title'] at revision 3:",
+        "  nothing is there",
+        "r3 edit remove $['title'] (in effect)",
+        "r1 edit add $['title'] \"1984\" (replaced)",
+        "    why not",
+    ]
+    assert "as it was at revision 1" in memory("rollback", "1", "-m", "m", "--comment", "back")
+    kinds = [json.loads(line)["kind"] for line in memory("revisions", "m", "--json").splitlines()]
+    assert kinds == ["create", "edit", "edit", "edit", "rollback"]
+    assert memory("fold", "m") == "m has nothing to fold at revision 4\n"
+    assert memory("consolidate", "m", "--wait") == "m is consolidated, at revision 5\n"
+    schema.write_text("class Museum:\n    title: str\n    visitors: int\n    more: str\n")
+    assert memory("schema", str(schema), "-m", "m") == "m has the schema at revision 6\n"
+    wider = folder / "wider.json"
+    wider.write_text('{"type": "object", "properties": {"title": {"type": "string"}}}')
+    again = json.loads(memory("rebuild", "n", "-m", "m", "--schema", str(wider), "--json"))
+    assert (again["rebuilt_from"], again["revision"]) == ("m", 0)
+    assert set(json.loads(memory("flush", "--json"))) == {"token", "head"}
+
+
+def test_a_watch_goes_on_behind_its_token_until_ctrl_c(address: str, folder: Path) -> None:
+    session = f"cli-{uuid4().hex}"
+    at = {"PALIMPSEST_ADDRESS": address}
+    schema = folder / "schema.py"
+    schema.write_text("class Museum:\n    title: str\n")
+    succeed("session", "create", session, **at)
+    succeed("memory", "create", "m", "--schema", str(schema), "-s", session, **at)
+    for title in ("a", "b"):
+        succeed("memory", "set", "$.title", title, "-m", "m", "-s", session, **at)
+
+    def watch(lines: int, *options: str) -> list[dict[str, Any]]:
+        command = ("memory", "watch", "m", "-s", session, "--json", *options)
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *command],
+            env={**os.environ, **at},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert popen.stdout is not None
+        told = [json.loads(popen.stdout.readline()) for _ in range(lines)]
+        popen.send_signal(signal.SIGINT)
+        _, stderr = popen.communicate(timeout=60)
+        assert popen.returncode == 130
+        assert f"go on with --token {told[-1]['resume_token']}" in stderr
+        return told
+
+    everything = watch(2, "--all")
+    assert [one["revision"] for one in everything] == [1, 2]
+    behind = watch(1, "--token", everything[0]["resume_token"])
+    assert [one["amendments"][0]["value"] for one in behind] == ["b"]
 
 
 def test_nothing_to_talk_to_is_one_clear_line() -> None:
@@ -288,5 +404,6 @@ def test_every_command_has_help() -> None:
         ("session", "list"),
         ("memory", "show"),
         ("schema", "generate"),
+        *(("memory", name) for name in MEMORY_COMMANDS),
     ):
         assert "--help" in succeed(*command, "--help")

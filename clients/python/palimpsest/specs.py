@@ -13,6 +13,11 @@ _Spec = memories_pb2.PrismSpec
 #: A schema: class source, or a JSON Schema.
 Schema = str | Mapping[str, Any]
 
+
+class JsonText(str):
+    """A JSON Schema as a text, for whoever has it so: it is passed on as it is."""
+
+
 #: What an enumerated setting may be, and what the proto calls it.
 ENCODINGS: dict[values.Encoding, Any] = {
     "amendments": _Spec.ENCODING_AMENDMENTS,
@@ -59,6 +64,8 @@ def name_of(table: Mapping[Any, Any], number: int) -> Any:
 
 def schema_fields(schema: Schema) -> dict[str, str]:
     """The field of a request that says this schema, and its value. Raises ValueError."""
+    if isinstance(schema, JsonText):
+        return {"json_schema": str(schema)}
     if isinstance(schema, str):
         return {"schema_source": schema}
     try:

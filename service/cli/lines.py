@@ -1,0 +1,91 @@
+"""Memories, amendments and revisions as lines and as plain JSON."""
+
+import json
+from typing import Any
+
+from palimpsest import values
+from service.cli.output import cut
+
+#: A value on a line, in characters.
+VALUE_CHARACTERS = 100
+
+
+def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
+    """A memory as plain JSON."""
+    return {
+        "memory": info.name,
+        "status": str(info.status),
+        "revision": info.revision,
+        "applied_position": info.applied_position,
+        "head": info.head,
+        "stall": None
+        if info.stall is None
+        else {"position": info.stall.position, "cause": info.stall.cause},
+        "rebuilt_from": info.rebuilt_from,
+        "consolidate_position": info.consolidate_position,
+    }
+
+
+def amendment_json(change: values.Amendment) -> dict[str, Any]:
+    """An amendment as plain JSON."""
+    return {
+        "revision": change.revision,
+        "kind": change.kind,
+        "from_position": change.from_position,
+        "to_position": change.to_position,
+        "op": change.op,
+        "path": change.path,
+        "value": change.value,
+    }
+
+
+def amendment_line(change: values.Amendment) -> str:
+    """An amendment on one line."""
+    where = positions(change.from_position, change.to_position) or change.kind
+    value = "" if change.op == "remove" else " " + value_line(change.value)
+    return f"r{change.revision} {where} {change.op} {change.path}{value}"
+
+
+def positions(from_position: int, to_position: int) -> str:
+    """The chunks from_position + 1 to to_position: [7], [7-9], or nothing."""
+    first, last = from_position + 1, to_position
+    if first > last:
+        return ""
+    return f"[{first}]" if first == last else f"[{first}-{last}]"
+
+
+def value_line(value: Any) -> str:
+    """A value on one line."""
+    return cut(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS)
+
+
+def revision_json(revision: values.Revision) -> dict[str, Any]:
+    """A revision as plain JSON."""
+    return {
+        "revision": revision.revision,
+        "kind": revision.kind,
+        "from_position": revision.from_position,
+        "to_position": revision.to_position,
+        "comment": revision.comment,
+        "restored_revision": revision.restored_revision,
+        "schema_source": revision.schema_source,
+        "amendments": revision.amendments,
+        "rejections": revision.rejections,
+        "value_digest": revision.value_digest.hex(),
+        "created_at": revision.created_at.isoformat(),
+    }
+
+
+def revision_line(revision: values.Revision) -> str:
+    """A revision on one line."""
+    parts = [f"r{revision.revision}", revision.kind]
+    if revision.restored_revision is not None:
+        parts.append(f"to r{revision.restored_revision}")
+    parts.append(positions(revision.from_position, revision.to_position))
+    if revision.amendments:
+        parts.append(f"{revision.amendments} amendment{'s' * (revision.amendments > 1)}")
+    if revision.rejections:
+        parts.append(f"{revision.rejections} rejected")
+    if revision.comment:
+        parts.append(f"({cut(revision.comment, VALUE_CHARACTERS)})")
+    return " ".join(part for part in parts if part)

@@ -1,0 +1,188 @@
+"""Commands for memories: making, listing and reading them."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+import palimpsest
+from palimpsest import specs, values
+from service.cli import edits, history
+from service.cli.lines import memory_json
+from service.cli.output import CommandError, out, show, show_json, tree_of
+from service.cli.talk import (
+    DEFAULT_ADDRESS,
+    DEFAULT_NAME,
+    Address,
+    Json,
+    MemoryArgument,
+    SessionName,
+    run,
+)
+from service.cli.texts import read_schema, read_text
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    memory = typer.Typer(
+        no_args_is_help=True, help="Memories: make, read, look back, change by hand."
+    )
+    memory.command("create")(memory_create)
+    memory.command("list")(memory_list)
+    memory.command("show")(memory_show)
+    memory.command("retry")(memory_retry)
+    history.register(memory)
+    edits.register(memory)
+    app.add_typer(memory, name="memory")
+
+
+def memory_create(
+    name: MemoryArgument,
+    schema: Annotated[
+        str, typer.Option(help="A file with the schema: class source, or JSON Schema.")
+    ] = "",
+    json_schema: Annotated[str, typer.Option(help="A file with the schema as JSON Schema.")] = "",
+    session: SessionName = DEFAULT_NAME,
+    task: Annotated[str, typer.Option(help="What the memory is for.")] = "",
+    question: Annotated[str, typer.Option(help="The question that it serves.")] = "",
+    model: Annotated[str, typer.Option(help="Model as provider/name.")] = "",
+    encoding: Annotated[
+        values.Encoding, typer.Option(help="How prompts show the memory.")
+    ] = "amendments",
+    operations: Annotated[
+        values.Operations, typer.Option(help="What the model may do.")
+    ] = "add_and_update",
+    coercion: Annotated[
+        values.Coercion, typer.Option(help="What happens to a value of another type.")
+    ] = "refuse",
+    reply_format: Annotated[
+        values.ReplyFormat, typer.Option(help="How the model writes its revisions.")
+    ] = "auto",
+    chunk_tokens: Annotated[int, typer.Option(min=0, help="Tokens a step; 0: default.")] = 0,
+    fold_tokens: Annotated[
+        int, typer.Option(min=0, help="Fold amendments behind; 0: default.")
+    ] = 0,
+    memory_tokens: Annotated[
+        int, typer.Option(min=0, help="Consolidate behind; 0: half of the model's window.")
+    ] = 0,
+    linger: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds a step waits for more chunks.")
+    ] = 0.0,
+    skip_failures: Annotated[bool, typer.Option(help="Skip what fails for good.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Create a PRISM memory from a schema. The source is parsed, never run."""
+    if bool(schema) == bool(json_schema):
+        raise CommandError("give --schema or --json-schema, one of them")
+    shape = read_schema(schema) if schema else specs.JsonText(read_text(json_schema))
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            made = await client.session(session).create_memory(
+                name,
+                shape,
+                task=task,
+                question=question,
+                encoding=encoding,
+                operations=operations,
+                coercion=coercion,
+                reply_format=reply_format,
+                chunk_tokens=chunk_tokens,
+                fold_tokens=fold_tokens,
+                memory_tokens=memory_tokens,
+                linger=linger,
+                model=model,
+                skip_failures=skip_failures,
+            )
+            if as_json:
+                show_json(memory_json((await made.get()).info))
+            else:
+                show(name)
+
+    run(work())
+
+
+def memory_list(
+    session: SessionName = DEFAULT_NAME, address: Address = DEFAULT_ADDRESS, as_json: Json = False
+) -> None:
+    """List the memories of a session."""
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            found = await client.session(session).memories()
+        table = Table("memory", "status", "revision", "applied", "head", box=None, pad_edge=False)
+        for info in found:
+            if as_json:
+                show_json(memory_json(info))
+            table.add_row(
+                info.name,
+                str(info.status),
+                str(info.revision),
+                str(info.applied_position),
+                str(info.head),
+            )
+        if not as_json:
+            out.print(table)
+
+    run(work())
+
+
+def memory_show(
+    name: MemoryArgument = DEFAULT_NAME,
+    session: SessionName = DEFAULT_NAME,
+    revision: Annotated[int | None, typer.Option(min=0, help="As it was then.")] = None,
+    position: Annotated[
+        int | None, typer.Option(min=0, help="As it was when the log was read up to here.")
+    ] = None,
+    after: Annotated[str, typer.Option(help="A token: what it stands for is applied.")] = "",
+    applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait.")] = 30.0,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Show a memory as a tree, now, at a revision, or as of a position of the log."""
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            memory = client.session(session).memory(name)
+            state = await memory.get(
+                revision=revision,
+                position=position,
+                after=after,
+                fully_applied=applied,
+                timeout=timeout,
+            )
+        if as_json:
+            head = memory_json(state.info)
+            at = {"revision": state.revision, "applied_position": state.applied_position}
+            show_json({**head, **at, "value": state.value, "token": state.token})
+            return
+        title = (
+            f"{name} at revision {state.revision}:"
+            f" {state.applied_position} of {state.info.head} chunks applied"
+        )
+        out.print(tree_of(title, state.value))
+        if state.info.stall is not None:
+            show(f"stalled at position {state.info.stall.position}: {state.info.stall.cause}")
+
+    run(work())
+
+
+def memory_retry(
+    name: MemoryArgument = DEFAULT_NAME,
+    session: SessionName = DEFAULT_NAME,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Let a stalled memory try again."""
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            info = await client.session(session).memory(name).retry()
+        if as_json:
+            show_json(memory_json(info))
+        else:
+            show(f"{name} is {info.status} at position {info.applied_position}")
+
+    run(work())

@@ -1,0 +1,79 @@
+"""How far a memory is: a bar on a terminal, else a line now and then."""
+
+import asyncio
+import time
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import palimpsest
+from palimpsest import values
+from service.cli.output import CommandError, err, say
+
+#: How often progress is a line, where there is no terminal to draw a bar on.
+LINE_SECONDS = 2.0
+#: How often a memory is looked after.
+LOOK_SECONDS = 0.2
+
+
+class Bar:
+    """Chunks that a memory has read, of so many. Use it as a context manager."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._told = time.monotonic()
+        self._progress = Progress(
+            TextColumn(what),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("chunks, revision {task.fields[revision]}"),
+            TimeElapsedColumn(),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=total, revision=0)
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, info: values.MemoryInfo, *, total: int | None = None) -> None:
+        """Shows how far the memory is. Raises CommandError when it stalled."""
+        self._total = self._total if total is None else total
+        done = min(info.applied_position, self._total)
+        self._progress.update(self._task, completed=done, total=self._total, revision=info.revision)
+        if info.stall is not None and done < self._total:
+            stall = info.stall
+            raise CommandError(
+                f"memory {info.name!r} stalled at position {stall.position}: {stall.cause}"
+            )
+        if not err.is_terminal and done < self._total and self._is_due():
+            say(f"{self._what}: {done} of {self._total}, revision {info.revision}")
+
+    def _is_due(self) -> bool:
+        due = time.monotonic() - self._told > LINE_SECONDS
+        if due:
+            self._told = time.monotonic()
+        return due
+
+
+async def follow(memory: palimpsest.Memory) -> values.MemoryState:
+    """Waits until the memory is at today's head; its state."""
+    state = await memory.get()
+    head = state.info.head
+    with Bar("revising", head) as bar:
+        bar.show(state.info)
+        while state.applied_position < head:
+            await asyncio.sleep(LOOK_SECONDS)
+            state = await memory.get()
+            bar.show(state.info)
+    return state
