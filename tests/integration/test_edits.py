@@ -1,6 +1,7 @@
 """Editing memories over gRPC, where no worker is needed for it, or the offline model does."""
 
 import asyncio
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -301,6 +302,26 @@ async def test_a_json_schema_makes_a_memory_and_a_wrong_one_says_where(
     with pytest.raises(errors.InvalidArgument) as caught:
         await memory.update_schema("class A(")
     assert caught.value.metadata == {"line": "1", "column": "8"}
+
+
+@dataclass
+class Harbour:
+    """A harbour."""
+
+    ships: list[str]
+
+
+async def test_a_dataclass_makes_a_memory_a_wider_one_and_another(
+    session: palimpsest.Session,
+) -> None:
+    memory = await session.create_memory("m", Harbour)
+    assert "ships: list[str]" in (await memory.get()).info.schema_source
+    info = await memory.update_schema(
+        make_dataclass("Harbour", [("depth", float)], bases=(Harbour,))
+    )
+    assert info.revision == 1
+    other = await memory.rebuild("n", schema=make_dataclass("Depth", [("depth", float)]))
+    assert (await other.get()).info.schema_source == "class Depth:\n    depth: float\n"
 
 
 async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Session) -> None:

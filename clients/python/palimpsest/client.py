@@ -9,6 +9,7 @@ from palimpsest.connection import DEFAULT_ADDRESS, Connection
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
+from palimpsest.schemas import Schema
 from palimpsest.v1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -145,7 +146,7 @@ class Session:
     async def create_memory(
         self,
         name: str,
-        schema: specs.Schema | None = None,
+        schema: Schema | None = None,
         *,
         schema_source: str = "",
         task: str = "",
@@ -163,11 +164,12 @@ class Session:
     ) -> Memory:
         """Creates a PRISM memory; it catches up from position 1 in the background.
 
-        `schema` is class source, which is parsed and never run, or a JSON Schema as a
-        dict; `schema_source` is the same for class source. `linger` is how long a step
-        waits for more chunks while it has fewer than `chunk_tokens`, in seconds or as a
-        timedelta. None, zeros and empty texts mean the service's defaults. Raises
-        ValueError, InvalidArgument (SCHEMA_INVALID with its place), AlreadyExists,
+        `schema` is class source, which is parsed and never run, a JSON Schema as a
+        dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
+        same for class source. `linger` is how long a step waits for more chunks while
+        it has fewer than `chunk_tokens`, in seconds or as a timedelta. None, zeros and
+        empty texts mean the service's defaults. Raises ValueError or TypeError for what
+        cannot be sent, InvalidArgument (SCHEMA_INVALID with its place), AlreadyExists,
         NotFound.
         """
         if (schema is None) == (not schema_source):

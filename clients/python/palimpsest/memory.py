@@ -10,6 +10,7 @@ from palimpsest.connection import CALL_SECONDS, SLACK_SECONDS, Connection
 from palimpsest.edits import Edit
 from palimpsest.errors import FailedPrecondition, PalimpsestError, from_rpc
 from palimpsest.provenance import Provenance
+from palimpsest.schemas import Schema
 from palimpsest.v1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -214,7 +215,7 @@ class Memory:
 
     async def update_schema(
         self,
-        schema: specs.Schema,
+        schema: Schema,
         *,
         expected_revision: int | None = None,
         comment: str = "",
@@ -237,7 +238,7 @@ class Memory:
         self,
         new_name: str,
         *,
-        schema: specs.Schema | None = None,
+        schema: Schema | None = None,
         task: str | None = None,
         question: str | None = None,
         model: str | None = None,

@@ -1,17 +1,14 @@
 """The settings of a memory: from the client's names to the proto's, and back."""
 
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from palimpsest import values
+from palimpsest import schemas, values
+from palimpsest.schemas import Schema
 from palimpsest.v1 import memories_pb2
 
 _Spec = memories_pb2.PrismSpec
-
-#: A schema: class source, or a JSON Schema.
-Schema = str | Mapping[str, Any]
 
 
 class JsonText(str):
@@ -63,15 +60,13 @@ def name_of(table: Mapping[Any, Any], number: int) -> Any:
 
 
 def schema_fields(schema: Schema) -> dict[str, str]:
-    """The field of a request that says this schema, and its value. Raises ValueError."""
+    """The field of a request that says this schema, and its value.
+
+    Raises TypeError or ValueError for what no schema can be.
+    """
     if isinstance(schema, JsonText):
         return {"json_schema": str(schema)}
-    if isinstance(schema, str):
-        return {"schema_source": schema}
-    try:
-        return {"json_schema": json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)}
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"this JSON Schema cannot be written as JSON: {error}") from error
+    return schemas.schema_fields(schema)
 
 
 def milliseconds(linger: float | timedelta) -> int:

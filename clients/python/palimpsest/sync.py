@@ -17,8 +17,9 @@ from collections.abc import (
 from types import TracebackType
 from typing import Any, TypeVar
 
-from palimpsest import client, connection, memory, producer, provenance, specs, values, watch
+from palimpsest import client, connection, memory, producer, provenance, values, watch
 from palimpsest.edits import Edit
+from palimpsest.schemas import Schema
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class Session:
         """The log from a position on."""
         return self._loop.iterate(self._session.chunks(from_position=from_position))
 
-    def create_memory(self, name: str, schema: specs.Schema | None = None, **spec: Any) -> "Memory":
+    def create_memory(self, name: str, schema: Schema | None = None, **spec: Any) -> "Memory":
         """Creates a PRISM memory."""
         made = self._loop.run(self._session.create_memory(name, schema, **spec))
         return Memory(self._loop, made)
@@ -228,7 +229,7 @@ class Memory:
         """Asks for a pass that merges and shortens."""
         return self._loop.run(self._memory.consolidate())
 
-    def update_schema(self, schema: specs.Schema, **options: Any) -> values.MemoryInfo:
+    def update_schema(self, schema: Schema, **options: Any) -> values.MemoryInfo:
         """Gives the memory a schema with more fields."""
         return self._loop.run(self._memory.update_schema(schema, **options))
 
