@@ -1,6 +1,6 @@
 """What a PRISM step costs outside the model call, early and late in a long log.
 
-`value` is the median time of a step about revision 5,000 divided by that about
+`value` is the median time of a step about revision 10,000 divided by that about
 revision 10: a step must not cost more because the log is longer. The model answers at
 once and always updates one of 40 keys, so the memory keeps its size; folds are on as
 usual, and a step behind a fold carries the fold's time.
@@ -36,7 +36,7 @@ SCHEMA = '''class Notes:
     """What was said, by topic."""
     topics: dict[str, str]
 '''
-LATE = 5000
+LATE = 10_000
 #: Steps measured about each revision.
 WINDOW = 200
 KEYS = 40
@@ -70,7 +70,7 @@ class InstantModel:
 
 
 def run(seconds: float) -> dict[str, Any]:
-    """Measures; see the module. Takes as long as 5,000 steps take."""
+    """Measures; see the module. Takes as long as 10,000 steps take."""
     with Servers.started() as servers:
         return asyncio.run(_measure(servers))
 
