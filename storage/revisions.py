@@ -317,6 +317,11 @@ def _seconds(seconds: float) -> Any:
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
+def _ready_unless_failing() -> Any:
+    # A memory that failed keeps waiting for its next try.
+    return case((memory.c.attempts == 0, func.now()), else_=memory.c.ready_at)
+
+
 async def flush(
     tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
 ) -> Sequence[UUID]:
@@ -329,8 +334,7 @@ async def flush(
         .where(memory.c.session_key == session_key, memory.c.flush_position < position)
         .values(
             flush_position=position,
-            # A memory that failed keeps waiting for its next try.
-            ready_at=case((memory.c.attempts == 0, func.now()), else_=memory.c.ready_at),
+            ready_at=_ready_unless_failing(),
         )
         .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
     )
@@ -341,7 +345,7 @@ async def flush(
 
 
 async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
-    """Asks for a consolidation once everything up to `position` is read.
+    """Asks for a consolidation once everything up to `position` is read, without linger.
 
     The caller has the memory from `lock`.
     """
@@ -351,5 +355,10 @@ async def want_consolidation(tx: Transaction, held: Claim, position: int) -> Non
             memory.c.session_key == held.session_key,
             memory.c.memory_id == held.memory_id,
         )
-        .values(consolidate_position=position, has_work=True)
+        .values(
+            consolidate_position=position,
+            has_work=True,
+            flush_position=func.greatest(memory.c.flush_position, position),
+            ready_at=_ready_unless_failing(),
+        )
     )

@@ -1,26 +1,18 @@
 """Answering: a worker makes the answer to a stored question."""
 
-from collections.abc import Sequence
-
 from service.config import Config
 from service.domain import prism
-from service.domain.citations import best_position
-from service.domain.json_values import Json, canonical
 from service.domain.ledger import CallScope
-from service.domain.paths import Path
-from service.domain.prism import AnswerDraft
 from service.domain.prism_memory import PrismMemory
-from service.domain.provenance import Touch, origin
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.gateway import Gateway
 from service.telemetry import tracer
 from service.usecases.ask import occasion
-from service.usecases.history import ORIGIN_AMENDMENTS, traced
+from service.usecases.citing import cite
 from service.usecases.making import put_off
-from storage import answers, log, states
-from storage.amendment_log import LoggedAmendment
-from storage.answers import StoredAnswer, StoredCitation
+from storage import answers, states
+from storage.answers import StoredAnswer
 from storage.database import Database, Transaction
 from storage.errors import StorageError
 
@@ -76,7 +68,8 @@ class Answerer:
         flow = prism.answer(spec, memory, asked.query, marker_key=self._marker_key)
         draft = await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))
         async with self._database.transaction(item.tenant_id) as tx:
-            citations = await _cite(tx, asked, memory, draft)
+            key = (asked.session_key, asked.memory_id)
+            citations = await cite(tx, key, memory, draft.paths, asked.revision)
             await answers.complete(
                 tx,
                 asked.session_key,
@@ -96,49 +89,3 @@ async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:
     return PrismMemory.load(
         spec.schema(), base_json=rows.base, amendments=rows.amendments, encoding=spec.encoding
     )
-
-
-async def _cite(
-    tx: Transaction, asked: StoredAnswer, memory: PrismMemory, draft: AnswerDraft
-) -> Sequence[StoredCitation]:
-    """Follows each path of the draft back to the chunk that it came from."""
-    found: list[tuple[Path, Json, LoggedAmendment]] = []
-    for path in draft.paths[:MAX_CITATIONS]:
-        value = memory.value_at(path)
-        written = await _origin(tx, asked, path, value)
-        if written is not None:
-            found.append((path, value, written))
-    ranges = {one.revision: (one.from_position, one.to_position) for _, _, one in found}
-    texts = await log.read_texts(tx, asked.session_key, list(ranges.values()))
-    citations: dict[tuple[int, str], StoredCitation] = {}
-    for path, value, written in found:
-        excerpt = value if isinstance(value, str) else canonical(value)
-        first, last = ranges[written.revision]
-        if first == last:
-            # Written by hand, or merged from other values: no chunk says it.
-            continue
-        shown = [(p, texts[p]) for p in range(first + 1, last + 1)]
-        position = best_position(excerpt, shown)
-        citations[(position, str(path))] = StoredCitation(
-            position=position,
-            path=str(path),
-            revision=written.revision,
-            excerpt=excerpt[:EXCERPT_CHARACTERS],
-        )
-    return list(citations.values())
-
-
-async def _origin(
-    tx: Transaction, asked: StoredAnswer, path: Path, value: Json
-) -> LoggedAmendment | None:
-    """The amendment that first brought what `path` holds."""
-    key = (asked.session_key, asked.memory_id)
-    touches: list[Touch] = []
-    logged: dict[tuple[int, int], LoggedAmendment] = {}
-    async for one, touch in traced(tx, key, path, exists=True, at_revision=asked.revision):
-        touches.append(touch)
-        logged[(one.revision, one.ordinal)] = one
-        if len(touches) >= ORIGIN_AMENDMENTS:
-            break
-    first = origin(value, touches)
-    return None if first is None else logged[(first.revision, first.ordinal)]

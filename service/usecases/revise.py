@@ -11,9 +11,8 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import structlog
 from opentelemetry.trace import Span
@@ -26,7 +25,6 @@ from service.domain.ledger import CallScope
 from service.domain.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.prism_memory import PrismMemory
 from service.domain.prism_spec import OnFailure, PrismSpec, ReplyFormat
-from service.domain.reasons import Reason
 from service.domain.rules import Rules
 from service.domain.work import WorkItem
 from service.llm.driver import drive
@@ -34,6 +32,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import meter, tracer
+from service.usecases.step_state import MAX_STEP_CHUNKS, State, next_group, no_room
 from storage import calls, log, revisions, sessions, stalls, states
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -43,57 +42,12 @@ _log = structlog.get_logger("palimpsest.revise")
 
 #: Chunks that one look at the log brings.
 READ_CHUNKS = 64
-#: Chunks of a step, however small they are.
-MAX_STEP_CHUNKS = 4096
 #: A step that keeps failing waits at most this long between two tries.
 MAX_BACKOFF_SECONDS = 300.0
 #: A step that waits for more chunks looks after them this often within its linger, but
 #: not sooner than the second figure, in seconds.
 LINGER_LOOKS = 4
 MIN_LINGER_SECONDS = 0.2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _State:
-    """A memory in this worker's hands."""
-
-    tenant_id: UUID
-    held: Claim
-    memory: PrismMemory
-    #: The model that is asked, and what is known about it.
-    model: str
-    #: Whether it is asked for replies by a schema.
-    structured: bool
-    facts: ModelFacts
-    bounds: Bounds
-    #: Chunks behind the cursor that were read already.
-    pending: Sequence[SizedChunk] = ()
-    #: Where the next step ends, when a worker that died had paid for it already.
-    paid_position: int | None = None
-
-    @property
-    def spec(self) -> PrismSpec:
-        return self.held.spec
-
-    def moved(self, new: NewRevision, memory: PrismMemory) -> "_State":
-        """The state after the next revision, which is `new`."""
-        position = new.to_position
-        held = replace(
-            self.held,
-            revision=self.held.revision + 1,
-            applied_position=position,
-            attempts=0 if position > self.held.applied_position else self.held.attempts,
-        )
-        if new.consolidated_tokens is not None:
-            wanted = held.consolidate_position
-            held = replace(
-                held,
-                attempts=0,
-                consolidated_tokens=new.consolidated_tokens,
-                consolidate_position=wanted if (wanted or 0) > position else None,
-            )
-        pending = tuple(one for one in self.pending if one.position > position)
-        return replace(self, held=held, memory=memory, pending=pending, paid_position=None)
 
 
 class Reviser:
@@ -132,8 +86,8 @@ class Reviser:
         StorageError when the database cannot be reached.
         """
         until = asyncio.get_running_loop().time() + self._config.drain_seconds
-        state: _State | float | None = await self._take(item)
-        while isinstance(state, _State):
+        state: State | float | None = await self._take(item)
+        while isinstance(state, State):
             late = asyncio.get_running_loop().time() > until
             if late or (stop is not None and stop.is_set()):
                 return 0.0
@@ -145,7 +99,7 @@ class Reviser:
                 return None
         return state
 
-    async def _take(self, item: WorkItem) -> _State | None:
+    async def _take(self, item: WorkItem) -> State | None:
         async with self._database.transaction(item.tenant_id) as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
@@ -169,7 +123,7 @@ class Reviser:
             encoding=spec.encoding,
             count=facts.count,
         )
-        return _State(
+        return State(
             tenant_id=item.tenant_id,
             held=held,
             memory=memory,
@@ -184,7 +138,7 @@ class Reviser:
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
-    async def _advance(self, state: _State) -> _State | float | None:
+    async def _advance(self, state: State) -> State | float | None:
         """One committed change; else what `drain` returns."""
         wish = Wish(
             applied_position=state.held.applied_position,
@@ -199,18 +153,18 @@ class Reviser:
         state = await self._read(state)
         if not state.pending:
             return await self._rest(state)
-        group, full = _next_group(state)
+        group, full = next_group(state)
         if not full:
             seconds = await self._linger(state, group)
             if seconds is not None:
                 return seconds
         if need is Need.ROOM:
-            return await self._failed(state, group[-1].position, _no_room(state))
+            return await self._failed(state, group[-1].position, no_room(state))
         return await self._guarded(state, group[-1].position, self._step(state, group))
 
     async def _guarded(
-        self, state: _State, to_position: int, work: Coroutine[Any, Any, _State | None]
-    ) -> _State | None:
+        self, state: State, to_position: int, work: Coroutine[Any, Any, State | None]
+    ) -> State | None:
         with self._span("palimpsest.step", state) as span:
             span.set_attribute("palimpsest.to_position", to_position)
             try:
@@ -222,7 +176,7 @@ class Reviser:
                 span.record_exception(error)
                 return await self._failed(state, to_position, error)
 
-    async def _read(self, state: _State) -> _State:
+    async def _read(self, state: State) -> State:
         """The state with enough chunks for a step, or all there are."""
         pending = list(state.pending)
         tokens = sum(one.tokens for one in pending)
@@ -239,7 +193,7 @@ class Reviser:
                 break
         return replace(state, pending=tuple(pending))
 
-    async def _linger(self, state: _State, group: Sequence[SizedChunk]) -> float | None:
+    async def _linger(self, state: State, group: Sequence[SizedChunk]) -> float | None:
         """Puts a step off that could still grow; the seconds until the next look."""
         held, spec = state.held, state.spec
         if not spec.linger_ms or group[-1].position <= held.flush_position or held.attempts:
@@ -254,7 +208,7 @@ class Reviser:
             )
         return look if waits else None
 
-    async def _step(self, state: _State, group: Sequence[SizedChunk]) -> _State | None:
+    async def _step(self, state: State, group: Sequence[SizedChunk]) -> State | None:
         scope = self._scope(state, f"revise:{state.held.revision + 1}:{group[-1].position}")
         limit = pacing.piece_tokens(state.spec, state.memory, state.bounds)
         flow = prism.revise_in_parts(
@@ -281,7 +235,7 @@ class Reviser:
         has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
         return state.moved(new, memory) if has_work else None
 
-    async def _consolidate(self, state: _State) -> _State:
+    async def _consolidate(self, state: State) -> State:
         held = state.held
         number = held.revision + 1
         scope = self._scope(state, f"consolidate:{number}:{held.applied_position}")
@@ -312,7 +266,7 @@ class Reviser:
         await self._commit(state, new, may_rest=False)
         return state.moved(new, memory)
 
-    async def _fold(self, state: _State) -> _State:
+    async def _fold(self, state: State) -> State:
         memory = state.memory.fold()
         new = NewRevision(
             kind="fold",
@@ -323,7 +277,7 @@ class Reviser:
         await self._commit(state, new, may_rest=False)
         return state.moved(new, memory)
 
-    async def _commit(self, state: _State, new: NewRevision, *, may_rest: bool) -> bool:
+    async def _commit(self, state: State, new: NewRevision, *, may_rest: bool) -> bool:
         """Writes a revision. With `may_rest` it looks whether that was the last chunk.
 
         Returns whether there is more to do.
@@ -338,7 +292,7 @@ class Reviser:
         self._steps.add(1, {"kind": new.kind})
         return has_work
 
-    async def _rest(self, state: _State) -> _State | float | None:
+    async def _rest(self, state: State) -> State | float | None:
         """Leaves a memory that is at the head, unless something came just now."""
         async with self._database.transaction(state.tenant_id) as tx:
             if await _locked_head(tx, state.held) > state.held.applied_position:
@@ -347,7 +301,7 @@ class Reviser:
         # A consolidation was asked for since this worker took the memory.
         return None if rested else 0.0
 
-    async def _failed(self, state: _State, to_position: int, error: Exception) -> _State | None:
+    async def _failed(self, state: State, to_position: int, error: Exception) -> State | None:
         held = state.held
         self._failures.add(1)
         cause = _cause(error)
@@ -375,7 +329,7 @@ class Reviser:
             )
         return None
 
-    async def _skip(self, state: _State, to_position: int, cause: str) -> _State:
+    async def _skip(self, state: State, to_position: int, cause: str) -> State:
         memory = state.memory
         reads = to_position > state.held.applied_position
         new = NewRevision(
@@ -394,7 +348,7 @@ class Reviser:
         self._steps.add(1, {"kind": new.kind})
         return state.moved(new, memory)
 
-    def _scope(self, state: _State, occasion: str) -> CallScope:
+    def _scope(self, state: State, occasion: str) -> CallScope:
         return CallScope(
             tenant_id=state.tenant_id,
             session_key=state.held.session_key,
@@ -410,7 +364,7 @@ class Reviser:
             return self._gateway.structured(model)
         return spec.reply_format is ReplyFormat.STRUCTURED
 
-    def _span(self, name: str, state: _State) -> AbstractContextManager[Span]:
+    def _span(self, name: str, state: State) -> AbstractContextManager[Span]:
         return tracer().start_as_current_span(
             name,
             attributes={
@@ -419,30 +373,6 @@ class Reviser:
                 "palimpsest.from_position": state.held.applied_position,
             },
         )
-
-
-def _next_group(state: _State) -> tuple[Sequence[SizedChunk], bool]:
-    """The chunks of the next step, and whether it could not take another one.
-
-    A step that was paid for, by a worker that died before the commit, is made again
-    with the same chunks, though more have come since: then its reply is in the journal.
-    """
-    paid = [one for one in state.pending if one.position <= (state.paid_position or 0)]
-    if paid and paid[-1].position == state.paid_position:
-        return paid, True
-    limit = pacing.group_tokens(state.spec, state.memory, state.bounds)
-    group, full = pacing.read_group(state.pending[:MAX_STEP_CHUNKS], limit)
-    return group, full or len(group) == MAX_STEP_CHUNKS
-
-
-def _no_room(state: _State) -> FailedPrecondition:
-    bounds = state.bounds
-    return FailedPrecondition(
-        Reason.MEMORY_STALLED,
-        f"the memory ({state.memory.shown_tokens} tokens), the task ({bounds.task_tokens}) and a"
-        f" reply ({bounds.output_tokens}) leave no room for text in the model's window of"
-        f" {bounds.window_tokens} tokens, and consolidation does not make the memory smaller",
-    )
 
 
 async def _locked_head(tx: Transaction, held: Claim) -> int:

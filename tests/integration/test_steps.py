@@ -7,14 +7,17 @@ from uuid import UUID
 import pytest
 
 from service.domain.flows import ModelAsk, Purpose
+from service.domain.paths import Path
 from service.domain.prism import ConsolidateContent, ReviseContent
+from service.domain.prism_memory import PrismMemory
 from service.domain.prism_spec import Coercion, Encoding, OnFailure, Operations, ReplyFormat
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.transport import ModelFailure
+from service.usecases.citing import cite
 from storage import amendment_log, history, revisions, sessions, stalls, states
 from storage.database import Database
 from storage.history import StoredRevision
-from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, read, reviser
+from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
 from tests.integration.writing import append_texts
 
 
@@ -337,3 +340,44 @@ async def test_the_revision_at_a_position_holds_no_later_chunk(
         found = await states.revision_at(tx, KEY, MEMORY, position, newest=4)
         assert found == revision
         assert await sessions.get(tx, KEY) is not None
+
+
+async def test_a_wish_for_a_consolidation_ends_the_wait_for_more_chunks(
+    database: Database,
+) -> None:
+    await make(database, ["a"], chunk_tokens=100, linger_ms=3_600_000)
+    script = Script()
+    assert await reviser(database, script).drain(ITEM) is not None
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.lock(tx, KEY, MEMORY)
+        assert held is not None
+        await revisions.want_consolidation(tx, held, 1)
+    await reviser(database, script).drain(ITEM)
+    assert await kinds(database) == ["create", "step", "consolidation"]
+
+
+async def test_what_a_consolidation_merged_is_cited_from_the_chunks_before_it(
+    database: Database,
+) -> None:
+    texts = ["The museum is closed on Mondays.", "Grown-ups pay nine euros.", "Rolls are sold."]
+    await make(database, texts)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.lock(tx, KEY, MEMORY)
+        assert held is not None
+        await revisions.want_consolidation(tx, held, 3)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if ask.purpose is Purpose.CONSOLIDATE:
+            merged = json.dumps({"$.topics.t1": {"update": "Grown-ups pay nine euros; Mondays"}})
+            return f"[OBJECTS FOR UPDATE]\n{merged}\n[OBJECTS FOR REMOVE]\n$.'topics'.'t2'"
+        return put(f"t{number}", texts[number - 1])
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await states.read_nearest(tx, KEY, MEMORY, 4)
+        assert rows is not None
+        memory = PrismMemory.load(SPEC.schema(), base_json=rows.base, amendments=rows.amendments)
+        paths = [Path(("topics", "t1")), Path(("topics", "t3"))]
+        merged, plain = await cite(tx, (KEY, MEMORY), memory, paths, 4)
+    assert (merged.position, merged.revision) == (2, 2), "the chunk of what was merged into it"
+    assert (plain.position, plain.revision) == (3, 3)

@@ -1,0 +1,117 @@
+"""Citing: which chunks say what a place of a memory holds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.amendments import Op
+from service.domain.citations import best_position
+from service.domain.json_values import Json, canonical
+from service.domain.paths import Path
+from service.domain.prism_memory import PrismMemory
+from service.domain.provenance import Touch, origin
+from service.usecases.history import ORIGIN_AMENDMENTS, traced
+from storage import amendment_log, log
+from storage.amendment_log import LoggedAmendment
+from storage.answers import StoredCitation
+from storage.database import Transaction
+
+#: Characters of a cited value that a citation repeats.
+EXCERPT_CHARACTERS = 500
+#: Places of a memory that are cited.
+MAX_CITATIONS = 20
+#: Amendments that a value is held against which a consolidation merged from them.
+MAX_SOURCES = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cited:
+    """A place of a memory and the amendments of steps that may have brought its value."""
+
+    path: Path
+    value: Json
+    sources: Sequence[LoggedAmendment]
+
+
+async def cite(
+    tx: Transaction,
+    key: tuple[UUID, UUID],
+    memory: PrismMemory,
+    paths: Sequence[Path],
+    at_revision: int,
+) -> Sequence[StoredCitation]:
+    """Follows each path back to the chunk that says what it holds.
+
+    What was written by hand has no chunk, and no citation.
+    """
+    cited = [
+        Cited(path=path, value=value, sources=await _sources(tx, key, path, value, at_revision))
+        for path, value in ((path, memory.value_at(path)) for path in paths[:MAX_CITATIONS])
+    ]
+    ranges = {(s.from_position, s.to_position) for one in cited for s in one.sources}
+    texts = await log.read_texts(tx, key[0], sorted(ranges))
+    found: dict[tuple[int, str], StoredCitation] = {}
+    for one in cited:
+        excerpt = one.value if isinstance(one.value, str) else canonical(one.value)
+        shown = {p: texts[p] for s in one.sources for p in _positions(s)}
+        if not shown:
+            continue
+        position = best_position(excerpt, sorted(shown.items()))
+        found[(position, str(one.path))] = StoredCitation(
+            position=position,
+            path=str(one.path),
+            revision=next(s.revision for s in one.sources if position in _positions(s)),
+            excerpt=excerpt[:EXCERPT_CHARACTERS],
+        )
+    return list(found.values())
+
+
+def _positions(logged: LoggedAmendment) -> range:
+    return range(logged.from_position + 1, logged.to_position + 1)
+
+
+async def _sources(
+    tx: Transaction, key: tuple[UUID, UUID], path: Path, value: Json, at_revision: int
+) -> Sequence[LoggedAmendment]:
+    """The amendment of a step that first brought the value.
+
+    Behind a consolidation: those of the values that were there before, at this place and
+    at those that it removed; one of them says it.
+    """
+    touched = await _touched(tx, key, path, at_revision)
+    first = origin(value, [touch for _, touch in touched])
+    if first is None:
+        return []
+    number = next(n for n, (_, touch) in enumerate(touched) if touch.write == first)
+    written = touched[number][0]
+    if written.kind != "consolidation":
+        return [written] if _positions(written) else []
+    before = [logged for logged, _ in touched[number + 1 :]]
+    made = await amendment_log.list_amendments(
+        tx, *key, after=(first.revision - 1, 2**31 - 1), limit=ORIGIN_AMENDMENTS
+    )
+    for one in made:
+        if one.revision == first.revision and one.op is Op.REMOVE:
+            gone = await _touched(tx, key, Path.parse(one.path), first.revision - 1)
+            before += [logged for logged, _ in gone]
+    return list(_of_steps(before))[:MAX_SOURCES]
+
+
+def _of_steps(logged: Sequence[LoggedAmendment]) -> Iterator[LoggedAmendment]:
+    seen: set[int] = set()
+    for one in logged:
+        if _positions(one) and one.revision not in seen:
+            seen.add(one.revision)
+            yield one
+
+
+async def _touched(
+    tx: Transaction, key: tuple[UUID, UUID], path: Path, at_revision: int
+) -> Sequence[tuple[LoggedAmendment, Touch]]:
+    """The newest amendments of a place that holds something, newest first."""
+    found: list[tuple[LoggedAmendment, Touch]] = []
+    async for logged, touch in traced(tx, key, path, exists=True, at_revision=at_revision):
+        found.append((logged, touch))
+        if len(found) >= ORIGIN_AMENDMENTS:
+            break
+    return found
