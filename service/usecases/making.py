@@ -1,13 +1,18 @@
-"""Making what somebody waits for: what follows when a try of it failed."""
+"""Making what somebody waits for: once it is settled it stays so, and a failed try is put off."""
+
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from service.config import Config
 from service.domain.schema_generation import NoSchema
 from service.domain.work import WorkItem
+from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
+from service.telemetry import tracer
 from storage import settling
-from storage.database import Database
+from storage.database import Database, Transaction
+from storage.errors import StorageError
 
 _log = structlog.get_logger("palimpsest.making")
 
@@ -15,26 +20,80 @@ _log = structlog.get_logger("palimpsest.making")
 CAUSE_CHARACTERS = 500
 
 
-async def put_off(
-    database: Database, config: Config, item: WorkItem, *, attempts: int, error: Exception
-) -> None:
-    """Writes a failed try down: another follows, with growing pauses, or it is given up.
+class Wanted(Protocol):
+    """What is to be made, as storage has it."""
 
-    `attempts` is how many failed before. Raises StorageError.
-    """
-    known = isinstance(error, ModelFailure | NoSchema)
-    cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
-    _log.warning(
-        f"{item.kind.value} failed",
-        item=str(item.item_id),
-        attempt=attempts + 1,
-        cause=cause,
-        exc_info=None if known else error,
-    )
-    # The journal would give the replies without a schema once more.
-    final = isinstance(error, NoSchema) or (isinstance(error, ModelFailure) and not error.retryable)
-    async with database.transaction(item.tenant_id) as tx:
-        if final or attempts + 1 >= config.step_tries:
-            await settling.fail(tx, item, cause)
-        else:
-            await settling.back_off(tx, item, config.step_backoff_seconds * 2**attempts)
+    @property
+    def status(self) -> str:
+        """ "pending" until it is settled."""
+
+    @property
+    def attempts(self) -> int:
+        """Tries that failed."""
+
+
+T = TypeVar("T", bound=Wanted)
+
+
+class Maker(Generic[T]):
+    """Makes one kind of thing in one worker process."""
+
+    #: The kind, as spans call it.
+    kind: str
+
+    def __init__(
+        self, database: Database, gateway: Gateway, marker_key: bytes, config: Config
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._marker_key = marker_key
+        self._config = config
+
+    async def find(self, tx: Transaction, item: WorkItem) -> T | None:
+        """What is wanted; None when it is not there."""
+        raise NotImplementedError
+
+    async def produce(self, item: WorkItem, wanted: T) -> None:
+        """Makes it and stores it, if nobody else did meanwhile."""
+        raise NotImplementedError
+
+    async def make(self, item: WorkItem) -> None:
+        """Makes what is pending; does nothing when it is settled.
+
+        Two workers may do it at once after a crash: the journal makes them share the
+        model calls, and the first to store the result wins. Raises StorageError.
+        """
+        async with self._database.transaction(item.tenant_id) as tx:
+            wanted = await self.find(tx, item)
+        if wanted is None or wanted.status != "pending":
+            return
+        with tracer().start_as_current_span(f"palimpsest.{self.kind}"):
+            try:
+                await self.produce(item, wanted)
+            except StorageError:
+                raise
+            except Exception as error:
+                # What breaks the flow must fail, not kill its worker.
+                await self._put_off(item, wanted.attempts, error)
+
+    async def _put_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
+        """Writes a failed try down: another follows, with growing pauses, or it is given up."""
+        known = isinstance(error, ModelFailure | NoSchema)
+        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
+        _log.warning(
+            f"{item.kind.value} failed",
+            item=str(item.item_id),
+            attempt=attempts + 1,
+            cause=cause,
+            exc_info=None if known else error,
+        )
+        # The journal would give the replies without a schema once more.
+        final = isinstance(error, NoSchema) or (
+            isinstance(error, ModelFailure) and not error.retryable
+        )
+        async with self._database.transaction(item.tenant_id) as tx:
+            if final or attempts + 1 >= self._config.step_tries:
+                await settling.fail(tx, item, cause)
+            else:
+                seconds = self._config.step_backoff_seconds * 2**attempts
+                await settling.back_off(tx, item, seconds)
