@@ -132,6 +132,26 @@ async def test_what_is_no_json_or_too_much_is_refused(memory: palimpsest.Memory)
     assert (await memory.get()).revision == 0
 
 
+async def test_texts_that_cannot_be_stored_are_refused(memory: palimpsest.Memory) -> None:
+    session, bad = memory.session, "a\0b"
+    for call, field in (
+        (memory.revise([Edit.put("$.title", "x")], comment=bad), "comment"),
+        (memory.rollback(0, comment=bad), "comment"),
+        (memory.update_schema(SCHEMA + "    more: str\n", comment=bad), "comment"),
+        (memory.rebuild("n", task=bad), "task"),
+        (session.create_memory("n", SCHEMA, task=bad), "prism.task"),
+        (session.create_memory("n", SCHEMA, question=bad), "prism.question"),
+        (session.create_memory("n", SCHEMA, model=bad), "prism.model"),
+        (memory.ask(bad), "query"),
+    ):
+        with pytest.raises(errors.InvalidArgument) as caught:
+            await call
+        assert caught.value.reason == "FIELD_INVALID"
+        assert str(caught.value) == f"{field} holds a NUL character"
+        assert list(caught.value.fields) == [field]
+    assert [info.revision for info in await session.memories()] == [0]
+
+
 async def test_what_changes_nothing_makes_no_revision(memory: palimpsest.Memory) -> None:
     await memory.revise([Edit.put("$.title", "Ships"), Edit.put("$.visitors", 1)])
     for edit in (Edit.put("$.title", "Ships"), Edit.add("$.visitors", 1)):

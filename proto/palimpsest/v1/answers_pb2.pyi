@@ -34,7 +34,7 @@ class AskRequest(_message.Message):
     memory: _builtins.str
     """Required. The memory to ask. Unknown names are NOT_FOUND."""
     query: _builtins.str
-    """Required. The question; 1 byte to 8 KiB."""
+    """Required. The question; 1 byte to 8 KiB, without NUL."""
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
         """Optional. How fresh the memory must be."""

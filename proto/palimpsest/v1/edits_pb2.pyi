@@ -71,7 +71,9 @@ class ReviseMemoryRequest(_message.Message):
     expected_revision: _builtins.int
     """Optional. The newest revision must be this one."""
     comment: _builtins.str
-    """Optional. Who or why; kept with the revision; at most 1 KiB."""
+    """Optional. Who or why; kept with the revision; at most 1 KiB, without
+    NUL.
+    """
     @_builtins.property
     def edits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edit]:
         """Required. 1 to 500, made in order."""
@@ -141,7 +143,9 @@ class RollbackMemoryRequest(_message.Message):
     expected_revision: _builtins.int
     """Optional. The newest revision must be this one."""
     comment: _builtins.str
-    """Optional. Who or why; kept with the revision; at most 1 KiB."""
+    """Optional. Who or why; kept with the revision; at most 1 KiB, without
+    NUL.
+    """
     def __init__(
         self,
         *,
@@ -296,7 +300,9 @@ class UpdateSchemaRequest(_message.Message):
     expected_revision: _builtins.int
     """Optional. The newest revision must be this one."""
     comment: _builtins.str
-    """Optional. Who or why; kept with the revision; at most 1 KiB."""
+    """Optional. Who or why; kept with the revision; at most 1 KiB, without
+    NUL.
+    """
     def __init__(
         self,
         *,

@@ -258,9 +258,11 @@ class PrismSpec(_message.Message):
     128 KiB.
     """
     task: _builtins.str
-    """Optional. What the memory is for, in a sentence or more; at most 8 KiB."""
+    """Optional. What the memory is for, in a sentence or more; at most 8 KiB,
+    without NUL.
+    """
     question: _builtins.str
-    """Optional. The question that the memory serves; at most 8 KiB."""
+    """Optional. The question that the memory serves; at most 8 KiB, without NUL."""
     encoding: Global___PrismSpec.Encoding.ValueType
     """Optional. How it is written into prompts."""
     chunk_tokens: _builtins.int
@@ -270,8 +272,8 @@ class PrismSpec(_message.Message):
     the model's window has no room for so many, a step takes fewer.
     """
     model: _builtins.str
-    """Optional. Model as provider/name; at most 200 characters. Empty means the
-    server's default model.
+    """Optional. Model as provider/name; at most 200 characters, without NUL. Empty
+    means the server's default model.
     """
     on_failure: Global___PrismSpec.OnFailure.ValueType
     """Optional. What follows when a step has failed for good."""

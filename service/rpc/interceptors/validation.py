@@ -11,9 +11,14 @@ from service.domain.errors import InvalidInput
 from service.domain.reasons import Reason
 from service.rpc.interceptors.base import Around, Context
 
+#: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
+#: Others are read first, and refused with a reason of their own.
+_STORED = {"task", "question", "model", "comment", "query"}
+
 
 def validate(message: Message) -> None:
     """Raises InvalidInput for the first field that breaks a rule."""
+    _refuse_nul(message)
     try:
         protovalidate.validate(message, fail_fast=True)
     except protovalidate.ValidationError as error:
@@ -24,6 +29,15 @@ def validate(message: Message) -> None:
             f"{field}: {violation.message}" if field else violation.message,
             field=field,
         ) from error
+
+
+def _refuse_nul(message: Message, within: str = "") -> None:
+    for field, value in message.ListFields():
+        if isinstance(value, Message):
+            _refuse_nul(value, f"{within}{field.name}.")
+        elif field.name in _STORED and isinstance(value, str) and "\0" in value:
+            name = within + field.name
+            raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)
 
 
 def _field(path: Any) -> str:
