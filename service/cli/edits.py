@@ -190,6 +190,8 @@ def memory_consolidate(
             info = await memory.consolidate()
             line = f"{name} is consolidated behind position {info.consolidate_position}"
             if wait:
+                # Whoever waits does not want to wait for more chunks as well.
+                await memory.flush()
                 info = await _consolidated(memory, info)
                 line = f"{name} is consolidated, at revision {info.revision}"
         _show_info(info, line, as_json)

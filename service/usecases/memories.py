@@ -107,6 +107,9 @@ class Memories:
                     {"limit": self._limits.max_memories},
                     retry_seconds=0,
                 )
+            if rebuilt_from is not None:
+                # It reads the log as it is now, and whoever asked waits for that.
+                await revisions.flush(tx, key, identity, held.head)
             stored = await memories.get(tx, key, identity)
         assert stored is not None, "it was made in this transaction"
         self.wake(tenant_id, stored)

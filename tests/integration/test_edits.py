@@ -391,6 +391,14 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
     assert (await session.flush()).head == 2, "and again, with nothing new"
 
 
+async def test_a_rebuild_does_not_wait_for_more_chunks(session: palimpsest.Session) -> None:
+    memory = await session.create_memory("m", SCHEMA, linger=3600)
+    await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
+    made = await memory.rebuild("n")
+    assert (await made.get()).applied_position == 1
+    assert (await memory.get()).applied_position == 0
+
+
 async def test_linger_ends_by_itself_and_a_full_step_does_not_wait(
     session: palimpsest.Session,
 ) -> None:
