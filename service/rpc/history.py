@@ -11,7 +11,7 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
 from service.rpc.streams import until_stopped
-from service.usecases.history import Explained, History
+from service.usecases.history import History
 from service.usecases.watch import Committed, Started, Watches
 
 #: A page ends at so many bytes of values, or of chunks: it must fit a message.
@@ -42,8 +42,8 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
         found = await self._history.revisions(
             current_tenant(), request.session, request.memory, after, size + 1
         )
-        page = fitting(found[:size], PAGE_BYTES, lambda one: len(one.schema_source or ""))
-        response = history_pb2.ListRevisionsResponse(revisions=[past.revision(one) for one in page])
+        page = fitting([past.revision(one) for one in found[:size]], PAGE_BYTES)
+        response = history_pb2.ListRevisionsResponse(revisions=page)
         if len(found) > len(page):
             response.next_page_token = self._pages.next(scope, str(page[-1].revision))
         return response
@@ -70,12 +70,13 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
             before=before,
             limit=size,
         )
-        page = fitting(found.entries[:size], PROVENANCE_PAGE_BYTES, _entry_bytes)
+        shown = [past.explained(entry) for entry in found.entries[:size]]
+        page = fitting(shown, PROVENANCE_PAGE_BYTES)
         response = history_pb2.GetProvenanceResponse(
             path=str(found.path),
             revision=found.revision,
             value_json=found.value,
-            entries=[past.explained(entry) for entry in page],
+            entries=page,
         )
         if len(found.entries) > len(page):
             last_shown = page[-1].amendment
@@ -106,7 +107,7 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
             limit=size,
         )
         changes = [past.difference(one) for one in found.differences]
-        page = fitting(changes[:size], PAGE_BYTES, _difference_bytes)
+        page = fitting(changes[:size], PAGE_BYTES)
         response = history_pb2.DiffMemoriesResponse(
             revision=found.revision, other_revision=found.other_revision, differences=page
         )
@@ -145,20 +146,11 @@ def _told(event: Started | Committed) -> history_pb2.WatchMemoryResponse:
     if isinstance(event, Started):
         started = history_pb2.WatchMemoryResponse.Started(after_revision=event.after_revision)
         return history_pb2.WatchMemoryResponse(started=started)
-    shown = fitting(event.amendments, PAGE_BYTES, lambda one: len(one.value.encode()))
+    shown = fitting([past.amendment(one) for one in event.amendments], PAGE_BYTES)
     return history_pb2.WatchMemoryResponse(
         committed=history_pb2.WatchMemoryResponse.Committed(
             revision=past.revision(event.revision),
-            amendments=[past.amendment(one) for one in shown],
+            amendments=shown,
             amendments_truncated=len(shown) < len(event.amendments),
         )
     )
-
-
-def _entry_bytes(entry: Explained) -> int:
-    chunks = sum(chunk.chunk.content_bytes() for chunk in entry.chunks)
-    return len(entry.amendment.value.encode()) + chunks
-
-
-def _difference_bytes(one: history_pb2.Difference) -> int:
-    return len(one.old_json.encode()) + len(one.new_json.encode())

@@ -10,7 +10,7 @@ from service.usecases.history import History
 from service.usecases.memories import Memories
 from storage.amendment_log import AmendmentFilter
 
-#: Values that a page of amendments ends at, in bytes: it must fit a message.
+#: What a page ends at, in bytes: it must fit a message.
 PAGE_BYTES = 2 * 1024 * 1024
 
 
@@ -82,10 +82,8 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         size = self._pages.size(request.page_size)
         after = self._place(scope, request.page_token)
         found = await self._history.amendments(*named, after, size + 1, wanted)
-        page = fitting(found[:size], PAGE_BYTES, lambda one: len(one.value.encode()))
-        response = memories_pb2.ListAmendmentsResponse(
-            amendments=[past.amendment(one) for one in page]
-        )
+        page = fitting([past.amendment(one) for one in found[:size]], PAGE_BYTES)
+        response = memories_pb2.ListAmendmentsResponse(amendments=page)
         if len(found) > len(page):
             place = f"{page[-1].revision}.{page[-1].ordinal}"
             response.next_page_token = self._pages.next(scope, place)
@@ -101,11 +99,9 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         found = await self._history.rejections(
             current_tenant(), request.session, request.memory, after, size + 1
         )
-        page = found[:size]
-        response = memories_pb2.ListRejectionsResponse(
-            rejections=[past.rejection(one) for one in page]
-        )
-        if len(found) > size:
+        page = fitting([past.rejection(one) for one in found[:size]], PAGE_BYTES)
+        response = memories_pb2.ListRejectionsResponse(rejections=page)
+        if len(found) > len(page):
             place = f"{page[-1].revision}.{page[-1].ordinal}"
             response.next_page_token = self._pages.next(scope, place)
         return response

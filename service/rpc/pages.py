@@ -1,13 +1,15 @@
 """Page tokens and page sizes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from service.domain.errors import InvalidInput
 from service.domain.read_tokens import TokenInvalid, sign_page, verify_page
 from service.domain.reasons import Reason
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Message)
 
 #: A page when the caller does not say.
 DEFAULT_PAGE_SIZE = 100
@@ -41,11 +43,11 @@ class Pages:
             ) from error
 
 
-def fitting(items: Sequence[T], max_bytes: int, size: Callable[[T], int]) -> Sequence[T]:
-    """The first of `items` that have `max_bytes` together, and at least one."""
+def fitting(items: Sequence[T], max_bytes: int) -> Sequence[T]:
+    """The first of the messages that have `max_bytes` together, and at least one."""
     total = 0
     for number, item in enumerate(items):
-        total += size(item)
+        total += item.ByteSize()
         if number and total > max_bytes:
             return items[:number]
     return items

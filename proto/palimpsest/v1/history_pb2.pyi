@@ -97,7 +97,7 @@ class ListRevisionsRequest(_message.Message):
     memory: _builtins.str
     """Required."""
     page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100."""
+    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB."""
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the first."""
     def __init__(
@@ -162,7 +162,7 @@ class GetProvenanceRequest(_message.Message):
     """Optional. As of this revision; unset means the newest."""
     page_size: _builtins.int
     """Optional. Amendments of a page, 1 to 100; 0 means 20. A page ends early at
-    1 MiB of values or of chunks.
+    1 MiB.
     """
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the newest."""
@@ -309,7 +309,7 @@ class DiffMemoriesRequest(_message.Message):
     """Optional. Its revision; unset means the newest."""
     page_size: _builtins.int
     """Optional. Differences of a page, 1 to 1000; 0 means 100. A page ends early
-    at 2 MiB of values.
+    at 2 MiB.
     """
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the first."""
@@ -483,7 +483,7 @@ class WatchMemoryResponse(_message.Message):
         AMENDMENTS_FIELD_NUMBER: _builtins.int
         AMENDMENTS_TRUNCATED_FIELD_NUMBER: _builtins.int
         amendments_truncated: _builtins.bool
-        """There are more amendments than 2 MiB of values; ListAmendments has the
+        """There are more amendments than 2 MiB of them; ListAmendments has the
         rest.
         """
         @_builtins.property

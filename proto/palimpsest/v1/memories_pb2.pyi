@@ -708,7 +708,7 @@ class ListAmendmentsRequest(_message.Message):
     memory: _builtins.str
     """Required."""
     page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB of values."""
+    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB."""
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the first.
     The other fields must be those of the previous page.
@@ -825,7 +825,7 @@ class ListRejectionsRequest(_message.Message):
     memory: _builtins.str
     """Required."""
     page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100."""
+    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB."""
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the first."""
     def __init__(
