@@ -1,0 +1,57 @@
+"""docs/guides/history.md: its commands and its program print what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs/guides/history.md").read_text()
+#: What differs from run to run.
+TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+
+
+def commands(page: str) -> list[tuple[str, list[str]]]:
+    """Each command of the page and the lines that it prints."""
+    found: list[tuple[str, list[str]]] = []
+    for line in page.partition("## From Python")[0].splitlines():
+        if line.startswith("    $ "):
+            found.append((line.removeprefix("    $ "), []))
+        elif line.startswith("    "):
+            found[-1][1].append(line.removeprefix("    "))
+    return found
+
+
+def program(page: str) -> tuple[str, list[str]]:
+    """The program at the end, and what it prints."""
+    text, _, rest = page.partition("```python\n")[2].partition("```\n")
+    return text, [line[4:] for line in rest.splitlines() if line.startswith("    ")]
+
+
+def printed(command: list[str], address: str, text: str = "") -> list[str]:
+    """What a command prints for people: the result, and what was refused."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**os.environ, "PATH": path, "PALIMPSEST_ADDRESS": address, "COLUMNS": "200"},
+    )
+    refused = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 0 or refused, done.stderr
+    return [TIME.sub("TIME", line) for line in (*done.stdout.splitlines(), *refused)]
+
+
+def test_the_guide_prints_what_it_says(address: str) -> None:
+    listed = commands(PAGE)
+    assert len(listed) > 10
+    for command, lines in listed:
+        shown = printed(["bash", "-c", command], address)
+        assert shown == [TIME.sub("TIME", line) for line in lines], command
+    text, lines = program(PAGE)
+    assert "connect()" in text
+    run = [sys.executable, "-"]
+    assert printed(run, address, text.replace("connect()", f"connect({address!r})")) == lines
