@@ -19,7 +19,7 @@ from service.domain.prism_spec import PrismSpec
 from service.domain.replies import read_answer
 from service.domain.revisions import parse_consolidation, parse_reply
 from service.domain.rules import Rules
-from service.domain.schema import Mismatch, Schema, render
+from service.domain.schema import Mismatch, Schema
 from service.domain.structured import reply_schema
 
 #: Tokens that a reply may have.
@@ -83,7 +83,7 @@ def task_text(spec: PrismSpec, rules: Rules, *, structured: bool) -> str:
         structured=structured,
         task=spec.task,
         question=spec.question,
-        schema=render(spec.schema()),
+        schema=spec.shown_schema(),
     )
 
 
@@ -175,7 +175,7 @@ def consolidate(
         structured=structured,
         task=spec.task,
         question=spec.question,
-        schema=render(memory.schema),
+        schema=spec.shown_schema(),
     )
     whole = prompts.whole_memory_segment(memory.value_json, marker_key)
     size = prompts.size_segment(memory.live_tokens, budget_tokens)
@@ -205,7 +205,7 @@ def answer(
     spec: PrismSpec, memory: PrismMemory, query: str, *, marker_key: bytes
 ) -> Flow[AnswerDraft]:
     """The final answer from the memory (algorithm 1, line 6)."""
-    schema = render(memory.schema)
+    schema = spec.shown_schema()
     task = prompts.answer_task(task=spec.task, question=spec.question, schema=schema)
     ask = ModelAsk(
         purpose=Purpose.ANSWER,

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from service.domain.rules import Rules
-from service.domain.schema import Schema
+from service.domain.schema import Schema, render
 from service.domain.schema_source import parse_source
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
@@ -85,6 +85,10 @@ class PrismSpec:
         """The schema. Raises SchemaInvalid."""
         return _schema(self.schema_source)
 
+    def shown_schema(self) -> str:
+        """The schema as the model is shown it. Raises SchemaInvalid."""
+        return _shown(self.schema_source)
+
     def rules(self, max_memory_bytes: int) -> Rules:
         """What the model's revisions of this memory may do."""
         return Rules(
@@ -123,6 +127,11 @@ class PrismSpec:
 @lru_cache(maxsize=KEPT_SCHEMAS)
 def _schema(source: str) -> Schema:
     return parse_source(source)
+
+
+@lru_cache(maxsize=KEPT_SCHEMAS)
+def _shown(source: str) -> str:
+    return render(_schema(source))
 
 
 def _as_it_is(value: Any) -> Any:

@@ -78,7 +78,7 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
 def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
     """A spec as the proto has it, with the schema as the model is shown it."""
     message = _Message(
-        schema_source=render(spec.schema()),
+        schema_source=spec.shown_schema(),
         task=spec.task,
         question=spec.question,
         encoding=_named(_ENCODINGS, spec.encoding),

@@ -159,7 +159,7 @@ class Editor:
         async with self._database.transaction(tenant_id) as tx:
             held = await _lock(tx, target)
             before = held.spec.schema()
-            if render(before) == source:
+            if held.spec.shown_schema() == source:
                 return await find_memory(tx, target.session, target.memory)
             try:
                 check_extends(before, schema)
