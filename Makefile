@@ -24,8 +24,8 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml cl
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e .
 	@touch $@
 
-demo: setup ## the main job, end to end (FILE=path for a text of your own)
-	@$(BIN)/palimpsest demo $(if $(FILE),--file "$(FILE)")
+demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, code or tables)
+	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
 test: setup ## the tests, on embedded servers
 	$(BIN)/python -m pytest
