@@ -13,6 +13,9 @@ from service.domain.prism_memory import PrismMemory
 from service.domain.prism_spec import PrismSpec
 from service.domain.splitting import split
 
+#: Tokens that the replies to a step and to a consolidation may have.
+STEP_OUTPUT_TOKENS = 4096
+CONSOLIDATION_OUTPUT_TOKENS = 8192
 #: Tokens that a prompt keeps free for marks and for what a count is off by.
 MARGIN_TOKENS = 256
 #: A step that could read fewer tokens than this is not made, and a chunk that has no more
@@ -42,8 +45,19 @@ class Bounds:
     window_tokens: int
     #: Tokens of the part of the prompt that never changes.
     task_tokens: int
-    #: Tokens that a reply may have.
-    output_tokens: int
+    #: Tokens that the reply to a step may have, and that to a consolidation.
+    step_output_tokens: int
+    consolidation_output_tokens: int
+
+    @classmethod
+    def of(cls, window_tokens: int, task_tokens: int) -> "Bounds":
+        """The bounds of a window: replies may have a quarter of a small one, and a third."""
+        return cls(
+            window_tokens=window_tokens,
+            task_tokens=task_tokens,
+            step_output_tokens=min(STEP_OUTPUT_TOKENS, window_tokens // 4),
+            consolidation_output_tokens=min(CONSOLIDATION_OUTPUT_TOKENS, window_tokens // 3),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +72,15 @@ class Wish:
 
 
 def budget_tokens(spec: PrismSpec, bounds: Bounds) -> int:
-    """How large a memory may be before it is consolidated."""
-    return spec.memory_tokens or bounds.window_tokens // 2
+    """How large a memory may be before it is consolidated: then that must still fit."""
+    taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
+    wanted = spec.memory_tokens or bounds.window_tokens // 2
+    return max(min(wanted, bounds.window_tokens - taken), 0)
 
 
 def room_tokens(memory: PrismMemory, bounds: Bounds) -> int:
     """What a step may read beside the memory; negative when it does not even fit."""
-    taken = bounds.task_tokens + memory.shown_tokens + bounds.output_tokens + MARGIN_TOKENS
+    taken = bounds.task_tokens + memory.shown_tokens + bounds.step_output_tokens + MARGIN_TOKENS
     return bounds.window_tokens - taken
 
 

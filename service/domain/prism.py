@@ -13,6 +13,7 @@ from service.domain.amendments import Amendment, Rejection, Revision
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.json_values import Json
+from service.domain.pacing import CONSOLIDATION_OUTPUT_TOKENS, STEP_OUTPUT_TOKENS
 from service.domain.paths import Path, PathError
 from service.domain.prism_memory import PrismMemory
 from service.domain.prism_spec import PrismSpec
@@ -23,8 +24,6 @@ from service.domain.schema import Mismatch, Schema
 from service.domain.structured import reply_schema
 
 #: Tokens that a reply may have.
-REVISE_OUTPUT_TOKENS = 4096
-CONSOLIDATE_OUTPUT_TOKENS = 8192
 ANSWER_OUTPUT_TOKENS = 1024
 #: Paths that an answer may rest on.
 MAX_ANSWER_PATHS = 20
@@ -96,6 +95,7 @@ def revise_in_parts(
     marker_key: bytes,
     rules: Rules,
     structured: bool,
+    output_tokens: int,
 ) -> Flow[Revision]:
     """A step whose text is too long for one prompt: a model call for each part, in order.
 
@@ -106,7 +106,13 @@ def revise_in_parts(
     rejections: list[Rejection] = []
     for part in parts:
         made = yield from revise(
-            spec, memory, part, marker_key=marker_key, rules=rules, structured=structured
+            spec,
+            memory,
+            part,
+            marker_key=marker_key,
+            rules=rules,
+            structured=structured,
+            output_tokens=output_tokens,
         )
         memory = memory.apply(number, made.amendments)
         amendments += made.amendments
@@ -122,6 +128,7 @@ def revise(
     marker_key: bytes,
     rules: Rules,
     structured: bool = False,
+    output_tokens: int = STEP_OUTPUT_TOKENS,
 ) -> Flow[Revision]:
     """One step: what the chunks change in the memory (algorithm 1, line 3).
 
@@ -149,7 +156,7 @@ def revise(
             ),
             add_only=rules.add_only,
         ),
-        max_output_tokens=REVISE_OUTPUT_TOKENS,
+        max_output_tokens=output_tokens,
         reply_schema=reply_schema(memory.schema, rules) if structured else None,
     )
     (reply,) = yield [ask]
@@ -164,6 +171,7 @@ def consolidate(
     rules: Rules,
     structured: bool = False,
     budget_tokens: int,
+    output_tokens: int = CONSOLIDATION_OUTPUT_TOKENS,
 ) -> Flow[Revision]:
     """The same memory in fewer words: updates and removals, no additions.
 
@@ -194,7 +202,7 @@ def consolidate(
             value=memory.value,
             budget_tokens=budget_tokens,
         ),
-        max_output_tokens=CONSOLIDATE_OUTPUT_TOKENS,
+        max_output_tokens=output_tokens,
         reply_schema=reply_schema(memory.schema, rules, may_add=False) if structured else None,
     )
     (reply,) = yield [ask]

@@ -130,11 +130,7 @@ class Reviser:
             model=model,
             structured=structured,
             facts=facts,
-            bounds=Bounds(
-                window_tokens=facts.window_tokens,
-                task_tokens=facts.count(task),
-                output_tokens=prism.REVISE_OUTPUT_TOKENS,
-            ),
+            bounds=Bounds.of(facts.window_tokens, facts.count(task)),
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
@@ -219,6 +215,7 @@ class Reviser:
             marker_key=self._marker_key,
             rules=self._rules(state.spec),
             structured=state.structured,
+            output_tokens=state.bounds.step_output_tokens,
         )
         revision = await drive(
             flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
@@ -246,6 +243,7 @@ class Reviser:
             rules=self._rules(state.spec),
             structured=state.structured,
             budget_tokens=pacing.budget_tokens(state.spec, state.bounds),
+            output_tokens=state.bounds.consolidation_output_tokens,
         )
         revision: Revision = await drive(
             flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
@@ -316,7 +314,10 @@ class Reviser:
         )
         final = not getattr(error, "retryable", True)
         if not final and held.attempts + 1 < self._config.step_tries:
-            seconds = min(self._config.step_backoff_seconds * 2**held.attempts, MAX_BACKOFF_SECONDS)
+            # Never sooner than the provider asks for.
+            asked = getattr(error, "retry_after_seconds", None) or 0.0
+            backoff = max(self._config.step_backoff_seconds * 2**held.attempts, asked)
+            seconds = min(backoff, MAX_BACKOFF_SECONDS)
             async with self._database.transaction(state.tenant_id) as tx:
                 await revisions.back_off(tx, held, seconds)
             return None

@@ -81,6 +81,6 @@ def no_room(state: State) -> FailedPrecondition:
     return FailedPrecondition(
         Reason.MEMORY_STALLED,
         f"the memory ({state.memory.shown_tokens} tokens), the task ({bounds.task_tokens}) and a"
-        f" reply ({bounds.output_tokens}) leave no room for text in the model's window of"
+        f" reply ({bounds.step_output_tokens}) leave no room for text in the model's window of"
         f" {bounds.window_tokens} tokens, and consolidation does not make the memory smaller",
     )

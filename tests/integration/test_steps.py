@@ -213,7 +213,7 @@ async def test_a_consolidation_that_does_not_help_is_not_made_again_and_again(
 async def test_groups_shrink_before_the_window_is_full_and_then_there_is_no_room(
     database: Database,
 ) -> None:
-    texts = [f"{n} " + "word " * 199 for n in range(40)]
+    texts = [f"{n} " + "word " * 199 for n in range(80)]
     await make(database, texts, chunk_tokens=2000, fold_tokens=100_000, memory_tokens=100_000)
 
     def reply(ask: ModelAsk, number: int) -> str:
@@ -239,7 +239,7 @@ async def test_groups_shrink_before_the_window_is_full_and_then_there_is_no_room
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await stalls.retry(tx, KEY, MEMORY)
     await reviser(database, Script(), window=100_000).drain(ITEM)
-    assert (await read(database)).applied_position == 40
+    assert (await read(database)).applied_position == 80
 
 
 async def test_a_consolidation_that_fails_for_good_is_passed_over(database: Database) -> None:

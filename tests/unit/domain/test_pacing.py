@@ -32,7 +32,12 @@ def memory(*sizes: int, encoding: Encoding = Encoding.AMENDMENTS) -> PrismMemory
 
 
 def bounds(window: int) -> Bounds:
-    return Bounds(window_tokens=window, task_tokens=100, output_tokens=500)
+    return Bounds(
+        window_tokens=window,
+        task_tokens=100,
+        step_output_tokens=500,
+        consolidation_output_tokens=800,
+    )
 
 
 def need(held: PrismMemory, window: int, wish: Wish = NOTHING, spec: PrismSpec = SPEC) -> Need:
@@ -157,3 +162,18 @@ def test_pieces_end_where_a_reader_would_pause() -> None:
     assert all(piece.rstrip().endswith(".") for piece in split(sentences, 30, estimate_tokens))
     assert split("word " * 50, 10, estimate_tokens)[0].endswith(" ")
     assert len(split("x" * 400, 10, estimate_tokens)) == 10
+
+
+def test_a_budget_leaves_room_for_the_consolidation() -> None:
+    assert pacing.budget_tokens(replace(SPEC, memory_tokens=3000), bounds(10_000)) == 3000
+    most = 10_000 - 100 - 800 - pacing.MARGIN_TOKENS
+    assert pacing.budget_tokens(replace(SPEC, memory_tokens=50_000), bounds(10_000)) == most
+    assert pacing.budget_tokens(SPEC, bounds(10_000)) == 5000
+    assert pacing.budget_tokens(SPEC, bounds(500)) == 0
+
+
+def test_replies_take_a_part_of_a_small_window() -> None:
+    small, large = Bounds.of(8000, 500), Bounds.of(128_000, 500)
+    assert (small.step_output_tokens, small.consolidation_output_tokens) == (2000, 2666)
+    assert (large.step_output_tokens, large.consolidation_output_tokens) == (4096, 8192)
+    assert pacing.room_tokens(memory(), small) > 5000
