@@ -312,6 +312,16 @@ async def test_provenance_comes_in_pages_of_one_moment(memory: palimpsest.Memory
     assert await entries(memory, "$.visitors") == []
 
 
+async def test_the_client_reads_all_pages(memory: palimpsest.Memory) -> None:
+    for number in range(45):
+        await memory.revise([Edit.put("$.visitors", number)])
+    why = await memory.provenance("$.visitors")
+    await memory.rollback(0)
+    numbers = [entry.amendment.value async for entry in why]
+    assert numbers == list(reversed(range(45)))
+    assert [entry.amendment.value async for entry in why] == numbers
+
+
 async def test_a_path_that_is_none_is_refused(memory: palimpsest.Memory) -> None:
     for path in ("nonsense", "$.nothing", "$.topics.'a'.'b'", "$.title[0]"):
         with pytest.raises(errors.InvalidArgument) as caught:

@@ -1,6 +1,7 @@
 """A watch over lost connections: every revision once, in order."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -251,3 +252,20 @@ async def test_the_synchronous_watch_is_an_iterator_that_can_be_closed() -> None
 
     async with serving(history.register) as port:
         assert await asyncio.to_thread(use, port) == ([2, 3], [])
+
+
+async def test_another_thread_can_end_the_wait_of_a_synchronous_watch() -> None:
+    history = History()
+
+    def use(port: int) -> list[palimpsest.Committed]:
+        with sync.Client(f"127.0.0.1:{port}") as client:
+            watch = client.session("s").memory("m").watch()
+            watch.__enter__()
+            closing = threading.Timer(0.05, watch.close)
+            closing.start()
+            told = list(watch)
+            closing.join()
+            return told
+
+    async with serving(history.register) as port:
+        assert await asyncio.to_thread(use, port) == []
