@@ -9,6 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.tree import Tree
 
+#: What could do something to a terminal, as it is shown instead.
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -19,19 +24,29 @@ class CommandError(Exception):
 
 def fail(message: str, code: int = 1) -> NoReturn:
     """Prints one line and ends with `code`."""
-    line = " ".join(message.split())
+    line = plain(" ".join(message.split()))
     print(f"error: {line}", file=sys.stderr)
     raise SystemExit(code)
 
 
+def plain(text: str) -> str:
+    """A text without control characters but tab and line feed: they are written out."""
+    return text.translate(_CONTROLS)
+
+
+def _text(text: str) -> str:
+    """A text from outside: no control characters, and no markup."""
+    return escape(plain(text))
+
+
 def say(line: str) -> None:
     """A line of progress, for people: standard error."""
-    err.print(escape(line))
+    err.print(_text(line))
 
 
 def show(line: str = "") -> None:
     """A line of the result: standard output. Text from outside is no markup."""
-    out.print(escape(line))
+    out.print(_text(line))
 
 
 def show_json(value: Mapping[str, Any]) -> None:
@@ -41,7 +56,7 @@ def show_json(value: Mapping[str, Any]) -> None:
 
 def tree_of(name: str, value: Any, *, width: int = 100, items: int = 3) -> Tree:
     """A JSON value as a tree; texts are cut to `width`, long lists to `items`."""
-    tree = Tree(escape(name))
+    tree = Tree(_text(name))
     _grow(tree, value, width, items)
     return tree
 
@@ -50,15 +65,15 @@ def _grow(tree: Tree, value: Any, width: int, items: int) -> None:
     if isinstance(value, dict):
         for key, child in value.items():
             if isinstance(child, dict | list):
-                _grow(tree.add(escape(str(key))), child, width, items)
+                _grow(tree.add(_text(str(key))), child, width, items)
             else:
-                tree.add(f"{escape(str(key))}: {escape(cut(child, width))}")
+                tree.add(f"{_text(str(key))}: {_text(cut(child, width))}")
         return
     for child in value[:items]:
         if isinstance(child, dict | list):
             _grow(tree.add("·"), child, width, items)
         else:
-            tree.add(escape(cut(child, width)))
+            tree.add(_text(cut(child, width)))
     if len(value) > items:
         tree.add(f"… {len(value) - items} more")
 

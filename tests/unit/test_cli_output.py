@@ -1,0 +1,67 @@
+"""What the command line prints: text from outside does nothing to a terminal."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palimpsest import values
+from service.cli import lines, output
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\rfine"
+
+
+def test_control_characters_are_shown_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show(HOSTILE)
+    output.out.print(output.tree_of(HOSTILE, {HOSTILE: HOSTILE, "list": [HOSTILE]}))
+    with pytest.raises(SystemExit):
+        output.fail(HOSTILE)
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert not {char for char in shown if char < " " or "\x7f" <= char <= "\x9f"} - {"\n"}
+    assert "\\x1b[2J" in shown
+    assert "fine" in shown
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cc", "Cs"])))
+def test_other_texts_are_printed_as_they_are(text: str) -> None:
+    assert output.plain(text) == text
+
+
+def test_lines_end_only_where_we_end_them() -> None:
+    assert output.plain("a\nb\tc") == "a\nb\tc"
+
+
+def revision(**rest: object) -> values.Revision:
+    given_ = {
+        "revision": 7,
+        "kind": "step",
+        "from_position": 3,
+        "to_position": 5,
+        "comment": "",
+        "restored_revision": None,
+        "schema_source": "",
+        "amendments": 0,
+        "rejections": 0,
+        "value_digest": b"\x01" * 32,
+        "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+        **rest,
+    }
+    return values.Revision(**given_)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rest", "line"),
+    [
+        ({}, "r7 step [4-5]"),
+        ({"amendments": 1, "to_position": 4}, "r7 step [4] 1 amendment"),
+        ({"amendments": 2, "rejections": 3}, "r7 step [4-5] 2 amendments 3 rejected"),
+        ({"kind": "edit", "to_position": 3, "comment": "by\nme"}, "r7 edit (by me)"),
+        ({"kind": "rollback", "to_position": 3, "restored_revision": 0}, "r7 rollback to r0"),
+    ],
+)
+def test_a_revision_is_one_line(rest: dict[str, object], line: str) -> None:
+    assert lines.revision_line(revision(**rest)) == line
+    assert json.loads(json.dumps(lines.revision_json(revision(**rest))))["revision"] == 7
