@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, case, func, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, or_, select, update
 
 from service.domain.amendments import Amendment, Rejection
 from service.domain.json_values import canonical
@@ -30,6 +30,9 @@ from storage.tables import (
 #: the state before it. More of them where a state is so large that reading it costs more.
 SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
+#: Amendments or rejections that one statement writes. PostgreSQL takes 65,535 values in
+#: one, and a chunk that is read in pieces may bring more than that.
+WRITE_ROWS = 1000
 
 
 class Fenced(Exception):
@@ -226,13 +229,18 @@ async def _write_log(tx: Transaction, keys: dict[str, Any], new: NewRevision) ->
             }
             for ordinal, one in enumerate(new.amendments, start=1)
         ]
-        await tx.connection.execute(insert(amendment).values(rows))
+        await _insert(tx, amendment, rows)
     if new.rejections:
         rows = [
             {**keys, "ordinal": ordinal, "proposal": one.proposal, "reason": one.reason}
             for ordinal, one in enumerate(new.rejections, start=1)
         ]
-        await tx.connection.execute(insert(rejection).values(rows))
+        await _insert(tx, rejection, rows)
+
+
+async def _insert(tx: Transaction, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    for start in range(0, len(rows), WRITE_ROWS):
+        await tx.connection.execute(insert(table).values(rows[start : start + WRITE_ROWS]))
 
 
 async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
@@ -301,13 +309,17 @@ async def put_off(
 ) -> bool:
     """Leaves the memory for `look_seconds`, since its next step may still grow.
 
-    False when `linger_seconds` have passed since `since`, or it was flushed, or taken
-    over, meanwhile.
+    False when `linger_seconds` have passed since `since`, or it was flushed, taken over,
+    or is to be consolidated, since it was claimed.
     """
     due = literal(since) + _seconds(linger_seconds)
     waits = (
         update(memory)
-        .where(_held(held), memory.c.flush_position == held.flush_position, due > func.now())
+        .where(
+            _held(held),
+            memory.c.flush_position == held.flush_position,
+            due > func.now(),
+        )
         .values(ready_at=func.least(due, func.now() + _seconds(look_seconds)))
     )
     return (await tx.connection.execute(waits)).rowcount == 1

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from service.domain.amendments import Amendment, Op, Rejection
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.paths import Path
 from service.domain.prism import ConsolidateContent, ReviseContent
@@ -62,6 +63,29 @@ async def test_a_step_that_could_grow_waits_and_a_flush_ends_the_wait(database: 
     assert (await read(database)).applied_position == 1
     await append_texts(database, "s", ["b"], first=2)
     assert await reviser(database, script).drain(ITEM) == 900.0, "what came later waits again"
+
+
+async def test_a_step_may_have_any_number_of_amendments(database: Database) -> None:
+    await make(database, ["a"])
+    count = 12_000
+    amendments = tuple(
+        Amendment(path=Path(("topics", f"t{n}")), op=Op.ADD, value="x") for n in range(count)
+    )
+    rejections = tuple(Rejection(proposal=f"{n}", reason="no") for n in range(count))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.claim(tx, KEY, MEMORY)
+        assert held is not None
+        new = revisions.NewRevision(
+            kind="step",
+            to_position=1,
+            digest=b"",
+            amendments=amendments,
+            rejections=rejections,
+            value="{}",
+        )
+        await revisions.commit_revision(tx, held, new, has_work=True)
+    (_, step) = await log_of(database)
+    assert (step.amendments, step.rejections) == (count, count)
 
 
 async def test_a_step_that_is_full_does_not_wait(database: Database) -> None:
