@@ -318,6 +318,8 @@ async def put_off(
         .where(
             _held(held),
             memory.c.flush_position == held.flush_position,
+            # A wish for what is flushed already does not move that.
+            memory.c.consolidate_position.is_not_distinct_from(held.consolidate_position),
             due > func.now(),
         )
         .values(ready_at=func.least(due, func.now() + _seconds(look_seconds)))

@@ -192,7 +192,8 @@ class Reviser:
     async def _linger(self, state: State, group: Sequence[SizedChunk]) -> float | None:
         """Puts a step off that could still grow; the seconds until the next look."""
         held, spec = state.held, state.spec
-        if not spec.linger_ms or group[-1].position <= held.flush_position or held.attempts:
+        # A flush lets go what comes with the flushed chunks as well.
+        if not spec.linger_ms or group[0].position <= held.flush_position or held.attempts:
             return None
         if state.paid_position is not None:
             return None

@@ -65,6 +65,34 @@ async def test_a_step_that_could_grow_waits_and_a_flush_ends_the_wait(database: 
     assert await reviser(database, script).drain(ITEM) == 900.0, "what came later waits again"
 
 
+async def test_what_was_flushed_does_not_wait_for_what_came_after_it(database: Database) -> None:
+    await make(database, ["a"], chunk_tokens=100, linger_ms=3_600_000)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await revisions.flush(tx, KEY, None, 1) == [MEMORY]
+    await append_texts(database, "s", ["b"], first=2)
+    script = Script()
+    await reviser(database, script).drain(ITEM)
+    assert (await read(database)).applied_position == 2
+
+
+async def test_a_wish_for_what_is_flushed_already_is_not_put_off(database: Database) -> None:
+    await make(database, ["a"], chunk_tokens=100, linger_ms=3_600_000)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await revisions.flush(tx, KEY, None, 1)
+    await reviser(database, Script()).drain(ITEM)
+    await append_texts(database, "s", ["b"], first=2)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.claim(tx, KEY, MEMORY)
+        assert held is not None
+        await revisions.want_consolidation(tx, held, 1)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        now = (await tx.connection.exec_driver_sql("SELECT now()")).scalar_one()
+        waits = await revisions.put_off(
+            tx, held, since=now, linger_seconds=3600.0, look_seconds=900.0
+        )
+    assert not waits
+
+
 async def test_a_step_may_have_any_number_of_amendments(database: Database) -> None:
     await make(database, ["a"])
     count = 12_000
