@@ -14,24 +14,24 @@ T = TypeVar("T")
 async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> AsyncGenerator[T]:
     """The events; raises Unavailable (SERVER_STOPPING) when the server stops first."""
     stopped = asyncio.create_task(stopping.wait())
-    coming: asyncio.Task[T | None] | None = None
     try:
         async with aclosing(events):
             while True:
                 coming = asyncio.create_task(_next(events))
-                await asyncio.wait((coming, stopped), return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
+                try:
+                    await asyncio.wait((coming, stopped), return_when=asyncio.FIRST_COMPLETED)
+                    if not coming.done():
+                        raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+                finally:
+                    # A generator that still runs cannot be closed.
                     coming.cancel()
                     await asyncio.wait((coming,))
-                    raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
                 event = coming.result()
                 if event is None:
                     return
                 yield event
     finally:
         stopped.cancel()
-        if coming is not None:
-            coming.cancel()
 
 
 async def _next(events: AsyncGenerator[T]) -> T | None:
