@@ -38,7 +38,7 @@ class Pages:
         except TokenInvalid as error:
             raise InvalidInput(
                 Reason.TOKEN_INVALID,
-                "the token was not issued for this list",
+                "the token was not issued for this request, or altered",
                 field=field,
             ) from error
 

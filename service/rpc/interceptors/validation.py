@@ -14,6 +14,15 @@ from service.rpc.interceptors.base import Around, Context
 #: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
 #: Others are read first, and refused with a reason of their own.
 _STORED = {"task", "question", "model", "comment", "query"}
+_NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
+#: What to say in place of the patterns of the proto: not everybody reads those.
+PATTERNS = {
+    "^[a-z0-9][a-z0-9_-]*$": _NAME,
+    "^([a-z0-9][a-z0-9_-]*)?$": _NAME,
+    "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$": (
+        "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
+    ),
+}
 
 
 def validate(message: Message) -> None:
@@ -22,12 +31,13 @@ def validate(message: Message) -> None:
     try:
         protovalidate.validate(message, fail_fast=True)
     except protovalidate.ValidationError as error:
-        violation = error.violations[0].proto
-        field = _field(violation.field)
+        violation = error.violations[0]
+        field = _field(violation.proto.field)
+        said = violation.proto.message
+        if violation.proto.rule_id == "string.pattern":
+            said = PATTERNS[violation.rule_value]
         raise InvalidInput(
-            Reason.FIELD_INVALID,
-            f"{field}: {violation.message}" if field else violation.message,
-            field=field,
+            Reason.FIELD_INVALID, f"{field}: {said}" if field else said, field=field
         ) from error
 
 

@@ -1,0 +1,75 @@
+"""What a request that breaks a rule of the proto is told."""
+
+from collections.abc import Iterator
+
+import pytest
+from buf.validate import validate_pb2
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from palimpsest.v1 import (
+    answers_pb2,
+    edits_pb2,
+    history_pb2,
+    log_pb2,
+    memories_pb2,
+    schemas_pb2,
+    sessions_pb2,
+    usage_pb2,
+)
+from service.domain.errors import InvalidInput
+from service.rpc.interceptors.validation import PATTERNS, validate
+
+FILES = (
+    answers_pb2,
+    edits_pb2,
+    history_pb2,
+    log_pb2,
+    memories_pb2,
+    schemas_pb2,
+    sessions_pb2,
+    usage_pb2,
+)
+
+
+def patterns(message: Descriptor) -> Iterator[str]:
+    for field in message.fields:
+        rules = field.GetOptions().Extensions[validate_pb2.field]
+        if rules.string.pattern:
+            yield rules.string.pattern
+    for nested in message.nested_types:
+        yield from patterns(nested)
+
+
+def test_each_pattern_of_the_proto_is_said_in_words() -> None:
+    used = {
+        pattern
+        for file in FILES
+        for message in file.DESCRIPTOR.message_types_by_name.values()
+        for pattern in patterns(message)
+    }
+    assert used == set(PATTERNS)
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        (
+            memories_pb2.ListMemoriesRequest(session="a b"),
+            "session: must have only A-Z, a-z, 0-9 and . _ : @ / -,"
+            " and begin with a letter or digit",
+        ),
+        (
+            memories_pb2.RetryMemoryRequest(session="a", memory="Notes"),
+            "memory: must have only a-z, 0-9, _ and -, and begin with a letter or digit",
+        ),
+        (
+            memories_pb2.RetryMemoryRequest(session="a"),
+            "memory: must have only a-z, 0-9, _ and -, and begin with a letter or digit",
+        ),
+    ],
+)
+def test_a_bad_name_is_told_in_words(request_: Message, said: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        validate(request_)
+    assert caught.value.message == said
