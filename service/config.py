@@ -1,14 +1,46 @@
 """Configuration: the environment, read once, frozen, with its secrets marked."""
 
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from platformdirs import site_data_path, user_data_path
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+#: One host: SQLAlchemy reads no list of them. A password may hold what ought to be escaped.
+_DATABASE_URL = re.compile(
+    r"postgres(ql)?://(.*@)?(\[[^\]]*\]|[^/:@]*)(:\d{1,5})?(/.*)?(\?.*)?", re.DOTALL
+)
+_REDIS_URL = re.compile(r"(rediss?|unix)://.+", re.DOTALL)
+_LISTEN = re.compile(r"(unix:.+|.+:(?P<port>\d{1,5}))")
+
+
+def _checked_database_url(url: SecretStr) -> SecretStr:
+    # None of these says what was given: it holds a password.
+    if not _DATABASE_URL.fullmatch(url.get_secret_value()):
+        said = "is no URL postgresql://login:password@host:port/database"
+        raise PydanticCustomError("database_url", said)
+    return url
+
+
+def _checked_redis_url(url: SecretStr) -> SecretStr:
+    if not _REDIS_URL.fullmatch(url.get_secret_value()):
+        raise PydanticCustomError("redis_url", "is no URL redis://:password@host:port/number")
+    return url
+
+
+def _checked_listen(address: str) -> str:
+    found = _LISTEN.fullmatch(address)
+    if found is None or int(found["port"] or 0) > 65_535:
+        raise PydanticCustomError("listen", "is not HOST:PORT, with a port up to 65535")
+    return address
+
+
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database_url)]
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -59,15 +91,15 @@ class Config(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PALIMPSEST_", frozen=True)
 
     #: postgresql:// URL of the data; processes use the role palimpsest_app in it.
-    database_url: SecretStr | None = None
+    database_url: DatabaseUrl | None = None
     #: URL with the right to change tables, for `migrate`; default: database_url.
-    migration_database_url: SecretStr | None = None
+    migration_database_url: DatabaseUrl | None = None
     #: URL of the dispatch tables; default: database_url.
-    dispatch_database_url: SecretStr | None = None
+    dispatch_database_url: DatabaseUrl | None = None
     #: redis:// URL of the prefix cache's index. Without it predictions are 0.
-    redis_url: SecretStr | None = None
+    redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
     #: Where the API listens.
-    listen: str = "127.0.0.1:50051"
+    listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
     #: user that PostgreSQL has to run as.
     data_dir: Path = Field(default_factory=_default_data_dir)
@@ -109,9 +141,10 @@ class Config(BaseSettings):
 
     #: Connections to the database of one process.
     pool_size: Count = 10
-    #: debug, info, warning or error.
-    log_level: str = "info"
-    #: json or console.
-    log_format: str = "json"
+    #: In any case.
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)
+    ] = "info"
+    log_format: Literal["json", "console"] = "json"
 
     limits: Limits = Field(default_factory=Limits)
