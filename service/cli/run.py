@@ -11,7 +11,7 @@ import typer
 from pydantic import SecretStr, ValidationError
 
 from service.cli.output import CommandError, say, show
-from service.config import Config
+from service.config import Config, Limits
 from service.embedded.signals import STOP_SIGNALS
 
 
@@ -30,7 +30,8 @@ def read_config(**changes: Any) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         name = "_".join(str(part) for part in first["loc"]).upper()
-        raise CommandError(f"PALIMPSEST_{name}: {first['msg']}") from None
+        prefix = "LIMIT_" if error.title == Limits.__name__ else ""
+        raise CommandError(f"PALIMPSEST_{prefix}{name}: {first['msg']}") from None
 
 
 def up(

@@ -20,6 +20,7 @@ URL = "postgresql://u:secret-word@db"
         ("LISTEN", "127.0.0.1:99999", "is not HOST:PORT"),
         ("LOG_LEVEL", "loud", "Input should be 'debug', 'info', 'warning' or 'error'"),
         ("LOG_FORMAT", "xml", "Input should be 'json' or 'console'"),
+        ("LIMIT_MAX_MEMORIES", "0", "Input should be greater than or equal to 1"),
         ("POOL_SIZE", "0", "Input should be greater than or equal to 1"),
     ],
 )
