@@ -1,6 +1,6 @@
 """The log of a memory: its amendments and rejections, and the positions behind them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -180,7 +180,7 @@ async def touching(
     memory_id: UUID,
     path: Path,
     lineage: Sequence[tuple[int, int]],
-) -> AsyncIterator[LoggedAmendment]:
+) -> AsyncGenerator[LoggedAmendment]:
     """The amendments at `path`, below or above it, newest first, as they are asked for.
 
     `lineage` is the history to look at, from `history.lineage`.

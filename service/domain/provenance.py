@@ -1,6 +1,6 @@
 """Provenance: which amendments a value of a PRISM memory came from."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from service.domain.amendments import Op
@@ -47,8 +47,10 @@ class Tracer:
         #: `exists`: whether there is something at `path` now.
         self._path = path
         self._follows_lists = exists
-        #: Paths of later amendments, as they were when they were made.
-        self._replaced: list[Path] = []
+        #: Paths below the place that later amendments have replaced, as they were then.
+        self._replaced: set[Path] = set()
+        #: A later amendment has replaced the place as a whole.
+        self._is_replaced = False
 
     def touch(self, write: Write) -> Touch | None:
         """What `write` did to the place; None when it did not touch it.
@@ -59,10 +61,20 @@ class Tracer:
             return None
         if not (_covers(write.path, self._path) or _covers(self._path, write.path)):
             return None
-        region = max(write.path, self._path, key=_depth)
-        in_effect = not any(_covers(later, region) for later in self._replaced)
-        self._replaced.append(write.path)
+        whole = _covers(write.path, self._path)
+        in_effect = not self._is_replaced and (whole or not self._has_replaced(write.path))
+        if whole:
+            self._is_replaced = True
+            self._replaced.clear()
+        elif not self._is_replaced:
+            self._replaced.add(write.path)
         return Touch(write=write, path=self._path, in_effect=in_effect)
+
+    def _has_replaced(self, path: Path) -> bool:
+        """Whether a later amendment has replaced `path`, or something above it."""
+        least = len(self._path.tokens) + 1
+        counts = range(least, len(path.tokens) + 1)
+        return any(Path(path.tokens[:count]) in self._replaced for count in counts)
 
     def _moves(self, removed: Path) -> bool:
         """Whether the place moved up by one when `removed` went; then it moves back."""
@@ -74,7 +86,7 @@ class Tracer:
         if tokens[:level] != removed.tokens[:-1] or not isinstance(place, int) or place < index:
             return False
         self._path = Path((*tokens[:level], place + 1, *tokens[level + 1 :]))
-        self._replaced = [_moved_back(one, removed, level) for one in self._replaced]
+        self._replaced = {_moved_back(one, removed, level) for one in self._replaced}
         return True
 
 
@@ -97,25 +109,36 @@ def _moved_back(path: Path, removed: Path, level: int) -> Path:
     return path
 
 
-def origin(value: Json, touches: Sequence[Touch]) -> Write | None:
-    """The amendment that first wrote what a place holds now, `value`.
+class OriginSearch:
+    """Looks for the amendment that first wrote what a place holds now.
 
-    `touches` are what touched the place, newest first. A model that extends a list
-    repeats what was there, so the newest write is not where the value came from: the
-    search goes back as long as the older writes hold the value as well. None when no
-    write holds it.
+    A model that extends a list repeats what was there, so the newest write is not where a
+    value came from: the search goes back as long as the older writes hold it as well.
     """
-    found: Write | None = None
-    for touch in touches:
-        if _holds(touch, value):
-            found = touch.write
+
+    def __init__(self, value: Json) -> None:
+        self._value = value
+        #: The oldest write so far that holds the value; None when no write does.
+        self.found: Write | None = None
+        #: Nothing older can change that.
+        self.is_over = False
+
+    def look(self, touch: Touch) -> None:
+        """To be called with what touched the place, newest first."""
+        if self.is_over:
+            return
+        if _holds(touch, self._value):
+            self.found = touch.write
         elif _covers(touch.write.path, touch.path):
-            break
-    return found
+            self.is_over = True
 
 
-def _depth(path: Path) -> int:
-    return len(path.tokens)
+def origin(value: Json, touches: Iterable[Touch]) -> Write | None:
+    """The amendment that first wrote `value`; `touches` are newest first."""
+    search = OriginSearch(value)
+    for touch in touches:
+        search.look(touch)
+    return search.found
 
 
 def _covers(upper: Path, lower: Path) -> bool:

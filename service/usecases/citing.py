@@ -1,6 +1,7 @@
 """Citing: which chunks say what a place of a memory holds."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -110,8 +111,10 @@ async def _touched(
 ) -> Sequence[tuple[LoggedAmendment, Touch]]:
     """The newest amendments of a place that holds something, newest first."""
     found: list[tuple[LoggedAmendment, Touch]] = []
-    async for logged, touch in traced(tx, key, path, exists=True, at_revision=at_revision):
-        found.append((logged, touch))
-        if len(found) >= ORIGIN_AMENDMENTS:
-            break
+    touches = traced(tx, key, path, exists=True, at_revision=at_revision)
+    async with aclosing(touches):
+        async for logged, touch in touches:
+            found.append((logged, touch))
+            if len(found) >= ORIGIN_AMENDMENTS:
+                break
     return found

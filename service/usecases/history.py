@@ -1,11 +1,12 @@
 """Looking back: the logs of a memory, where a value came from, what changed."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
-from service.domain.amending import MISSING, Missing, settle, value_at
+from service.domain.amending import Missing, settle, value_at
 from service.domain.chunks import LoggedChunk
 from service.domain.citations import best_position
 from service.domain.diffing import Difference, differences
@@ -14,7 +15,7 @@ from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path, PathError
 from service.domain.prism_memory import PrismMemory
 from service.domain.prism_spec import Encoding
-from service.domain.provenance import Touch, Tracer, Write, origin, search_path
+from service.domain.provenance import OriginSearch, Touch, Tracer, Write, search_path
 from service.domain.reasons import Reason
 from service.domain.schema import Mismatch, Schema
 from service.usecases.lookup import find_memory, item_key, revision_not_found
@@ -134,13 +135,8 @@ class History:
             memory = await load_state(tx, stored, at)
             place = _place(stored.spec.schema(), memory.value, path, "path")
             held = value_at(memory.value, place)
-            found, first = await _trace(tx, stored, place, held, at)
-            page = [
-                one
-                for one in found
-                if before is None or (one.amendment.revision, one.amendment.ordinal) < before
-            ]
-            entries = await _explain(tx, stored, page[: limit + 1], first)
+            page, first = await _trace(tx, stored, place, held, at, before, limit + 1)
+            entries = await _explain(tx, stored, page, first)
         return Provenance(
             path=place,
             revision=at,
@@ -203,36 +199,55 @@ class _Found:
 
 async def traced(
     tx: Transaction, key: tuple[UUID, UUID], path: Path, *, exists: bool, at_revision: int
-) -> AsyncIterator[tuple[LoggedAmendment, Touch]]:
+) -> AsyncGenerator[tuple[LoggedAmendment, Touch]]:
     """The amendments that touched `path` up to a revision, newest first."""
     line = await history.lineage(tx, *key, at_revision)
     tracer = Tracer(path, exists=exists)
-    async for one in amendment_log.touching(tx, *key, search_path(path), line):
-        write = Write(
-            revision=one.revision,
-            ordinal=one.ordinal,
-            path=Path.parse(one.path),
-            op=one.op,
-            value=parse(one.value),
-        )
-        touch = tracer.touch(write)
-        if touch is not None:
-            yield one, touch
+    logged = amendment_log.touching(tx, *key, search_path(path), line)
+    async with aclosing(logged):
+        async for one in logged:
+            write = Write(
+                revision=one.revision,
+                ordinal=one.ordinal,
+                path=Path.parse(one.path),
+                op=one.op,
+                value=parse(one.value),
+            )
+            touch = tracer.touch(write)
+            if touch is not None:
+                yield one, touch
 
 
 async def _trace(
-    tx: Transaction, stored: StoredMemory, path: Path, held: Json | Missing, at_revision: int
+    tx: Transaction,
+    stored: StoredMemory,
+    path: Path,
+    held: Json | Missing,
+    at_revision: int,
+    before: tuple[int, int] | None,
+    limit: int,
 ) -> tuple[Sequence[_Found], Write | None]:
-    """All that touched the path, and which of them first brought what it holds."""
-    found = [
-        _Found(amendment=one, touch=touch)
-        async for one, touch in traced(
-            tx, item_key(stored), path, exists=held is not MISSING, at_revision=at_revision
-        )
-    ]
-    if isinstance(held, Missing):
-        return found, None
-    return found, origin(held, [one.touch for one in found[:ORIGIN_AMENDMENTS]])
+    """Up to `limit` of what touched the path behind `before`, and what first brought its value.
+
+    Holds no more than that, however often the path was written.
+    """
+    exists = not isinstance(held, Missing)
+    search = OriginSearch(None if isinstance(held, Missing) else held)
+    page: list[_Found] = []
+    looked = 0
+    touches = traced(tx, item_key(stored), path, exists=exists, at_revision=at_revision)
+    async with aclosing(touches):
+        async for one, touch in touches:
+            if exists and looked < ORIGIN_AMENDMENTS:
+                search.look(touch)
+                looked += 1
+            if before is None or (one.revision, one.ordinal) < before:
+                page.append(_Found(amendment=one, touch=touch))
+            is_known = not exists or search.is_over or looked >= ORIGIN_AMENDMENTS
+            if len(page) >= limit and is_known:
+                break
+            del page[limit:]
+    return page, search.found
 
 
 async def _explain(

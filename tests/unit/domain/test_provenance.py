@@ -109,3 +109,18 @@ def test_every_element_is_traced_to_the_amendment_that_brought_it(
             assert value_at(value, at / index) is not MISSING
             relevant = [w for w in log if w.path.tokens[: len(at.tokens)] == at.tokens]
             assert first(at / index, text, relevant) == int(str(text)[1:])
+
+
+TOKENS: st.SearchStrategy[str | int] = st.sampled_from(["a", "b", 0, 1])
+PLACES = st.lists(TOKENS, max_size=3).map(lambda tokens: Path(("m", *tokens)))
+
+
+@given(st.lists(PLACES, max_size=12), PLACES)
+def test_in_effect_is_what_nothing_later_has_replaced(paths: list[Path], place: Path) -> None:
+    writes = [write(len(paths) - n, path, n) for n, path in enumerate(paths)]
+    found = touches(place, writes)
+    for number, touch in enumerate(found):
+        region = max(touch.write.path, place, key=lambda path: len(path.tokens))
+        later = [one.write.path.tokens for one in found[:number]]
+        replaced = any(region.tokens[: len(tokens)] == tokens for tokens in later)
+        assert touch.in_effect == (not replaced)
