@@ -61,7 +61,7 @@ class Watch:
 
     async def __aenter__(self) -> "Watch":
         """Begins: on return every further revision will be told. Raises as `__anext__`."""
-        while self._call is None:
+        while self._call is None and not self._closed:
             await self._tried(self._open)
         return self
 

@@ -254,6 +254,19 @@ async def test_the_synchronous_watch_is_an_iterator_that_can_be_closed() -> None
         assert await asyncio.to_thread(use, port) == ([2, 3], [])
 
 
+async def test_a_watch_that_is_closed_while_it_begins_stays_closed() -> None:
+    async with serving(History().register) as port:
+        pass
+    client, m = memory(port)
+    async with client:
+        watch = m.watch()
+        entering = asyncio.create_task(watch.__aenter__())
+        await asyncio.sleep(0.02)
+        await watch.aclose()
+        assert await asyncio.wait_for(entering, 30) is watch
+        assert [event async for event in watch] == []
+
+
 async def test_another_thread_can_end_the_wait_of_a_synchronous_watch() -> None:
     history = History()
 
