@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-debian verify fix bench lock proto clean
+.PHONY: help setup demo test test-debian verify fix bench fuzz lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ fix: setup ## repair what a machine can repair
 
 bench: setup ## every benchmark, one JSON line each
 	@for name in append apply read step; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+
+fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
+	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock
