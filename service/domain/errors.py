@@ -54,7 +54,8 @@ class InvalidInput(PalimpsestError):
         self.field = field
 
 
-#: Characters of a refused schema's message and of its place: they travel in gRPC's trailers.
+#: Characters of a refused schema's message and of its place: they travel in gRPC's
+#: trailers, which `service/rpc/errors.py` bounds in bytes.
 _MAX_MESSAGE_CHARACTERS = 1000
 
 

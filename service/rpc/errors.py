@@ -29,6 +29,11 @@ CODES: tuple[tuple[type[errors.PalimpsestError], grpc.StatusCode], ...] = (
 #: The key under which gRPC carries a google.rpc.Status.
 _DETAILS_KEY = "grpc-status-details-bin"
 
+#: Of a message, and of a value of the metadata, in bytes of UTF-8. They travel in the
+#: trailers, of which gRPC takes 8 KiB; the message does so twice or three times, once
+#: with three bytes for each that is not ASCII.
+MAX_TEXT_BYTES = 1000
+
 #: For ResourceInfo: the proto message that a reason is about, and its metadata key.
 _RESOURCES = {
     Reason.SESSION_NOT_FOUND: ("palimpsest.v1.Session", "session"),
@@ -60,23 +65,33 @@ def abort_arguments(
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Code, message and trailing metadata, as `ServicerContext.abort` takes them."""
     code = code_of(error)
-    status = status_pb2.Status(code=code.value[0], message=error.message)
-    for detail in _details(error):
+    message = _shortened(error.message)
+    status = status_pb2.Status(code=code.value[0], message=message)
+    for detail in _details(error, message):
         packed = any_pb2.Any()
         packed.Pack(detail)
         status.details.append(packed)
-    return code, error.message, ((_DETAILS_KEY, status.SerializeToString()),)
+    return code, message, ((_DETAILS_KEY, status.SerializeToString()),)
 
 
-def _details(error: errors.PalimpsestError) -> list[Any]:
+def _shortened(text: str) -> str:
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) <= MAX_TEXT_BYTES:
+        return encoded.decode()
+    # The end says what is wrong, the beginning where; what somebody sent stands between.
+    half = MAX_TEXT_BYTES // 2 - 3
+    first, last = encoded[:half].decode(errors="ignore"), encoded[-half:].decode(errors="ignore")
+    return f"{first} … {last}"
+
+
+def _details(error: errors.PalimpsestError, message: str) -> list[Any]:
+    metadata = {key: _shortened(value) for key, value in error.metadata.items()}
     details: list[Any] = [
-        error_details_pb2.ErrorInfo(
-            reason=error.reason.value, domain=DOMAIN, metadata=error.metadata
-        )
+        error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN, metadata=metadata)
     ]
     if isinstance(error, errors.InvalidInput) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
-            field=error.field, description=error.message
+            field=error.field, description=message
         )
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if isinstance(error, errors.Exhausted | errors.Unavailable) and error.retry_seconds:
@@ -85,7 +100,7 @@ def _details(error: errors.PalimpsestError) -> list[Any]:
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     if isinstance(error, errors.Exhausted):
         subject = error_details_pb2.QuotaFailure.Violation(
-            subject=error.reason.value.lower(), description=error.message
+            subject=error.reason.value.lower(), description=message
         )
         details.append(error_details_pb2.QuotaFailure(violations=[subject]))
     if error.reason in _RESOURCES:
@@ -93,8 +108,8 @@ def _details(error: errors.PalimpsestError) -> list[Any]:
         details.append(
             error_details_pb2.ResourceInfo(
                 resource_type=kind,
-                resource_name=error.metadata.get(key, ""),
-                description=error.message,
+                resource_name=metadata.get(key, ""),
+                description=message,
             )
         )
     return details
