@@ -73,3 +73,15 @@ def test_a_bad_name_is_told_in_words(request_: Message, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         validate(request_)
     assert caught.value.message == said
+
+
+def test_positions_that_no_log_has_are_refused() -> None:
+    for field in ("from_position", "to_position"):
+        request = memories_pb2.ListAmendmentsRequest(session="a", memory="a")
+        setattr(request, field, 2**63 - 1)
+        request.to_position = 2**63 - 1
+        validate(request)
+        request.ClearField("to_position")
+        setattr(request, field, 2**63)
+        with pytest.raises(InvalidInput, match=f"^{field}: must be less than or equal to 9223"):
+            validate(request)

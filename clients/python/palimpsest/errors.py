@@ -99,7 +99,11 @@ _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
 
 def from_rpc(error: aio.AioRpcError, address: str) -> PalimpsestError:
     """The client's error for one of gRPC's."""
-    status = rpc_status.from_call(error)
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:
+        # gRPC itself, or a proxy, put an end to the call and left the details of another.
+        status = None
     if status is None:
         return _without_details(error, address)
     kind = _CLASSES.get(error.code(), PalimpsestError)
