@@ -15,6 +15,8 @@ from service.cli.progress import LOOK_SECONDS, Bar
 from service.cli.talk import (
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
+    LAST,
+    MAX_CHUNK_TOKENS,
     Address,
     Json,
     MemoryArgument,
@@ -26,7 +28,8 @@ from service.cli.texts import read_schema
 
 PathArgument = Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")]
 Expect = Annotated[
-    int | None, typer.Option("--expect", min=0, help="Only if this is the newest revision.")
+    int | None,
+    typer.Option("--expect", min=0, max=LAST, help="Only if this is the newest revision."),
 ]
 Comment = Annotated[str, typer.Option(help="Who or why; kept with the revision.")]
 
@@ -129,7 +132,9 @@ def _show_revised(revised: values.Revised, as_json: bool) -> None:
 
 
 def memory_rollback(
-    revision: Annotated[int, typer.Argument(min=0, help="The revision whose state returns.")],
+    revision: Annotated[
+        int, typer.Argument(min=0, max=LAST, help="The revision whose state returns.")
+    ],
     memory: MemoryName = DEFAULT_NAME,
     session: SessionName = DEFAULT_NAME,
     expect: Expect = None,
@@ -252,7 +257,9 @@ def memory_rebuild(
     operations: Annotated[
         values.Operations | None, typer.Option(help="What the model may do.")
     ] = None,
-    chunk_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens a step.")] = None,
+    chunk_tokens: Annotated[
+        int | None, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step.")
+    ] = None,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:

@@ -14,10 +14,11 @@ from service.cli.lines import (
     revision_line,
     value_line,
 )
-from service.cli.output import cut, say, show, show_json
+from service.cli.output import CommandError, cut, say, show, show_json
 from service.cli.talk import (
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
+    LAST,
     Address,
     Json,
     MemoryArgument,
@@ -46,10 +47,16 @@ def memory_log(
     session: SessionName = DEFAULT_NAME,
     path: Annotated[str, typer.Option(help="Only what is at this path or below it.")] = "",
     from_position: Annotated[
-        int, typer.Option("--from", min=0, help="Only steps over this position or later ones.")
+        int,
+        typer.Option(
+            "--from", min=0, max=LAST, help="Only steps over this position or later ones."
+        ),
     ] = 0,
     to_position: Annotated[
-        int, typer.Option("--to", min=0, help="Only steps over this position or earlier ones.")
+        int,
+        typer.Option(
+            "--to", min=0, max=LAST, help="Only steps over this position or earlier ones."
+        ),
     ] = 0,
     rejected: Annotated[
         bool, typer.Option("--rejected", help="Show what the schema refused instead.")
@@ -58,6 +65,8 @@ def memory_log(
     as_json: Json = False,
 ) -> None:
     """Show the amendments that made a memory, oldest first."""
+    if rejected and (path or from_position or to_position):
+        raise CommandError("--rejected shows all of them: give no --path, --from or --to with it")
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
@@ -106,7 +115,7 @@ def memory_why(
     path: Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")],
     memory: MemoryName = DEFAULT_NAME,
     session: SessionName = DEFAULT_NAME,
-    revision: Annotated[int | None, typer.Option(min=0, help="As it was then.")] = None,
+    revision: Annotated[int | None, typer.Option(min=0, max=LAST, help="As it was then.")] = None,
     chunks: Annotated[int, typer.Option(min=0, help="Show so many chunks of each.")] = 2,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
@@ -185,11 +194,11 @@ def memory_diff(
     name: MemoryArgument = DEFAULT_NAME,
     session: SessionName = DEFAULT_NAME,
     revision: Annotated[
-        int | None, typer.Option(min=0, help="The old side; default: the newest.")
+        int | None, typer.Option(min=0, max=LAST, help="The old side; default: the newest.")
     ] = None,
     other: Annotated[str, typer.Option(help="Another memory, as the new side.")] = "",
     other_revision: Annotated[
-        int | None, typer.Option(min=0, help="The new side; default: the newest.")
+        int | None, typer.Option(min=0, max=LAST, help="The new side; default: the newest.")
     ] = None,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,

@@ -11,13 +11,19 @@ from service.cli import edits, history
 from service.cli.lines import memory_json
 from service.cli.output import CommandError, out, show, show_json, tree_of
 from service.cli.talk import (
+    DAY,
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
+    LAST,
+    MAX_CHUNK_TOKENS,
+    MAX_TOKENS,
     Address,
+    After,
     Json,
     MemoryArgument,
     SessionName,
     run,
+    token_of,
 )
 from service.cli.texts import read_schema, read_text
 
@@ -58,12 +64,17 @@ def memory_create(
     reply_format: Annotated[
         values.ReplyFormat, typer.Option(help="How the model writes its revisions.")
     ] = "auto",
-    chunk_tokens: Annotated[int, typer.Option(min=0, help="Tokens a step; 0: default.")] = 0,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step; 0: 2,000.")
+    ] = 0,
     fold_tokens: Annotated[
-        int, typer.Option(min=0, help="Fold amendments behind; 0: default.")
+        int, typer.Option(min=0, max=MAX_TOKENS, help="Fold amendments behind; 0: 8,000.")
     ] = 0,
     memory_tokens: Annotated[
-        int, typer.Option(min=0, help="Consolidate behind; 0: half of the model's window.")
+        int,
+        typer.Option(
+            min=0, max=MAX_TOKENS, help="Consolidate behind; 0: half of the model's window."
+        ),
     ] = 0,
     linger: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds a step waits for more chunks.")
@@ -131,17 +142,19 @@ def memory_list(
 def memory_show(
     name: MemoryArgument = DEFAULT_NAME,
     session: SessionName = DEFAULT_NAME,
-    revision: Annotated[int | None, typer.Option(min=0, help="As it was then.")] = None,
+    revision: Annotated[int | None, typer.Option(min=0, max=LAST, help="As it was then.")] = None,
     position: Annotated[
-        int | None, typer.Option(min=0, help="As it was when the log was read up to here.")
+        int | None,
+        typer.Option(min=0, max=LAST, help="As it was when the log was read up to here."),
     ] = None,
-    after: Annotated[str, typer.Option(help="A token: what it stands for is applied.")] = "",
+    after: After = None,
     applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")] = 30.0,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
     """Show a memory as a tree, now, at a revision, or as of a position of the log."""
+    token = token_of(after, applied)
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
@@ -149,7 +162,7 @@ def memory_show(
             state = await memory.get(
                 revision=revision,
                 position=position,
-                after=after,
+                after=token,
                 fully_applied=applied,
                 timeout=timeout,
             )

@@ -14,6 +14,7 @@ from palimpsest import values
 from service.cli.output import CommandError, say, show_json
 from service.cli.progress import LINE_SECONDS
 from service.cli.talk import (
+    DAY,
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
     Address,
@@ -42,7 +43,7 @@ def schema_generate(
     session: SessionName = DEFAULT_NAME,
     model: Annotated[str, typer.Option(help="Model as provider/name.")] = "",
     out: Out = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")] = 120.0,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
@@ -129,6 +130,8 @@ def _refuse_taken(out: Path | None) -> None:
     # Before anything is paid for, and so that nothing is written over.
     if out is not None and out.exists():
         raise CommandError(f"{out} exists already")
+    if out is not None and not out.parent.is_dir():
+        raise CommandError(f"cannot write {out}: there is no folder {out.parent}")
 
 
 def _give(draft: values.SchemaDraft, out: Path | None, as_json: bool) -> None:

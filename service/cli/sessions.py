@@ -8,7 +8,7 @@ from rich.table import Table
 import palimpsest
 from palimpsest import values
 from service.cli.output import cut, out, show, show_json
-from service.cli.talk import DEFAULT_ADDRESS, Address, Json, run
+from service.cli.talk import DEFAULT_ADDRESS, LAST, Address, Json, run
 
 
 def register(app: typer.Typer) -> None:
@@ -67,7 +67,7 @@ def _session_json(info: values.SessionInfo) -> dict[str, Any]:
 def session_show(
     name: Annotated[str, typer.Argument(help="The session's name.")],
     chunks: Annotated[int, typer.Option(min=0, help="Show so many chunks.")] = 5,
-    from_position: Annotated[int, typer.Option(min=1, help="The first of them.")] = 1,
+    from_position: Annotated[int, typer.Option(min=1, max=LAST, help="The first of them.")] = 1,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:

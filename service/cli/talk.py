@@ -10,7 +10,7 @@ from rich.table import Table
 
 import palimpsest
 from palimpsest import values
-from service.cli.output import out, say, show, show_json
+from service.cli.output import CommandError, out, say, show, show_json
 from service.cli.progress import follow
 from service.cli.texts import CHUNK_CHARACTERS, read_text, split
 
@@ -22,8 +22,19 @@ Address = Annotated[
 ]
 SessionName = Annotated[str, typer.Option("--session", "-s", help="The session.")]
 MemoryName = Annotated[str, typer.Option("--memory", "-m", help="The memory.")]
+After = Annotated[
+    str | None, typer.Option("--after", help="A token: what it stands for is applied.")
+]
 MemoryArgument = Annotated[str, typer.Argument(help="The memory's name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+#: The largest revision or position that there can be.
+LAST = 2**63 - 1
+#: The most tokens of a step, and of a memory or its amendments, that the proto allows.
+MAX_CHUNK_TOKENS = 100_000
+MAX_TOKENS = 1_000_000
+#: How long a command may wait, in seconds.
+DAY = 86_400.0
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_NAME = "default"
@@ -46,6 +57,15 @@ def register(app: typer.Typer) -> None:
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Runs a command's work."""
     asyncio.run(work)
+
+
+def token_of(after: str | None, applied: bool) -> str:
+    """The token of --after. An empty one is refused: it would ask for nothing."""
+    if after is not None and applied:
+        raise CommandError("give --after or --applied, not both")
+    if after == "":
+        raise CommandError("--after: the token is empty")
+    return after or ""
 
 
 def ingest(
@@ -131,14 +151,15 @@ def ask(
     query: Annotated[str, typer.Argument(help="The question.")],
     session: SessionName = DEFAULT_NAME,
     memory: MemoryName = DEFAULT_NAME,
-    after: Annotated[str, typer.Option(help="A token: what it stands for must be applied.")] = "",
+    after: After = None,
     applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")] = 60.0,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
     """Ask a memory a question; the answer comes with the positions it rests on."""
-    run(_ask(address, session, memory, query, after, applied, timeout, as_json))
+    token = token_of(after, applied)
+    run(_ask(address, session, memory, query, token, applied, timeout, as_json))
 
 
 async def _ask(

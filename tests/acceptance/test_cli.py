@@ -223,6 +223,10 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("memory", "schema", "/nowhere"), b"", "cannot read /nowhere"),
         (("memory", "rebuild", "n", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("memory", "rebuild", "N"), b"", "new_memory: "),
+        (("memory", "show", "m", "--after", ""), b"", "--after: the token is empty"),
+        (("ask", "?", "--after", "x", "--applied"), b"", "give --after or --applied, not both"),
+        (("memory", "log", "m", "--rejected", "--path", "$.x"), b"", "--rejected shows all"),
+        (("schema", "generate", "x", "--example", "?", "-o", "/no/x"), b"", "no folder /no"),
         (("memory", "flush", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("schema", "generate", "", "--example", "?"), b"", "domain: "),
         (("schema", "generate", "x", "--example", "?", "-s", "no good"), b"", "name: "),
@@ -260,6 +264,8 @@ def test_bad_schemas_names_and_tokens_are_one_clear_line(address: str, folder: P
     assert_one_clear_line(run(*create, **at), "has a memory 'm' already")
     asked = run("ask", "?", "--session", session, "--memory", "m", "--after", "nonsense", **at)
     assert_one_clear_line(asked, "not issued by this service")
+    long = run("memory", "why", "$." + "x" * 19_000, "-m", "m", "-s", session, **at)
+    assert_one_clear_line(long, "a key of more than 512 characters")
     late = run("memory", "show", "m", "--session", session, "--revision", "5", **at)
     assert_one_clear_line(late, "has no revision 5; the newest is 0")
 
@@ -341,6 +347,34 @@ def test_a_watch_goes_on_behind_its_token_until_ctrl_c(address: str, folder: Pat
     assert [one["revision"] for one in everything] == [1, 2]
     behind = watch(1, "--token", everything[0]["resume_token"])
     assert [one["amendments"][0]["value"] for one in behind] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("memory", "show", "--revision", str(2**64)),
+        ("memory", "show", "--position", str(2**64)),
+        ("memory", "show", "--timeout", "inf"),
+        ("memory", "log", "--from", str(2**64)),
+        ("memory", "log", "--to", str(2**64)),
+        ("memory", "why", "$.x", "--revision", str(2**64)),
+        ("memory", "diff", "--revision", str(2**64)),
+        ("memory", "diff", "--other-revision", str(2**64)),
+        ("memory", "set", "$.x", "1", "--expect", str(2**64)),
+        ("memory", "rollback", str(2**64)),
+        ("memory", "create", "m", "--schema", "-", "--chunk-tokens", "100001"),
+        ("memory", "create", "m", "--schema", "-", "--fold-tokens", "1000001"),
+        ("memory", "create", "m", "--schema", "-", "--memory-tokens", "1000001"),
+        ("memory", "rebuild", "n", "--chunk-tokens", "100001"),
+        ("session", "show", "s", "--from-position", str(2**64)),
+        ("ask", "?", "--timeout", "inf"),
+    ],
+)
+def test_numbers_out_of_range_are_wrong_usage(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, PALIMPSEST_ADDRESS="127.0.0.1:1")
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "should be less than or equal to" in done.stderr.strip().splitlines()[-1]
 
 
 def test_nothing_to_talk_to_is_one_clear_line() -> None:
