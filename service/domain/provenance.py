@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from service.domain.amending import Missing, value_at
 from service.domain.amendments import Op
 from service.domain.json_values import Json
 from service.domain.paths import Path
@@ -47,10 +48,9 @@ class Tracer:
         #: `exists`: whether there is something at `path` now.
         self._path = path
         self._follows_lists = exists
-        #: Paths below the place that later amendments have replaced, as they were then.
+        #: Paths of later amendments, as they were when they were made. A set, since a
+        #: place may have been written any number of times.
         self._replaced: set[Path] = set()
-        #: A later amendment has replaced the place as a whole.
-        self._is_replaced = False
 
     def touch(self, write: Write) -> Touch | None:
         """What `write` did to the place; None when it did not touch it.
@@ -61,20 +61,10 @@ class Tracer:
             return None
         if not (_covers(write.path, self._path) or _covers(self._path, write.path)):
             return None
-        whole = _covers(write.path, self._path)
-        in_effect = not self._is_replaced and (whole or not self._has_replaced(write.path))
-        if whole:
-            self._is_replaced = True
-            self._replaced.clear()
-        elif not self._is_replaced:
-            self._replaced.add(write.path)
+        region = max(write.path, self._path, key=_depth)
+        in_effect = not any(above in self._replaced for above in _way(region))
+        self._replaced.add(write.path)
         return Touch(write=write, path=self._path, in_effect=in_effect)
-
-    def _has_replaced(self, path: Path) -> bool:
-        """Whether a later amendment has replaced `path`, or something above it."""
-        least = len(self._path.tokens) + 1
-        counts = range(least, len(path.tokens) + 1)
-        return any(Path(path.tokens[:count]) in self._replaced for count in counts)
 
     def _moves(self, removed: Path) -> bool:
         """Whether the place moved up by one when `removed` went; then it moves back."""
@@ -141,6 +131,15 @@ def origin(value: Json, touches: Iterable[Touch]) -> Write | None:
     return search.found
 
 
+def _depth(path: Path) -> int:
+    return len(path.tokens)
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """The root, the places on the way to `path`, and itself."""
+    return (Path(path.tokens[:depth]) for depth in range(len(path.tokens) + 1))
+
+
 def _covers(upper: Path, lower: Path) -> bool:
     return lower.tokens[: len(upper.tokens)] == upper.tokens
 
@@ -152,18 +151,9 @@ def _holds(touch: Touch, value: Json) -> bool:
     if _covers(path, write.path):
         return write.value == value
     rest = path.tokens[len(write.path.tokens) :]
-    here: Json = write.value
-    for token in rest[:-1]:
-        here = _child(here, token)
+    here = value_at(write.value, Path(rest[:-1]))
     # An element keeps being the same one when elements before it come or go.
     if isinstance(here, list):
         return value in here
-    return _child(here, rest[-1]) == value
-
-
-def _child(value: Json, token: str | int) -> Json:
-    if isinstance(value, dict) and isinstance(token, str):
-        return value.get(token)
-    if isinstance(value, list) and isinstance(token, int) and token < len(value):
-        return value[token]
-    return None
+    # What is not there is not null.
+    return not isinstance(here, Missing) and value_at(here, Path(rest[-1:])) == value

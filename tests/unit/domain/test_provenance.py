@@ -111,16 +111,26 @@ def test_every_element_is_traced_to_the_amendment_that_brought_it(
             assert first(at / index, text, relevant) == int(str(text)[1:])
 
 
-TOKENS: st.SearchStrategy[str | int] = st.sampled_from(["a", "b", 0, 1])
-PLACES = st.lists(TOKENS, max_size=3).map(lambda tokens: Path(("m", *tokens)))
+def test_null_does_not_come_from_a_write_that_says_nothing_of_it() -> None:
+    writes = [write(5, AT / "x", None), write(3, AT, {"y": 1}), write(2, AT, {"x": None})]
+    assert first(AT / "x", None, writes) == 5
+    assert first(AT / "x", None, writes[:2]) == 5
 
 
-@given(st.lists(PLACES, max_size=12), PLACES)
-def test_in_effect_is_what_nothing_later_has_replaced(paths: list[Path], place: Path) -> None:
-    writes = [write(len(paths) - n, path, n) for n, path in enumerate(paths)]
-    found = touches(place, writes)
-    for number, touch in enumerate(found):
-        region = max(touch.write.path, place, key=lambda path: len(path.tokens))
-        later = [one.write.path.tokens for one in found[:number]]
-        replaced = any(region.tokens[: len(tokens)] == tokens for tokens in later)
-        assert touch.in_effect == (not replaced)
+@given(st.data())
+def test_what_is_in_effect_is_the_same_however_much_was_replaced(data: st.DataObject) -> None:
+    steps = st.lists(st.sampled_from(["a", "b", "c"]), min_size=0, max_size=3)
+    paths = data.draw(st.lists(steps.map(lambda keys: Path(tuple(keys))), max_size=30))
+    path = Path(("a", "b"))
+    writes = [write(len(paths) - n, one, 1) for n, one in enumerate(paths)]
+    replaced: list[Path] = []
+    for touch in touches(path, writes):
+        region = max(touch.write.path, path, key=lambda one: len(one.tokens))
+        covered = any(region.tokens[: len(one.tokens)] == one.tokens for one in replaced)
+        assert touch.in_effect == (not covered)
+        replaced.append(touch.write.path)
+
+
+def test_a_place_is_traced_through_any_number_of_writes() -> None:
+    writes = [write(n, Path((f"t{n}",)), "x") for n in range(20_000, 0, -1)]
+    assert all(touch.in_effect for touch in trace(Path(), writes, exists=True))
