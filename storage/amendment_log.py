@@ -8,8 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, select
 
-from service.domain.amendments import Op
 from service.domain.paths import Path
+from service.domain.prism.amendments import Op
 from storage.database import Transaction
 from storage.tables import amendment, rejection, revision
 

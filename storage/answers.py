@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import insert, select
 
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.spec import PrismSpec
 from service.domain.work import WorkKind
 from storage import settling
 from storage.database import Transaction

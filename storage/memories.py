@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Select, and_, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.spec import PrismSpec
 from storage.database import DirectTransaction, Transaction
 from storage.tables import dead_letter, memory, prism_base, prism_value, revision, session
 

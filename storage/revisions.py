@@ -12,9 +12,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, or_, select, update
 
-from service.domain.amendments import Amendment, Rejection
 from service.domain.json_values import canonical
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.amendments import Amendment, Rejection
+from service.domain.prism.spec import PrismSpec
 from storage.database import Transaction
 from storage.tables import (
     amendment,

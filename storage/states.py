@@ -6,10 +6,10 @@ from functools import lru_cache
 from itertools import groupby
 from uuid import UUID
 
-from service.domain.amendments import Amendment, Op
 from service.domain.json_values import restore
 from service.domain.paths import Path
-from service.domain.prism_spec import Encoding
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.spec import Encoding
 from storage import memories
 from storage.database import DirectTransaction, Row, Transaction
 from storage.memories import StoredMemory

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from service.domain.amending import amend, put, remove, replay
-from service.domain.amendments import Op, Revision
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path
-from service.domain.revisions import parse_consolidation, parse_reply
-from service.domain.rules import Rules
-from service.domain.schema import fit
-from service.domain.schema_source import parse_source
+from service.domain.prism.amending import amend, put, remove, replay
+from service.domain.prism.amendments import Op, Revision
+from service.domain.prism.revisions import parse_consolidation, parse_reply
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import fit
 from tests.replies import CORPUS, NOISE, SOURCE, STATE
 
 SCHEMA = parse_source(SOURCE)

@@ -52,8 +52,8 @@ class ModelAsk:
     #: The prompt, most stable part first.
     segments: tuple[Segment, ...]
     #: The same content as values, for models that are not language models: a
-    #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism`,
-    #: or a `SchemaContent` of `service.domain.schema_generation`.
+    #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism.asking`,
+    #: or a `SchemaContent` of `service.domain.schemas.generation`.
     content: object
     #: Upper bound of the reply, in tokens; 1 or more.
     max_output_tokens: int

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.amending import value_at
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
-from service.domain.prism import AnswerContent, ConsolidateContent, ReviseContent
-from service.domain.schema import (
+from service.domain.prism.amending import value_at
+from service.domain.prism.asking import AnswerContent, ConsolidateContent, ReviseContent
+from service.domain.schemas.generation import SchemaContent
+from service.domain.schemas.tree import (
     PLACEHOLDER,
     DictType,
     FloatType,
@@ -30,7 +31,6 @@ from service.domain.schema import (
     TupleType,
     Type,
 )
-from service.domain.schema_generation import SchemaContent
 from service.llm import offline_schema
 from service.llm.offline_consolidation import tidied
 from service.llm.offline_replies import ReplyPath, behind, lines, write

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from service.domain.json_values import Json, canonical
-from service.domain.schema import (
+from service.domain.schemas.tree import (
     PLACEHOLDER,
     DictType,
     ListType,

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from service.domain.schema import (
+from service.domain.schemas.generation import SchemaContent
+from service.domain.schemas.names import is_name
+from service.domain.schemas.tree import (
     DictType,
     Field,
     FloatType,
@@ -23,8 +25,6 @@ from service.domain.schema import (
     Type,
     render,
 )
-from service.domain.schema_generation import SchemaContent
-from service.domain.schema_names import is_name
 from service.llm.texts import STOP_WORDS, stem
 
 #: Numbers that one schema asks for.

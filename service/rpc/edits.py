@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from palimpsest.v1 import edits_pb2, edits_pb2_grpc, memories_pb2
-from service.domain.amendments import Op
+from service.domain.prism.amendments import Op
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context

@@ -1,10 +1,10 @@
 """Amendments, revisions and differences as the proto has them."""
 
 from palimpsest.v1 import history_pb2, memories_pb2
-from service.domain.amending import Missing
-from service.domain.amendments import Op
-from service.domain.diffing import Difference
 from service.domain.json_values import canonical
+from service.domain.prism.amending import Missing
+from service.domain.prism.amendments import Op
+from service.domain.prism.diffing import Difference
 from service.rpc.convert import logged_chunk, timestamp
 from service.usecases.history import Explained
 from storage.amendment_log import LoggedAmendment, LoggedRejection

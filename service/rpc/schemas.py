@@ -2,7 +2,7 @@
 
 from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc
 from service.domain.errors import SchemaInvalid
-from service.domain.schema import render
+from service.domain.schemas.tree import render
 from service.rpc import convert, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context

@@ -3,8 +3,7 @@
 from typing import Any
 
 from palimpsest.v1 import edits_pb2, memories_pb2
-from service.domain.json_schema import parse_json_schema
-from service.domain.prism_spec import (
+from service.domain.prism.spec import (
     Coercion,
     Encoding,
     OnFailure,
@@ -12,8 +11,9 @@ from service.domain.prism_spec import (
     PrismSpec,
     ReplyFormat,
 )
-from service.domain.schema import Schema, render
-from service.domain.schema_source import parse_source
+from service.domain.schemas.json_source import parse_json_schema
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Schema, render
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000

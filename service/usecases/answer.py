@@ -1,8 +1,8 @@
 """Answering: a worker makes the answer to a stored question."""
 
-from service.domain import prism
 from service.domain.ledger import CallScope
-from service.domain.prism_memory import PrismMemory
+from service.domain.prism import asking as prism
+from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.usecases.ask import occasion

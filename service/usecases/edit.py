@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.config import Limits
-from service.domain.amendments import Amendment, Op
 from service.domain.errors import Conflict, InvalidInput
-from service.domain.evolution import Incompatible, check_extends
 from service.domain.json_values import parse
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import Encoding
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import Proposal, Refused, edited
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import Encoding
 from service.domain.reasons import Reason
-from service.domain.revisions import Proposal, Refused, edited
-from service.domain.rules import Rules
-from service.domain.schema import Schema, render
+from service.domain.schemas.evolution import Incompatible, check_extends
+from service.domain.schemas.tree import Schema, render
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
 from storage import amendment_log, revisions, sessions, states

@@ -1,7 +1,7 @@
 """Generating: a worker makes the schema that a draft stands for."""
 
-from service.domain import schema_generation
 from service.domain.ledger import CallScope
+from service.domain.schemas import generation as schema_generation
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.usecases.making import Maker

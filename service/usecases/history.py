@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
 
-from service.domain.amending import Missing, settle, value_at
 from service.domain.chunks import LoggedChunk
-from service.domain.citations import best_position
-from service.domain.diffing import Difference, differences
 from service.domain.errors import InvalidInput
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path, PathError
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import Encoding
-from service.domain.provenance import OriginSearch, Touch, Tracer, Write, search_path
+from service.domain.prism.amending import Missing, settle, value_at
+from service.domain.prism.citations import best_position
+from service.domain.prism.diffing import Difference, differences
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.provenance import OriginSearch, Touch, Tracer, Write, search_path
+from service.domain.prism.spec import Encoding
 from service.domain.reasons import Reason
-from service.domain.schema import Mismatch, Schema
+from service.domain.schemas.tree import Mismatch, Schema
 from service.usecases.lookup import find_memory, item_key, revision_not_found
 from storage import amendment_log, history, log, states
 from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection

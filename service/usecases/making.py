@@ -5,7 +5,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from service.config import Config
-from service.domain.schema_generation import NoSchema
+from service.domain.schemas.generation import NoSchema
 from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from service.config import Limits
 from service.domain.errors import AlreadyExists, Exhausted, OutOfRange
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import Encoding, PrismSpec
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import memory_id, session_key

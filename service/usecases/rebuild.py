@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.errors import DeadlineExceeded
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.spec import PrismSpec
 from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stalled
 from service.usecases.lookup import item_key
 from service.usecases.memories import Memories

@@ -18,14 +18,15 @@ import structlog
 from opentelemetry.trace import Span
 
 from service.config import Config
-from service.domain import pacing, prism
-from service.domain.amendments import Revision
 from service.domain.errors import FailedPrecondition
 from service.domain.ledger import CallScope
-from service.domain.pacing import Bounds, Need, SizedChunk, Wish
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import OnFailure, PrismSpec, ReplyFormat
-from service.domain.rules import Rules
+from service.domain.prism import asking as prism
+from service.domain.prism import pacing
+from service.domain.prism.amendments import Revision
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import OnFailure, PrismSpec, ReplyFormat
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from service.domain import pacing
 from service.domain.errors import FailedPrecondition
-from service.domain.pacing import Bounds, SizedChunk
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism import pacing
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.pacing import Bounds, SizedChunk
+from service.domain.prism.spec import PrismSpec
 from service.domain.reasons import Reason
 from service.llm.facts import ModelFacts
 from storage.revisions import Claim, NewRevision

@@ -19,11 +19,11 @@ import psycopg
 
 import palimpsest
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
-from service.domain.amending import replay
-from service.domain.amendments import Amendment, Op
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.amending import replay
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage import revisions
 from storage.database import Database

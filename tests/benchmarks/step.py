@@ -15,9 +15,9 @@ from typing import Any
 
 from service.config import Config
 from service.domain.flows import ModelAsk
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
-from service.domain.schema_source import parse_source
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import PrismSpec
+from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind

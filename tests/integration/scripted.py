@@ -6,7 +6,7 @@ from typing import Any
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.spec import PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind

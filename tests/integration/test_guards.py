@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 import migrations
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.spec import PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage import memories, revisions, sessions, tables, work
 from storage.database import Database, sqlalchemy_url

@@ -12,7 +12,7 @@ from psycopg import sql
 from sqlalchemy import create_engine
 
 import migrations
-from service.domain.prism_spec import Encoding, PrismSpec
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from storage import memories

@@ -18,7 +18,7 @@ from palimpsest.values import SchemaDraft
 from service.config import Config
 from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition
 from service.domain.flows import ModelAsk
-from service.domain.schema_source import parse_source
+from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.llm.gateway import Gateway

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from service.domain.amendments import Amendment, Op, Rejection
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.paths import Path
-from service.domain.prism import ConsolidateContent, ReviseContent
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import Coercion, Encoding, OnFailure, Operations, ReplyFormat
+from service.domain.prism.amendments import Amendment, Op, Rejection
+from service.domain.prism.asking import ConsolidateContent, ReviseContent
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import Coercion, Encoding, OnFailure, Operations, ReplyFormat
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.transport import ModelFailure
 from service.usecases.citing import cite

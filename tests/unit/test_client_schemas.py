@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field
 
 from palimpsest.schemas import json_schema_of, schema_fields
 from service.domain.errors import SchemaInvalid
-from service.domain.json_schema import parse_json_schema
-from service.domain.schema import Schema, render
-from service.domain.schema_source import parse_source
+from service.domain.schemas.json_source import parse_json_schema
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Schema, render
 
 SOURCE = "class Flat:\n    a: int\n"
 

@@ -9,9 +9,9 @@ import pytest
 
 from palimpsest.schemas import schema_fields
 from service.domain.errors import SchemaInvalid
-from service.domain.json_schema import parse_json_schema
-from service.domain.schema import Schema, render
-from service.domain.schema_source import parse_source
+from service.domain.schemas.json_source import parse_json_schema
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Schema, render
 
 PAGE = (Path(__file__).parents[2] / "docs/guides/schemas.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)

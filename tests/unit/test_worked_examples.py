@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from service.cli.tasks import TASKS, Task
-from service.domain import prism
-from service.domain.amendments import Op
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.flows import Flow, ModelAsk, ModelReply
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
-from service.domain.rules import Rules
+from service.domain.prism import asking as prism
+from service.domain.prism.amendments import Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import PrismSpec
 
 ROOT = File(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "worked-examples.md"

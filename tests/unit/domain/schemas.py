@@ -2,7 +2,9 @@
 
 from hypothesis import strategies as st
 
-from service.domain.schema import (
+from service.domain.schemas.limits import Measures, literal, normal_doc, optional
+from service.domain.schemas.names import RESERVED, is_name
+from service.domain.schemas.tree import (
     BoolType,
     DictType,
     Field,
@@ -15,8 +17,6 @@ from service.domain.schema import (
     TupleType,
     Type,
 )
-from service.domain.schema_limits import Measures, literal, normal_doc, optional
-from service.domain.schema_names import RESERVED, is_name
 
 #: Names of fields, of several scripts.
 names = st.sampled_from(

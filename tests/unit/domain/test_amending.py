@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amending import amend, put, remove, replay, settle, value_at
-from service.domain.amendments import Amendment, Op, Proposal
 from service.domain.json_values import canonical
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
-from service.domain.revisions import consider
-from service.domain.rules import Rules
-from service.domain.schema import Mismatch, fit
-from service.domain.schema_source import parse_source
+from service.domain.prism.amending import amend, put, remove, replay, settle, value_at
+from service.domain.prism.amendments import Amendment, Op, Proposal
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import consider
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Mismatch, fit
 
 SCHEMA = parse_source(
     """

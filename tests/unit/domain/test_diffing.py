@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amending import MISSING
-from service.domain.diffing import Difference, differences
 from service.domain.paths import Path
+from service.domain.prism.amending import MISSING
+from service.domain.prism.diffing import Difference, differences
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(0, 2) | st.just(1.0) | st.sampled_from(["", "a"]),

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amendments import Amendment, Op
 from service.domain.json_values import Json
-from service.domain.prism_memory import PrismMemory
-from service.domain.revisions import Proposal, Refused, consider, edited
-from service.domain.rules import Rules
-from service.domain.schema_source import parse_source
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import Proposal, Refused, consider, edited
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
 
 SCHEMA = parse_source("class A:\n    x: int\n    names: list[str]\n    by: dict[str, int]\n")
 RULES = Rules(may_remove=True, max_memory_bytes=60)

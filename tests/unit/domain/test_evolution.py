@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amending import MISSING
-from service.domain.diffing import differences
-from service.domain.evolution import Incompatible, check_extends
 from service.domain.json_values import canonical
-from service.domain.schema import fit
-from service.domain.schema_source import parse_source
+from service.domain.prism.amending import MISSING
+from service.domain.prism.diffing import differences
+from service.domain.schemas.evolution import Incompatible, check_extends
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import fit
 from tests.unit.domain.schemas import schemas
 
 OLD = """

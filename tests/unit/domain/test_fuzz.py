@@ -5,7 +5,7 @@ import random
 import pytest
 
 from service.domain.json_values import parse
-from service.domain.rules import Rules
+from service.domain.prism.rules import Rules
 from tests import fuzz
 from tests.replies import CORPUS, STATE
 

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from service.domain.json_schema import parse_json_schema, to_json_schema
-from service.domain.schema import (
+from service.domain.schemas.json_source import parse_json_schema, to_json_schema
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import (
     BoolType,
     DictType,
     FloatType,
@@ -21,7 +22,6 @@ from service.domain.schema import (
     fit,
     render,
 )
-from service.domain.schema_source import parse_source
 from tests.unit.domain.schemas import schemas
 
 STRING: Any = {"type": "string"}

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.errors import SchemaInvalid
-from service.domain.json_schema import parse_json_schema, to_json_schema
 from service.domain.reasons import Reason
-from service.domain.schema import Schema, render
-from service.domain.schema_limits import MAX_FIELDS, MAX_JSON_BYTES
-from service.domain.schema_source import parse_source
+from service.domain.schemas.json_source import parse_json_schema, to_json_schema
+from service.domain.schemas.limits import MAX_FIELDS, MAX_JSON_BYTES
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Schema, render
 from service.rpc.errors import abort_arguments
 from tests.unit.domain.schemas import schemas
 

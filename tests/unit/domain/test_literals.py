@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.literals import MAX_LEVELS, Exhausted, LiteralError, Reader, plain
+from service.domain.prism.literals import MAX_LEVELS, Exhausted, LiteralError, Reader, plain
 
 
 def read(text: str) -> Any:

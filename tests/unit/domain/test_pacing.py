@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain import pacing
-from service.domain.amendments import Amendment, Op
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
-from service.domain.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import Encoding, PrismSpec
+from service.domain.prism import pacing
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.splitting import split
 from service.domain.tokens import estimate_tokens
 

@@ -7,7 +7,8 @@ appendix D. The paper prints some of them with an indentation that is no Python'
 import pytest
 
 from service.domain.errors import SchemaInvalid
-from service.domain.schema import (
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import (
     DictType,
     FloatType,
     ListType,
@@ -17,7 +18,6 @@ from service.domain.schema import (
     TupleType,
     render,
 )
-from service.domain.schema_source import parse_source
 
 LISTING_1 = '''
 @dataclasses.dataclass

@@ -6,15 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from service.domain import prism
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
-from service.domain.citations import best_position
 from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
-from service.domain.rules import Rules
-from service.domain.schema_source import parse_source
+from service.domain.prism import asking as prism
+from service.domain.prism.citations import best_position
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import PrismSpec
+from service.domain.schemas.source import parse_source
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 SCHEMA = parse_source(SOURCE)

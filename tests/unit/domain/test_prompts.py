@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain import prism, prompts
-from service.domain.amendments import Amendment, Op, Revision
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.json_values import parse
 from service.domain.paths import Path
-from service.domain.prism import ConsolidateContent
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
-from service.domain.revisions import parse_reply
-from service.domain.rules import Rules
-from service.domain.schema_source import parse_source
+from service.domain.prism import asking as prism
+from service.domain.prism import prompts
+from service.domain.prism.amendments import Amendment, Op, Revision
+from service.domain.prism.asking import ConsolidateContent
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import parse_reply
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import PrismSpec
+from service.domain.schemas.source import parse_source
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 SCHEMA = parse_source(SOURCE)

@@ -5,11 +5,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amending import MISSING, amend, value_at
-from service.domain.amendments import Amendment, Op
 from service.domain.paths import Path
-from service.domain.provenance import Touch, Write, origin, search_path, trace
-from service.domain.schema_source import parse_source
+from service.domain.prism.amending import MISSING, amend, value_at
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.provenance import Touch, Write, origin, search_path, trace
+from service.domain.schemas.source import parse_source
 
 AT = Path(("topics", "a"))
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amendments import Op, Rejection
 from service.domain.flows import CUT_OFF
-from service.domain.reading import MAX_OBJECTS, read_proposals
+from service.domain.prism.amendments import Op, Rejection
+from service.domain.prism.reading import MAX_OBJECTS, read_proposals
 from tests.fuzz import count_calls
 
 ADD, UPDATE, REMOVE = Op.ADD, Op.UPDATE, Op.REMOVE

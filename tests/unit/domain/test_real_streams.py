@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from service.domain.amendments import Op, Proposal, Revision
 from service.domain.json_values import canonical
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
-from service.domain.revisions import consider, parse_reply
-from service.domain.schema import Schema, fit
-from service.domain.schema_source import parse_source
+from service.domain.prism.amendments import Op, Proposal, Revision
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import consider, parse_reply
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Schema, fit
 
 #: The shape of a stream's states, below the field "state".
 SOURCES = {

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amendments import Amendment, Op
 from service.domain.json_values import canonical, parse
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
-from service.domain.revisions import MAX_PROPOSALS, parse_reply
-from service.domain.rules import Rules
-from service.domain.schema import fit
-from service.domain.schema_source import parse_source
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import MAX_PROPOSALS, parse_reply
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import fit
 
 SCHEMA = parse_source(
     """

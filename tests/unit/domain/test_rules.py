@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amending import amend
-from service.domain.amendments import Op, Proposal, Revision
-from service.domain.coercion import coerce
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import canonical
-from service.domain.revisions import (
+from service.domain.prism.amending import amend
+from service.domain.prism.amendments import Op, Proposal, Revision
+from service.domain.prism.coercion import coerce
+from service.domain.prism.revisions import (
     MAX_PROPOSALS,
     MAX_REPLY_CHARACTERS,
     consider,
     parse_consolidation,
     parse_reply,
 )
-from service.domain.rules import Rules
-from service.domain.schema import Mismatch, fit
-from service.domain.schema_source import parse_source
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Mismatch, fit
 
 SCHEMA = parse_source(
     """

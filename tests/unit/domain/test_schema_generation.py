@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain import prompts_schema, schema_generation
 from service.domain.errors import SchemaInvalid
 from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
-from service.domain.schema import render
-from service.domain.schema_generation import (
+from service.domain.schemas import generation as schema_generation
+from service.domain.schemas import prompts as prompts_schema
+from service.domain.schemas.generation import (
     NoSchema,
     SchemaContent,
     SchemaDraft,
     generate,
     read_schema,
 )
-from service.domain.schema_source import parse_source
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import render
 
 DOMAIN = "Reviews of bicycles."
 QUERY = "Which bicycle is the lightest?"

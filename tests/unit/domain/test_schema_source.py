@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.errors import SchemaInvalid
-from service.domain.schema import (
+from service.domain.schemas.limits import MAX_SOURCE_BYTES
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import (
     PLACEHOLDER,
     BoolType,
     DictType,
@@ -25,8 +27,6 @@ from service.domain.schema import (
     fit,
     render,
 )
-from service.domain.schema_limits import MAX_SOURCE_BYTES
-from service.domain.schema_source import parse_source
 from tests.unit.domain.schemas import schemas
 
 #: In the forms of the paper's listings, with words of our own.

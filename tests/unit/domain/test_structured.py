@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from service.domain.json_values import canonical
-from service.domain.revisions import parse_reply
-from service.domain.rules import Rules
-from service.domain.schema_source import parse_source
-from service.domain.structured import MAX_REPLY_SCHEMA_BYTES, reply_schema
+from service.domain.prism.revisions import parse_reply
+from service.domain.prism.rules import Rules
+from service.domain.prism.structured import MAX_REPLY_SCHEMA_BYTES, reply_schema
+from service.domain.schemas.source import parse_source
 
 SCHEMA = parse_source(
     """

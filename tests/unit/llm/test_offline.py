@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.cli.texts import split
-from service.domain.prism import AnswerContent, ReviseContent
-from service.domain.prism_memory import PrismMemory
-from service.domain.replies import read_answer
-from service.domain.revisions import parse_reply
-from service.domain.schema_source import parse_source
+from service.domain.prism.asking import AnswerContent, ReviseContent
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.replies import read_answer
+from service.domain.prism.revisions import parse_reply
+from service.domain.schemas.source import parse_source
 from service.llm import offline
 
 SCHEMAS = [

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.amending import amend
-from service.domain.amendments import Op
 from service.domain.json_values import Json, canonical
-from service.domain.prism import ConsolidateContent, ReviseContent
-from service.domain.revisions import parse_consolidation, parse_reply
-from service.domain.rules import Rules
-from service.domain.schema_source import parse_source
+from service.domain.prism.amending import amend
+from service.domain.prism.amendments import Op
+from service.domain.prism.asking import ConsolidateContent, ReviseContent
+from service.domain.prism.revisions import parse_consolidation, parse_reply
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
 from service.llm import offline
 
 SCHEMA = parse_source(

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism import AnswerContent, ReviseContent
-from service.domain.prism_memory import PrismMemory
-from service.domain.replies import read_answer
-from service.domain.revisions import parse_reply
-from service.domain.schema import Field, RecordType, Schema, describe
-from service.domain.schema_generation import SchemaContent, read_schema
-from service.domain.schema_source import parse_source
+from service.domain.prism.asking import AnswerContent, ReviseContent
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.replies import read_answer
+from service.domain.prism.revisions import parse_reply
+from service.domain.schemas.generation import SchemaContent, read_schema
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Field, RecordType, Schema, describe
 from service.llm import offline, offline_schema
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "schema-generation.md"

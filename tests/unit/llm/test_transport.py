@@ -8,8 +8,8 @@ import pytest
 
 from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.prism import AnswerContent
-from service.domain.schema_source import parse_source
+from service.domain.prism.asking import AnswerContent
+from service.domain.schemas.source import parse_source
 from service.llm.transport import LitellmTransport, ModelFailure
 from tests.fake_model import FakeModel, fake_model
 

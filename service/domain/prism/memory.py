@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from service.domain import prompts
-from service.domain.amending import MISSING, amend, replay, value_at
-from service.domain.amendments import Amendment
 from service.domain.flows import Segment, SegmentKind
 from service.domain.json_values import Json, canonical, restore
 from service.domain.paths import Path
-from service.domain.prism_spec import Encoding
-from service.domain.schema import Schema
+from service.domain.prism import prompts
+from service.domain.prism.amending import MISSING, amend, replay, value_at
+from service.domain.prism.amendments import Amendment
+from service.domain.prism.spec import Encoding
+from service.domain.schemas.tree import Schema
 from service.domain.tokens import estimate_tokens
 
 

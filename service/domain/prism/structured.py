@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from service.domain.json_values import canonical
-from service.domain.rules import Rules
-from service.domain.schema import (
+from service.domain.prism.rules import Rules
+from service.domain.schemas.tree import (
     BoolType,
     DictType,
     FloatType,

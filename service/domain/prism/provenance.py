@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from service.domain.amending import Missing, value_at
-from service.domain.amendments import Op
 from service.domain.json_values import Json
 from service.domain.paths import Path
+from service.domain.prism.amending import Missing, value_at
+from service.domain.prism.amendments import Op
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from service.domain.amendments import Op, Proposal, Rejection, rejected
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import Json, canonical
-from service.domain.literals import Exhausted, LiteralError, Pairs, Reader, plain
+from service.domain.prism.amendments import Op, Proposal, Rejection, rejected
+from service.domain.prism.literals import Exhausted, LiteralError, Pairs, Reader, plain
 
 #: Objects of a reply that are read, empty ones included.
 MAX_OBJECTS = 1000

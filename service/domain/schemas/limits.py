@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from service.domain.json_values import check_text, checked
 from service.domain.paths import MAX_KEY_CHARACTERS
-from service.domain.schema import (
+from service.domain.schemas.tree import (
     DictType,
     ListType,
     LiteralType,

@@ -1,10 +1,10 @@
 """What a model is told to do: the fixed words of the prompts, put together by the rules.
 
-`service.domain.prompts` names the versions. A change of wording here is a new version
+`service.domain.prism.prompts` names the versions. A change of wording here is a new version
 there. Nothing in here comes from outside.
 """
 
-from service.domain.rules import Rules
+from service.domain.prism.rules import Rules
 
 _REVISE_INTRO = """\
 You keep a structured memory of a text that is too long to read at once. You see one \

@@ -14,7 +14,19 @@ from typing import NoReturn
 from service.domain.errors import SchemaInvalid
 from service.domain.json_values import check_text
 from service.domain.paths import MAX_KEY_CHARACTERS
-from service.domain.schema import (
+from service.domain.schemas.limits import (
+    MAX_FIELDS,
+    MAX_NESTING,
+    MAX_SHOWN_BYTES,
+    Measures,
+    checked_literal,
+    literal,
+    normal_doc,
+    optional,
+)
+from service.domain.schemas.names import RESERVED
+from service.domain.schemas.source_text import SourceText, parse_python, read_text
+from service.domain.schemas.tree import (
     BoolType,
     DictType,
     Field,
@@ -28,18 +40,6 @@ from service.domain.schema import (
     Type,
     render,
 )
-from service.domain.schema_limits import (
-    MAX_FIELDS,
-    MAX_NESTING,
-    MAX_SHOWN_BYTES,
-    Measures,
-    checked_literal,
-    literal,
-    normal_doc,
-    optional,
-)
-from service.domain.schema_names import RESERVED
-from service.domain.source_text import SourceText, parse_python, read_text
 
 #: Type brackets within one another: each level of a value may be one "or None".
 _MAX_BRACKETS = 2 * MAX_NESTING + 1

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from service.domain.errors import SchemaInvalid
 from service.domain.json_values import MAX_NUMBER_CHARACTERS, check_text
-from service.domain.schema_limits import MAX_JSON_BYTES
+from service.domain.schemas.limits import MAX_JSON_BYTES
 
 #: Keys and indexes from the root of the document, as in a JSON Pointer.
 At = tuple[str | int, ...]

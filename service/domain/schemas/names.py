@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from service.domain.paths import MAX_KEY_CHARACTERS
-from service.domain.schema import (
+from service.domain.schemas.tree import (
     DictType,
     Field,
     ListType,

@@ -5,9 +5,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from service.domain.rules import Rules
-from service.domain.schema import Schema, render
-from service.domain.schema_source import parse_source
+from service.domain.prism.rules import Rules
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.tree import Schema, render
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256

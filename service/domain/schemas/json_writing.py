@@ -1,7 +1,7 @@
 """A schema written down as JSON Schema."""
 
 from service.domain.json_values import Json
-from service.domain.schema import (
+from service.domain.schemas.tree import (
     BoolType,
     DictType,
     FloatType,

@@ -2,22 +2,22 @@
 
 Judging is total: whatever is proposed, the result is a list of amendments that apply and
 a list of rejections with their reasons. The format of replies is read in
-`service.domain.reading`.
+`service.domain.prism.reading`.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from service.domain.amending import MISSING, put, remove, settle, value_at
-from service.domain.amendments import Amendment, Op, Proposal, Rejection, Revision, rejected
-from service.domain.coercion import coerce
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
-from service.domain.reading import UnreadRemoval, read_proposals
-from service.domain.rules import Rules
-from service.domain.schema import PLACEHOLDER, Schema, Type, fit
+from service.domain.prism.amending import MISSING, put, remove, settle, value_at
+from service.domain.prism.amendments import Amendment, Op, Proposal, Rejection, Revision, rejected
+from service.domain.prism.coercion import coerce
+from service.domain.prism.reading import UnreadRemoval, read_proposals
+from service.domain.prism.rules import Rules
+from service.domain.schemas.tree import PLACEHOLDER, Schema, Type, fit
 
 __all__ = [
     "MAX_PROPOSALS",

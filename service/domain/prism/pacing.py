@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import PrismSpec
 from service.domain.splitting import split
 
 #: Tokens that the replies to a step and to a consolidation may have.

@@ -9,10 +9,10 @@ they come only after the last part that is worth caching.
 import hmac
 from collections.abc import Sequence
 
-from service.domain.amendments import Amendment, Op
-from service.domain.instructions import consolidate_instructions, revise_instructions
 from service.domain.json_values import Json, canonical
-from service.domain.rules import Rules
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.instructions import consolidate_instructions, revise_instructions
+from service.domain.prism.rules import Rules
 
 REVISE = "prism.revise/2"
 REVISE_JSON = "prism.revise-json/1"

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from service.domain.amending import MISSING, Missing
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
+from service.domain.prism.amending import MISSING, Missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Evolution: a schema for a live memory may get more fields, and nothing else."""
 
-from service.domain.schema import (
+from service.domain.schemas.tree import (
     DictType,
     ListType,
     OptionalType,

@@ -4,7 +4,7 @@ What is taken can be written back as it was: "3" is 3, "3.0" and "03" are not.
 """
 
 from service.domain.json_values import MAX_NUMBER_CHARACTERS, Json, canonical
-from service.domain.schema import (
+from service.domain.schemas.tree import (
     PLACEHOLDER,
     BoolType,
     DictType,

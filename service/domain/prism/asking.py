@@ -7,21 +7,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.domain import prompts
-from service.domain.amending import MISSING, settle, value_at
-from service.domain.amendments import Amendment, Rejection, Revision
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.json_values import Json
-from service.domain.pacing import CONSOLIDATION_OUTPUT_TOKENS, STEP_OUTPUT_TOKENS
 from service.domain.paths import Path, PathError
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import PrismSpec
-from service.domain.replies import read_answer
-from service.domain.revisions import parse_consolidation, parse_reply
-from service.domain.rules import Rules
-from service.domain.schema import Mismatch, Schema
-from service.domain.structured import reply_schema
+from service.domain.prism import prompts
+from service.domain.prism.amending import MISSING, settle, value_at
+from service.domain.prism.amendments import Amendment, Rejection, Revision
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.pacing import CONSOLIDATION_OUTPUT_TOKENS, STEP_OUTPUT_TOKENS
+from service.domain.prism.replies import read_answer
+from service.domain.prism.revisions import parse_consolidation, parse_reply
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import PrismSpec
+from service.domain.prism.structured import reply_schema
+from service.domain.schemas.tree import Mismatch, Schema
 
 #: Tokens that a reply may have.
 ANSWER_OUTPUT_TOKENS = 1024

@@ -8,10 +8,10 @@ grows with an amendment's depth and value, not with the memory.
 from collections.abc import Iterable
 from typing import Final
 
-from service.domain.amendments import Amendment, Op
 from service.domain.json_values import Json
 from service.domain.paths import Path
-from service.domain.schema import (
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.schemas.tree import (
     PLACEHOLDER,
     BoolType,
     DictType,

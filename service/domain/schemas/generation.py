@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain import prompts_schema
 from service.domain.errors import SchemaInvalid
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.schema import Schema, render
-from service.domain.schema_limits import MAX_REQUEST_BYTES
-from service.domain.schema_source import parse_source
-from service.domain.source_text import read_text
+from service.domain.schemas import prompts as prompts_schema
+from service.domain.schemas.limits import MAX_REQUEST_BYTES
+from service.domain.schemas.source import parse_source
+from service.domain.schemas.source_text import read_text
+from service.domain.schemas.tree import Schema, render
 
 #: Tokens that a reply may have.
 SCHEMA_OUTPUT_TOKENS = 4096

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from service.domain.errors import SchemaInvalid
 from service.domain.json_values import check_text
-from service.domain.schema_limits import MAX_SOURCE_BYTES
+from service.domain.schemas.limits import MAX_SOURCE_BYTES
 
 #: Levels of a syntax tree. Python's own limit depends on the room left on the stack; far
 #: below it, what one process can read another can read as well.

@@ -12,9 +12,20 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.domain.json_schema_text import At, JsonObject, quoted, read_object, referred, refuse
-from service.domain.json_schema_writing import SCALARS, to_json_schema
-from service.domain.schema import (
+from service.domain.schemas.json_text import At, JsonObject, quoted, read_object, referred, refuse
+from service.domain.schemas.json_writing import SCALARS, to_json_schema
+from service.domain.schemas.limits import (
+    MAX_FIELDS,
+    MAX_NESTING,
+    MAX_SHOWN_BYTES,
+    Measures,
+    checked_literal,
+    literal,
+    normal_doc,
+    optional,
+)
+from service.domain.schemas.names import RecordNames, class_name, class_name_for, field_fault
+from service.domain.schemas.tree import (
     DictType,
     Field,
     ListType,
@@ -26,17 +37,6 @@ from service.domain.schema import (
     Type,
     render,
 )
-from service.domain.schema_limits import (
-    MAX_FIELDS,
-    MAX_NESTING,
-    MAX_SHOWN_BYTES,
-    Measures,
-    checked_literal,
-    literal,
-    normal_doc,
-    optional,
-)
-from service.domain.schema_names import RecordNames, class_name, class_name_for, field_fault
 
 __all__ = ["parse_json_schema", "to_json_schema"]
 

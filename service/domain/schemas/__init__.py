@@ -1,0 +1,1 @@
+"""Schemas: one tree of types, in whatever a schema is written."""
