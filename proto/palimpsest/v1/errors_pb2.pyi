@@ -168,7 +168,8 @@ class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     carries one of these names as `reason`, "palimpsest" as `domain`, and the
     named values as `metadata`. Besides it come BadRequest (which field, which
     limit), RetryInfo (when to try again), QuotaFailure (which limit is used up)
-    and ResourceInfo (what was not found), where they apply.
+    and ResourceInfo (what was not found), where they apply. What a message or a
+    value of the metadata repeats of the request is cut to 1,000 bytes.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
