@@ -104,7 +104,14 @@ Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 @_typing.final
 class PrismSpec(_message.Message):
-    """How a PRISM memory is kept (arXiv 2412.18914)."""
+    """How a PRISM memory is kept (arXiv 2412.18914).
+
+    Limits: a memory has at most 1 MiB of canonical JSON (the server's setting),
+    32 levels, and 10,000 entries in a list or dict; the value of one amendment has
+    at most 64 KiB, its path 20,000 characters and 32 steps, a key 512 characters; a
+    reply has at most 1,000,000 characters and 500 proposals. What passes a limit
+    is rejected by itself, with the reason.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
