@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from service.domain.amending import MISSING, amend, value_at
-from service.domain.amendments import Amendment
 from service.domain.flows import ModelAsk, SegmentKind
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path
-from service.domain.prism import ConsolidateContent, ReviseContent
-from service.domain.prism_memory import PrismMemory
-from service.domain.prism_spec import Encoding
-from service.domain.schema import Schema
+from service.domain.prism.amending import MISSING, amend, value_at
+from service.domain.prism.amendments import Amendment
+from service.domain.prism.asking import ConsolidateContent, ReviseContent
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import Encoding
+from service.domain.schemas.tree import Schema
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.citing import cite
 from service.usecases.history import History

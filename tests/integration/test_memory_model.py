@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from service.config import Config, Limits
-from service.domain.amendments import Op
 from service.domain.errors import PalimpsestError
 from service.domain.flows import ModelAsk
 from service.domain.json_values import canonical
-from service.domain.prism import ReviseContent
-from service.domain.prism_spec import Encoding, OnFailure, PrismSpec
-from service.domain.schema_source import parse_source
+from service.domain.prism.amendments import Op
+from service.domain.prism.asking import ReviseContent
+from service.domain.prism.spec import Encoding, OnFailure, PrismSpec
+from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem
 from service.llm.transport import Completion, ModelFailure

@@ -9,9 +9,9 @@ from palimpsest.v1 import edits_pb2
 from service.config import Limits
 from service.domain.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
-from service.domain.prism_spec import PrismSpec
-from service.domain.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
-from service.domain.rules import Rules
+from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import PrismSpec
 from service.rpc.specs import DEFAULT_CHUNK_TOKENS, DEFAULT_FOLD_TOKENS
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "prism.md"
