@@ -116,7 +116,7 @@ class LitellmTransport:
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
-            raise _failure(litellm, error) from error
+            raise _failure(litellm, error, model) from error
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure("the model's response holds no reply", retryable=True)
@@ -179,7 +179,7 @@ def _cost(litellm: Any, response: Any, model: str) -> int | None:
     return round(float(cost) * 1_000_000)
 
 
-def _failure(litellm: Any, error: Exception) -> Exception:
+def _failure(litellm: Any, error: Exception, model: str) -> Exception:
     """What a failed call means to us; an error that is no provider's comes back as it is.
 
     The message names the kind and the status only: what providers write may repeat the
@@ -200,7 +200,20 @@ def _failure(litellm: Any, error: Exception) -> Exception:
         return ModelFailure(
             f"the model failed: {said}", retryable=True, retry_after_seconds=_retry_after(error)
         )
+    if isinstance(error, kinds.BadRequestError) and not _has_provider(litellm, model):
+        return ModelFailure(
+            f"no provider of the model {model!r} is known; name it as provider/name",
+            retryable=False,
+        )
     return ModelFailure(f"the model refused: {said}", retryable=False)
+
+
+def _has_provider(litellm: Any, model: str) -> bool:
+    try:
+        litellm.get_llm_provider(model=model)
+    except litellm.exceptions.BadRequestError:
+        return False
+    return True
 
 
 def _retry_after(error: Exception) -> float | None:

@@ -45,6 +45,13 @@ async def test_the_offline_model_is_a_provider_like_any_other() -> None:
     assert done.input_tokens == (len(ASK.text) + 3) // 4
 
 
+@pytest.mark.parametrize("name", ["bogus", "nosuch/model"])
+async def test_a_model_that_nobody_has_is_named(name: str) -> None:
+    with pytest.raises(ModelFailure, match=f"no provider of the model '{name}' is known") as caught:
+        await transport().complete(ASK, name)
+    assert not caught.value.retryable
+
+
 async def test_usage_is_taken_as_the_provider_reports_it(model: FakeModel) -> None:
     done = await transport(model).complete(ASK, "openai/some-model")
     assert (done.input_tokens, done.output_tokens, done.cached_tokens) == (100, 10, 64)
