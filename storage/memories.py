@@ -112,7 +112,7 @@ async def create(
 ) -> bool:
     """Makes a PRISM memory at revision 0; False when its name is taken.
 
-    The caller holds the session's head with `sessions.lock_head`.
+    The caller holds the session with `sessions.lock_alone`.
     """
     new = (
         upsert(memory)

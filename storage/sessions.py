@@ -80,6 +80,17 @@ async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
     return None if row is None else _stored(row)
 
 
+async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """As `lock_head`, and nobody else has the session locked meanwhile."""
+    statement = (
+        select(*_COLUMNS)
+        .where(session.c.session_key == session_key)
+        .with_for_update(key_share=True)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else _stored(row)
+
+
 async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredSession]:
     """Up to `limit` sessions in order of name, behind `name`."""
     statement = (

@@ -80,7 +80,8 @@ class Memories:
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
         async with self._database.transaction(tenant_id) as tx:
-            held = await sessions.lock_head(tx, key)
+            # Alone, or those that are made at once would not count each other.
+            held = await sessions.lock_alone(tx, key)
             if held is None:
                 raise session_not_found(session)
             made = await memories.create(
@@ -252,7 +253,8 @@ class Memories:
         """
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
-            held = await sessions.get(tx, key)
+            # Before the memories, as who appends does: each locks several of them.
+            held = await sessions.lock_head(tx, key)
             if held is None:
                 raise session_not_found(session)
             one = item_key(await find_memory(tx, session, name))[1] if name else None

@@ -1,0 +1,164 @@
+"""What many at once, or a long past, must not do: wait for each other, pass limits, cost more."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from service.config import Limits
+from service.domain.errors import Exhausted
+from service.domain.flows import ModelAsk, Purpose
+from service.domain.paths import Path
+from service.domain.prism_memory import PrismMemory
+from service.domain.tenancy import DEFAULT_TENANT, memory_id
+from service.usecases import history as looking_back
+from service.usecases.citing import cite
+from service.usecases.consistency import Watcher
+from service.usecases.edit import Edit, Editor, Target
+from service.usecases.hints import Hints
+from service.usecases.history import History
+from service.usecases.memories import Memories
+from storage import amendment_log, revisions, sessions, states
+from storage.database import Database
+from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
+from tests.integration.writing import append_texts, drop_hints
+
+TARGET = Target(session="s", memory="m")
+
+
+def memories_of(database: Database, **limits: Any) -> Memories:
+    return Memories(database, Hints(drop_hints), Watcher(database), b"token-key", Limits(**limits))
+
+
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """What is sent to the database meanwhile."""
+    sent: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        sent.append(statement)
+
+    engine = database._engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(engine, "before_cursor_execute", note)
+
+
+async def test_memories_that_are_made_at_once_do_not_pass_the_limit(url: str) -> None:
+    database = Database.connect(url, pool_size=8, name="test")
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    memories = memories_of(database, max_memories=2)
+    made = await asyncio.gather(
+        *(memories.create(DEFAULT_TENANT, "s", f"m{n}", SPEC) for n in range(8)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(one, Exhausted) for one in made) == 6
+    assert len(await memories.list_all(DEFAULT_TENANT, "s")) == 2
+    await database.close()
+
+
+async def test_a_flush_and_an_append_do_not_wait_for_each_other(database: Database) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await append_texts(database, "s", ["a"])
+    memories = memories_of(database)
+    first, second = sorted(("m1", "m2"), key=lambda name: memory_id(KEY, name))
+    lock = "UPDATE memory SET has_work = true WHERE memory_id = %(memory)s"
+    for name in (first, second):
+        await memories.create(DEFAULT_TENANT, "s", name, SPEC)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.exec_driver_sql(
+            "SELECT 1 FROM session WHERE session_key = %(key)s FOR NO KEY UPDATE", {"key": KEY}
+        )
+        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, second)})
+        flush = asyncio.create_task(memories.flush(DEFAULT_TENANT, "s", ""))
+        await _until_somebody_waits(database)
+        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, first)})
+    _, head = await flush
+    assert head == 1
+
+
+async def _until_somebody_waits(database: Database) -> None:
+    while True:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            waiting = await tx.connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            )
+            if waiting.scalar_one():
+                return
+        await asyncio.sleep(0.02)
+
+
+async def test_a_page_of_provenance_reads_no_more_of_the_past_than_it_needs(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking_back, "ORIGIN_AMENDMENTS", 10)
+    monkeypatch.setattr(amendment_log, "READ_AMENDMENTS", 5)
+    await make(database, ["a"])
+    editor = Editor(database, memories_of(database), Limits())
+    for number in range(60):
+        edits = [Edit(op=None, path="$.topics.t", value_json=f'"{number}"')]
+        await editor.revise(DEFAULT_TENANT, TARGET, edits)
+    look, shown = History(database), []
+    before: tuple[int, int] | None = None
+    for _ in range(3):
+        with statements(database) as sent:
+            found = await look.provenance(
+                DEFAULT_TENANT, "s", "m", "$.topics.t", revision=60, before=before, limit=4
+            )
+        assert sum("FROM amendment" in one for one in sent) <= 5
+        page = found.entries[:4]
+        before = (page[-1].amendment.revision, page[-1].amendment.ordinal)
+        shown += [(one.amendment.revision, one.in_effect, one.origin) for one in page]
+    assert shown == [(60, True, True), *((n, False, False) for n in range(59, 48, -1))]
+
+
+async def test_rollbacks_do_not_cost_a_query_each(database: Database) -> None:
+    await make(database, ["a"])
+    editor = Editor(database, memories_of(database), Limits())
+    for number in range(20):
+        edits = [Edit(op=None, path="$.topics.t", value_json=f'"{number}"')]
+        await editor.revise(DEFAULT_TENANT, TARGET, edits)
+        newest = (await read(database)).revision
+        await editor.rollback(DEFAULT_TENANT, TARGET, newest)
+    with statements(database) as sent:
+        found = await History(database).provenance(
+            DEFAULT_TENANT, "s", "m", "$.topics.t", revision=None, before=None, limit=100
+        )
+    assert [one.amendment.revision for one in found.entries] == list(range(39, 0, -2))
+    assert sum("FROM amendment" in one for one in sent) <= 3
+
+
+async def test_a_citation_follows_no_more_of_what_was_merged_than_it_shows(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"text {n}" for n in range(30)]
+    await make(database, texts)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.lock(tx, KEY, MEMORY)
+        assert held is not None
+        await revisions.want_consolidation(tx, held, 30)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if ask.purpose is not Purpose.CONSOLIDATE:
+            return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": "text {number}"}}}}'
+        gone = "\n".join(f"$.topics.t{n}" for n in range(2, 31))
+        return (
+            '[OBJECTS FOR UPDATE]\n{"$.topics.t1": {"update": "merged"}}\n'
+            f"[OBJECTS FOR REMOVE]\n{gone}"
+        )
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    monkeypatch.setattr("service.usecases.citing.MAX_SOURCES", 5)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await states.read_nearest(tx, KEY, MEMORY, 31)
+        assert rows is not None
+        memory = PrismMemory.load(SPEC.schema(), base_json=rows.base, amendments=rows.amendments)
+        with statements(database) as sent:
+            (cited,) = await cite(tx, (KEY, MEMORY), memory, [Path(("topics", "t1"))], 31)
+    assert cited.position in range(1, 31)
+    assert sum("FROM amendment" in one for one in sent) <= 2 + 5
