@@ -19,6 +19,8 @@ INDEXED_CHARACTERS = 500
 _LAST = "\U0010ffff"
 #: Amendments that one look at the log brings.
 READ_AMENDMENTS = 200
+#: Parts of a history, between rollbacks, that one look covers.
+READ_PARTS = 100
 
 _BEGINNING: ColumnElement[str] = literal_column(
     f'"left"(amendment.path, {INDEXED_CHARACTERS}) COLLATE "C"'
@@ -185,14 +187,22 @@ async def touching(
 
     `lineage` is the history to look at, from `history.lineage`.
     """
-    for after_revision, to_revision in lineage:
-        before = (to_revision + 1, 0)
+    history = [(after, to) for after, to in lineage if after < to]
+    for start in range(0, len(history), READ_PARTS):
+        parts = history[start : start + READ_PARTS]
+        before = (parts[0][1] + 1, 0)
         while True:
             statement = (
                 _log_of(amendment, session_key, memory_id)
                 .add_columns(*_AMENDMENT_COLUMNS)
                 .where(
-                    amendment.c.revision > after_revision,
+                    or_(
+                        *(
+                            and_(amendment.c.revision > after, amendment.c.revision <= to)
+                            for after, to in parts
+                        )
+                    ),
+                    amendment.c.revision > parts[-1][0],
                     func.row(amendment.c.revision, amendment.c.ordinal) < func.row(*before),
                     _touches(path),
                 )

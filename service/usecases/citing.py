@@ -92,7 +92,10 @@ async def _sources(
         tx, *key, after=(first.revision - 1, 2**31 - 1), limit=ORIGIN_AMENDMENTS
     )
     for one in made:
-        if one.revision == first.revision and one.op is Op.REMOVE:
+        # Each costs a look at the log; no more of them would be shown.
+        if one.revision != first.revision or len(list(_of_steps(before))) >= MAX_SOURCES:
+            break
+        if one.op is Op.REMOVE:
             gone = await _touched(tx, key, Path.parse(one.path), first.revision - 1)
             before += [logged for logged, _ in gone]
     return list(_of_steps(before))[:MAX_SOURCES]
