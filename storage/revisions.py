@@ -82,7 +82,8 @@ class NewRevision:
     restored_revision: int | None = None
     #: Of a change of the schema.
     schema_source: str | None = None
-    #: Of a consolidation: the size of the memory behind it.
+    #: Of a consolidation: the size of the memory behind it. 0 where so much was taken away
+    #: by hand that the size behind the last one says nothing any more; None leaves it.
     consolidated_tokens: int | None = None
 
 
@@ -209,8 +210,9 @@ def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, 
             (memory.c.consolidate_position > held.applied_position, memory.c.consolidate_position)
         )
         changes["consolidate_position"] = still_wanted
-        changes["consolidated_tokens"] = new.consolidated_tokens
         changes["attempts"] = 0
+    if new.consolidated_tokens is not None:
+        changes["consolidated_tokens"] = new.consolidated_tokens
     if has_work is not None:
         changes["has_work"] = or_(literal(has_work), still_wanted.is_not(None))
     return changes

@@ -90,6 +90,7 @@ class Editor:
                 value=after.value_json,
                 # A line of a prompt cannot say that something is gone.
                 base=after.value_json if _removes(amendments) else None,
+                consolidated_tokens=0 if _removes(amendments) else None,
                 comment=target.comment,
             )
             stored = await self._commit(tx, target, held, new)
@@ -114,6 +115,7 @@ class Editor:
                 base=restored.value_json,
                 comment=target.comment,
                 restored_revision=revision,
+                consolidated_tokens=0,
             )
             stored = await self._commit(tx, target, held, new)
         self._memories.wake(tenant_id, stored)

@@ -12,7 +12,7 @@ from service.config import Limits
 from service.domain.errors import Exhausted
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.paths import Path
-from service.domain.prism_memory import PrismMemory
+from service.domain.prism.memory import PrismMemory
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.usecases import history as looking_back
 from service.usecases.citing import cite

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from service.config import Limits
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.paths import Path
 from service.domain.prism.amendments import Amendment, Op, Rejection
@@ -15,11 +16,15 @@ from service.domain.prism.spec import Coercion, Encoding, OnFailure, Operations,
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.transport import ModelFailure
 from service.usecases.citing import cite
+from service.usecases.consistency import Watcher
+from service.usecases.edit import Editor, Target
+from service.usecases.hints import Hints
+from service.usecases.memories import Memories
 from storage import amendment_log, history, revisions, sessions, stalls, states
 from storage.database import Database
 from storage.history import StoredRevision
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
-from tests.integration.writing import append_texts
+from tests.integration.writing import append_texts, drop_hints
 
 
 async def kinds(database: Database) -> list[str]:
@@ -306,6 +311,31 @@ async def test_a_consolidation_that_fails_for_good_is_passed_over(database: Data
     stored = await read(database)
     assert (stored.status, stored.applied_position) == ("active", 2)
     assert await kinds(database) == ["create", "step", "consolidation", "step"]
+
+
+async def test_a_memory_that_was_set_back_is_consolidated_again(database: Database) -> None:
+    await make(database, ["a"], memory_tokens=100)
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        return "nothing" if ask.purpose is Purpose.CONSOLIDATE else put(f"t{number}", "w " * 600)
+
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    await append_texts(database, "s", ["b"], first=2)
+    await reviser(database, Script(reply=reply)).drain(ITEM)
+    assert (await kinds(database)).count("consolidation") == 1
+    editor = Editor(
+        database,
+        Memories(database, Hints(drop_hints), Watcher(database), b"token-key", Limits()),
+        Limits(),
+    )
+    await editor.rollback(DEFAULT_TENANT, Target(session="s", memory="m"), 0)
+
+    def smaller(ask: ModelAsk, number: int) -> str:
+        return "nothing" if ask.purpose is Purpose.CONSOLIDATE else put(f"u{number}", "w " * 300)
+
+    await append_texts(database, "s", ["c", "d"], first=3)
+    await reviser(database, Script(reply=smaller)).drain(ITEM)
+    assert (await kinds(database))[-3:] == ["step", "consolidation", "step"]
 
 
 async def test_in_place_the_prompt_has_each_value_once(database: Database) -> None:
