@@ -62,7 +62,7 @@ def demo(
     """Run the main job once: servers, stream, memory, answers, cost. Leaves nothing behind.
 
     Starts an embedded PostgreSQL and Valkey, the API and a worker, streams a text into
-    a session, shows how PRISM revises its memory, and asks it three questions.
+    a session, shows how PRISM revises its memory, and asks it two or three questions.
     """
     from service.embedded.processes import ServerError
     from service.embedded.stack import TemporaryStack
