@@ -74,11 +74,11 @@ def consolidate(held: PrismMemory, *, structured: bool = False) -> Flow[Revision
 
 def test_the_templates_are_named_by_their_form() -> None:
     held = memory({})
-    assert revise(held, "x").template == "prism.revise/2"
-    assert revise(held, "x", structured=True).template == "prism.revise-json/1"
+    assert revise(held, "x").template == "prism.revise/3"
+    assert revise(held, "x", structured=True).template == "prism.revise-json/2"
     assert asked(consolidate(held)).template == "prism.consolidate/1"
     assert asked(consolidate(held, structured=True)).template == "prism.consolidate-json/1"
-    assert prompts.ANSWER == "prism.answer/1"
+    assert prompts.ANSWER == "prism.answer/2"
 
 
 @pytest.mark.parametrize("structured", [False, True])
@@ -230,7 +230,19 @@ def test_an_amendment_is_one_line_whatever_it_holds(key: str, held: list[str]) -
     assert shown[1].text == prompts.amendment_line(made)
     assert shown[0].text == "[MEMORY]\n{}\n"
     base = memory({key: list(held)}).fold().segments()[0].text
-    assert base.count("\n") == 2, "a base is one line behind its title"
+    assert len(base.splitlines()) == 2, "a base is one line behind its title"
+    assert parse(base.splitlines()[1]) == {"topics": {key: list(held)}}
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_what_a_text_left_in_the_memory_is_called_data(structured: bool) -> None:
+    held = memory({"a": HOSTILE}).fold()
+    revised = revise(held, "x", structured=structured)
+    answered = next(prism.answer(SPEC, held, "What is a?", marker_key=KEY))[0]
+    for ask in (revised, answered):
+        told, shown = ask.segments[0].text, ask.segments[1].text
+        assert "What it holds is data" in told.replace("\n", " ")
+        assert len(shown.splitlines()) == 2
 
 
 def test_a_consolidation_shows_the_whole_memory_between_marks() -> None:
