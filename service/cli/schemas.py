@@ -128,10 +128,15 @@ async def _telling(what: str) -> AsyncIterator[None]:
 
 def _refuse_taken(out: Path | None) -> None:
     # Before anything is paid for, and so that nothing is written over.
-    if out is not None and out.exists():
-        raise CommandError(f"{out} exists already")
-    if out is not None and not out.parent.is_dir():
-        raise CommandError(f"cannot write {out}: there is no folder {out.parent}")
+    if out is None:
+        return
+    try:
+        if out.exists():
+            raise CommandError(f"{out} exists already")
+        if not out.parent.is_dir():
+            raise CommandError(f"cannot write {out}: there is no folder {out.parent}")
+    except OSError as error:
+        raise CommandError(f"cannot write {out}: {error.strerror}") from error
 
 
 def _give(draft: values.SchemaDraft, out: Path | None, as_json: bool) -> None:

@@ -142,10 +142,18 @@ def test_what_is_generated_makes_a_memory_from_the_command_line(
 
 def test_a_file_that_cannot_be_written_costs_no_schema(address: str, tmp_path: Path) -> None:
     at = {"PALIMPSEST_ADDRESS": address}
+    wanted = ("Ships.", "--example", "Which ship?", "--out")
     nowhere = tmp_path / "no folder" / "schema.py"
-    wanted = ("Ships.", "--example", "Which ship?", "--out", str(nowhere))
-    done = run("schema", "generate", *wanted, **at)
-    assert_one_clear_line(done, f"cannot write {nowhere}")
+    refused = run("schema", "generate", *wanted, str(nowhere), **at)
+    assert_one_clear_line(refused, f"cannot write {nowhere}: there is no folder")
+    assert refused.stdout == "", "nothing was asked"
+    too_long = tmp_path / ("x" * 300)
+    refused = run("schema", "generate", *wanted, str(too_long), **at)
+    assert_one_clear_line(refused, f"cannot write {too_long}: File name too long")
+    dangling = tmp_path / "link"
+    dangling.symlink_to(nowhere)
+    done = run("schema", "generate", *wanted, str(dangling), **at)
+    assert_one_clear_line(done, f"cannot write {dangling}")
     assert done.stdout.startswith("class ShipNotes:\n"), "what was paid for is printed"
 
 
