@@ -25,7 +25,7 @@ from service.domain.schemas.limits import (
     optional,
 )
 from service.domain.schemas.names import RESERVED
-from service.domain.schemas.source_text import SourceText, parse_python, read_text
+from service.domain.schemas.source_text import SourceText, parse_python, read_text, regrouped
 from service.domain.schemas.tree import (
     BoolType,
     DictType,
@@ -118,7 +118,7 @@ class _Reader:
 
     def read(self) -> Schema:
         """The schema of a module."""
-        body = self._text.tree.body
+        body = regrouped(self._text.tree.body)
         self._scopes.append(_Scope.of(body))
         for statement in body:
             match statement:

@@ -1,12 +1,14 @@
 """The text of class source: its syntax tree, its lines and its comments."""
 
 import ast
+import copy
 import io
+import itertools
 import re
 import textwrap
 import tokenize
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.errors import SchemaInvalid
@@ -166,6 +168,40 @@ def _with_decorators_aligned(source: str) -> str:
         else:
             indentation = None
     return "\n".join(lines)
+
+
+def regrouped(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
+    """A module's statements, with a class that was flattened put back into the one above it.
+
+    The paper's listings 2 and 3, as they are printed: a class that has nothing but its
+    docstring, and below it a class whose last fields are made of itself. Neither can be
+    meant like that, and there is one way in which both can.
+    """
+    for number, (outer, inner) in enumerate(itertools.pairwise(body)):
+        if not isinstance(outer, ast.ClassDef) or not isinstance(inner, ast.ClassDef):
+            continue
+        own = [statement for statement in inner.body if isinstance(statement, ast.AnnAssign)]
+        first = next((field for field in own if _names(field.annotation, inner.name)), None)
+        if first is None or first is own[0] or not all(map(_is_text, outer.body)):
+            continue
+        at = inner.body.index(first)
+        nested, around = copy.copy(inner), copy.copy(outer)
+        nested.body = inner.body[:at]
+        around.body = [*outer.body, nested, *inner.body[at:]]
+        return [*body[:number], around, *body[number + 2 :]]
+    return body
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _names(annotation: ast.expr, name: str) -> bool:
+    return any(
+        (isinstance(node, ast.Name) and node.id == name)
+        or (isinstance(node, ast.Constant) and node.value == name)
+        for node in ast.walk(annotation)
+    )
 
 
 def _first_line(source: str) -> str:

@@ -329,7 +329,7 @@ class A:
     }
 
 
-#: As listings 2 and 3 are printed: what belongs to the outer class is not below it.
+#: As listings 2 and 3 are printed: what belongs to the outer class is not indented.
 FLAT = '''
 @dataclasses.dataclass
 class Outer:
@@ -342,10 +342,28 @@ class Inner:
 '''
 
 
+NESTED = '''
+class Outer:
+    """inner is a list of Inner objects."""
+    class Inner:
+        """One of them."""
+        name: str
+    inner: list[Inner]
+'''
+
+
+def test_a_class_that_was_flattened_is_read_as_it_was_meant() -> None:
+    assert parse_source(FLAT) == parse_source(NESTED)
+    again = FLAT + "    count: int\n"
+    assert parse_source(again) == parse_source(NESTED + "    count: int\n")
+    quoted = FLAT.replace("list[Inner]", "dict[str, 'Inner']")
+    assert parse_source(quoted) == parse_source(NESTED.replace("list[", "dict[str, "))
+
+
 @pytest.mark.parametrize(
     ("source", "line", "about"),
     [
-        (FLAT, 3, "Outer has no fields; what belongs to it is indented below it"),
+        (FLAT.replace("    name: str\n", ""), 3, "Outer has no fields; what belongs to it is"),
         (FLAT.replace("class Outer:", "class Outer:\n    name: str"), 10, "Inner contains itself"),
         (
             "class Outer:\n    class Inner:\n        name: str\n        inner: list[Inner]\n",
