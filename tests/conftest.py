@@ -1,6 +1,7 @@
 """Fixtures: real servers once a run, a migrated database of its own for each test."""
 
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +18,13 @@ from tests.harness import Servers, api, worker
 settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+# Started in the background, or by nohup, tests are told to ignore these; the processes that
+# they start would inherit that, and those are stopped by signals.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        interrupts = number == signal.SIGINT
+        signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
 
 
 @pytest.fixture
