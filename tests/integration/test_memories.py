@@ -144,7 +144,7 @@ async def test_names_that_are_taken_or_unknown_are_refused(client: Any, session:
         await client.session("nobody").memory("notes").get()
     with pytest.raises(errors.NotFound, match="has no answer"):
         await session.answer(str(uuid4()))
-    with pytest.raises(errors.InvalidArgument, match="name: does not match"):
+    with pytest.raises(errors.InvalidArgument, match="name: must have only A-Z, a-z"):
         await client.create_session("no spaces, please")
     with pytest.raises(errors.InvalidArgument, match="answer_id"):
         await session.answer("7")
