@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import Row, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.appending import PlacedChunk, ProducerState, SessionState
@@ -20,14 +20,6 @@ from storage.database import DirectTransaction, Transaction
 from storage.tables import chunk, producer
 
 ProducerKey = tuple[UUID, str]
-
-_CONTENT_BYTES = (
-    func.octet_length(chunk.c.role)
-    + func.octet_length(chunk.c.text)
-    + func.octet_length(chunk.c.observation)
-    + func.octet_length(chunk.c.thought)
-    + func.octet_length(chunk.c.action)
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -274,33 +266,47 @@ async def read(
     return [_logged(row) for row in await tx.connection.execute(statement)]
 
 
-async def read_range(
-    tx: Transaction, session_key: UUID, after: int, to: int, max_bytes: int
-) -> tuple[Sequence[LoggedChunk], bool]:
-    """The chunks at positions (after, to], and whether some are missing.
+_IN_RANGES = """
+SELECT position, after FROM (
+    SELECT c.position, r.after, sum(
+        octet_length(c.role) + octet_length(c.text) + octet_length(c.observation)
+        + octet_length(c.thought) + octet_length(c.action)
+    ) OVER (PARTITION BY r.after ORDER BY c.position) AS total
+    FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto)
+    JOIN chunk c ON c.session_key = %(session)s
+        AND c.position > r.after AND c.position <= r.upto
+) AS sized
+WHERE total <= %(bytes)s OR position = after + 1
+"""
 
-    As many of the first as have `max_bytes` of content together, and at least one.
+
+async def read_ranges(
+    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]], max_bytes: int
+) -> Mapping[int, Sequence[LoggedChunk]]:
+    """The chunks at positions (after, to] of each range, by its `after`.
+
+    Of each as many of the first as have `max_bytes` of content together, and at least
+    one. No two ranges begin at the same place.
     """
-    total = func.sum(_CONTENT_BYTES).over(order_by=chunk.c.position)
-    sized = (
-        select(chunk.c.position, total.label("total"))
-        .where(
-            chunk.c.session_key == session_key,
-            chunk.c.position > after,
-            chunk.c.position <= to,
-        )
-        .subquery()
-    )
-    fitting = select(sized.c.position).where(
-        or_(sized.c.total <= max_bytes, sized.c.position == after + 1)
-    )
+    used = [(after, upto) for after, upto in ranges if after < upto]
+    values = {
+        "session": session_key,
+        "after": [after for after, _ in used],
+        "upto": [upto for _, upto in used],
+        "bytes": max_bytes,
+    }
+    places = {
+        row.position: row.after for row in await tx.connection.exec_driver_sql(_IN_RANGES, values)
+    }
     statement = (
         select(chunk)
-        .where(chunk.c.session_key == session_key, chunk.c.position.in_(fitting))
+        .where(chunk.c.session_key == session_key, chunk.c.position.in_(places))
         .order_by(chunk.c.position)
     )
-    found = [_logged(row) for row in await tx.connection.execute(statement)]
-    return found, len(found) < to - after
+    found: dict[int, list[LoggedChunk]] = {}
+    for row in await tx.connection.execute(statement):
+        found.setdefault(places[row.position], []).append(_logged(row))
+    return found
 
 
 async def read_texts(

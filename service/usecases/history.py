@@ -255,12 +255,12 @@ async def _explain(
 ) -> tuple[Explained, ...]:
     numbers = sorted({one.amendment.revision for one in page})
     revisions = await history.read_revisions(tx, *item_key(stored), numbers)
+    ranges = {(one.amendment.from_position, one.amendment.to_position) for one in page}
+    read = await log.read_ranges(tx, stored.session_key, sorted(ranges), ENTRY_CHUNK_BYTES)
     explained: list[Explained] = []
     for one in page:
         logged = one.amendment
-        chunks, cut = await log.read_range(
-            tx, stored.session_key, logged.from_position, logged.to_position, ENTRY_CHUNK_BYTES
-        )
+        chunks = read.get(logged.from_position, ())
         texts = [(chunk.position, chunk.chunk.as_text()) for chunk in chunks]
         explained.append(
             Explained(
@@ -271,7 +271,7 @@ async def _explain(
                 and (first.revision, first.ordinal) == (logged.revision, logged.ordinal),
                 best_position=best_position(logged.value, texts) if texts else 0,
                 chunks=tuple(chunks),
-                chunks_truncated=cut,
+                chunks_truncated=len(chunks) < logged.to_position - logged.from_position,
             )
         )
     return tuple(explained)
