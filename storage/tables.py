@@ -11,6 +11,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Computed,
+    Date,
     DateTime,
     ForeignKeyConstraint,
     Index,
@@ -41,6 +42,10 @@ def _created() -> Column[object]:
 
 def _count(name: str) -> Column[int]:
     return Column(name, BigInteger, nullable=False)
+
+
+def _sum(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
 
 
 deployment = Table(
@@ -154,6 +159,10 @@ memory = Table(
     # Size of the memory behind its last consolidation: it is worth another try only
     # when the memory has grown since.
     Column("consolidated_tokens", BigInteger, nullable=False, server_default=text("0")),
+    # What the folding policy has counted since the last fold.
+    Column("fold_state", JSONB),
+    # Why no call may be made now: a budget is used up.
+    Column("held_reason", Text),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -392,6 +401,10 @@ call = Table(
     Column("cost_micro_usd", BigInteger),
     _count("latency_ms"),
     _created(),
+    # Which deployment of the model was asked; empty where there is one only.
+    Column("deployment", Text, nullable=False, server_default=text("''")),
+    # Why the provider's cache had other tokens than predicted.
+    Column("residual", Text),
     PrimaryKeyConstraint("session_key", "call_id", name="call_pkey"),
     _of_memory("call_memory_fkey"),
     CheckConstraint("(reply IS NULL) <> (failure IS NULL)", name="call_outcome"),
@@ -403,6 +416,91 @@ call = Table(
         postgresql_where=text("reply IS NOT NULL"),
     ),
     Index("call_by_memory", "session_key", "memory_id", "occasion"),
+)
+
+intent = Table(
+    "intent",
+    metadata,
+    # A call that is about to be made or under way: there from before it until its outcome
+    # is stored. Who finds one whose lease holds waits for that outcome.
+    Column("session_key", Uuid, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("memory_id", Uuid),
+    Column("purpose", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("deployment", Text, nullable=False, server_default=text("''")),
+    # Rises when somebody else takes the call over.
+    Column("fence", BigInteger, nullable=False, server_default=text("1")),
+    Column("lease_until", DateTime(timezone=True), nullable=False),
+    # What the call may come to, for budgets.
+    _count("reserved_tokens"),
+    _count("reserved_micro_usd"),
+    _created(),
+    PrimaryKeyConstraint("session_key", "key", name="intent_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="intent_session_fkey"),
+    _of_memory("intent_memory_fkey"),
+    Index("intent_by_tenant", "tenant_id"),
+)
+
+spend = Table(
+    "spend",
+    metadata,
+    # The ledger's sums by day. A trigger of `call` writes them, so that they are what
+    # is in the ledger whoever writes there.
+    Column("session_key", Uuid, nullable=False),
+    # The memory, or the session for calls that no memory made.
+    Column("owner_id", Uuid, nullable=False),
+    # In UTC.
+    Column("day", Date, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    _sum("calls"),
+    _sum("failed_calls"),
+    _sum("input_tokens"),
+    _sum("predicted_cached_tokens"),
+    _sum("reported_cached_tokens"),
+    # Calls whose provider says nothing of its cache.
+    _sum("unreported_calls"),
+    _sum("cache_write_tokens"),
+    _sum("output_tokens"),
+    _sum("cost_micro_usd"),
+    # Calls of models without a price.
+    _sum("unpriced_calls"),
+    PrimaryKeyConstraint("session_key", "owner_id", "day", name="spend_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="spend_session_fkey"),
+    Index("spend_by_tenant", "tenant_id", "day"),
+)
+
+budget = Table(
+    "budget",
+    metadata,
+    # What a memory, or all of a session, may spend.
+    Column("session_key", Uuid, nullable=False),
+    # The memory, or the session for all that belongs to it.
+    Column("owner_id", Uuid, nullable=False),
+    Column("period", Text, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("limit_tokens", BigInteger),
+    Column("limit_micro_usd", BigInteger),
+    PrimaryKeyConstraint("session_key", "owner_id", "period", name="budget_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="budget_session_fkey"),
+    CheckConstraint("period IN ('day', 'total')", name="budget_period"),
+    CheckConstraint("limit_tokens >= 0", name="budget_tokens"),
+    CheckConstraint("limit_micro_usd >= 0", name="budget_micro_usd"),
+)
+
+tenant_budget = Table(
+    "tenant_budget",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("period", Text, nullable=False),
+    Column("limit_tokens", BigInteger),
+    Column("limit_micro_usd", BigInteger),
+    PrimaryKeyConstraint("tenant_id", "period", name="tenant_budget_pkey"),
+    ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="tenant_budget_tenant_fkey"),
+    CheckConstraint("period IN ('day', 'total')", name="tenant_budget_period"),
+    CheckConstraint("limit_tokens >= 0", name="tenant_budget_tokens"),
+    CheckConstraint("limit_micro_usd >= 0", name="tenant_budget_micro_usd"),
 )
 
 dead_letter = Table(

@@ -1,0 +1,41 @@
+"""Prices: what a model's tokens cost, and what its prefix cache does."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CacheFamily(StrEnum):
+    """How a provider is told what of a prompt to keep."""
+
+    #: It keeps what ends at a mark of ours (Anthropic's cache_control and its kin).
+    EXPLICIT = "explicit"
+    #: It keeps prefixes by itself, and finds them better by a key of ours (OpenAI and its kin).
+    KEYED = "keyed"
+    #: It keeps prefixes by itself (inference servers: vLLM, llama.cpp; DeepSeek).
+    PLAIN = "plain"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelPrices:
+    """A model's prices and the habits of its cache.
+
+    Ratios are to the price of an input token that the cache neither has nor takes in.
+    """
+
+    family: CacheFamily
+    #: US dollars for an input token at the full price; 0 or more, None when not known.
+    input_usd: float | None
+    #: Ratio for a token that is read from the cache; 0 to 1.
+    read: float
+    #: Ratio for a token that is written to it; 0 or more.
+    write: float
+    #: Ratio for a token of the reply; 0 or more.
+    output: float
+    #: Reuse ends at a multiple of this many tokens; 1 or more.
+    granularity_tokens: int
+    #: Prefixes with fewer tokens are not kept.
+    min_tokens: int
+    #: How long a prefix stays warm without being used.
+    ttl_seconds: int
+    #: Marks that a prompt may carry; 0 for providers that take none.
+    max_marks: int = 0
