@@ -4,16 +4,20 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import structlog
 
 import migrations
 from service import telemetry
+from service.caller.client import NearOrFar, RemoteCaller, near_model
+from service.caller.server import CallerServer
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.llm.caller import Caller
 from service.llm.facts import Facts
-from service.llm.gateway import Gateway
+from service.llm.gateway import Gateway, OneDeployment
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
@@ -96,14 +100,24 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
 async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Runs a worker until `stop` is set. Raises CannotStart."""
     async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
+        index = _index(config, stack)
+        journal = Journal(database, lease_seconds=config.call_lease_seconds)
         transport = LitellmTransport(config)
-        await transport.warm()
-        index: PrefixIndex = NullPrefixIndex()
-        if config.redis_url is not None:
-            redis = RedisPrefixIndex(config.redis_url.get_secret_value())
-            stack.push_async_callback(redis.close)
-            index = redis
-        gateway = Gateway(transport, Journal(database), index, tries=config.model_tries)
+        near = _caller(config, transport, journal, index)
+        far = RemoteCaller(config.caller_socket, stop_seconds=config.stop_seconds)
+        stack.push_async_callback(near.finish)
+        stack.push_async_callback(far.close)
+        if near_model(config.model):
+            await transport.warm()
+        else:
+            await far.start()
+        gateway = Gateway(
+            journal,
+            OneDeployment(index),
+            NearOrFar(near, far),
+            lease_seconds=config.call_lease_seconds,
+            forms=transport,
+        )
         worker = Worker(
             database,
             dispatcher,
@@ -117,32 +131,77 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         await worker.run(stop)
 
 
+async def call(
+    config: Config, stop: asyncio.Event, ready: Callable[[], None], at: Path | socket.socket
+) -> None:
+    """Makes the calls of workers: of all that connect at a path, until `stop` is set, or of
+    the one at the other end of a socket, until it is gone. Raises CannotStart."""
+    async with _database(config, "caller") as (database, _), AsyncExitStack() as stack:
+        transport = LitellmTransport(config)
+        await transport.warm()
+        journal = Journal(database, lease_seconds=config.call_lease_seconds)
+        caller = _caller(config, transport, journal, _index(config, stack))
+        server = CallerServer(caller)
+        if isinstance(at, socket.socket):
+            ready()
+            await server.serve_one(at, stop)
+        else:
+            await server.listen(at, stop, ready)
+
+
+def _index(config: Config, stack: AsyncExitStack) -> PrefixIndex:
+    if config.redis_url is None:
+        return NullPrefixIndex()
+    redis = RedisPrefixIndex(config.redis_url.get_secret_value())
+    stack.push_async_callback(redis.close)
+    return redis
+
+
+def _caller(
+    config: Config, transport: LitellmTransport, journal: Journal, index: PrefixIndex
+) -> Caller:
+    return Caller(
+        transport,
+        journal,
+        index,
+        tries=config.model_tries,
+        lease_seconds=config.call_lease_seconds,
+    )
+
+
 @asynccontextmanager
 async def _process(
     config: Config, kind: str
 ) -> AsyncIterator[tuple[Database, DeploymentKeys, Dispatcher]]:
-    """What every process has: telemetry, the database, the deployment's keys, dispatch."""
+    """What servers and workers have: a database, the deployment's keys, dispatch."""
+    async with _database(config, kind) as (database, keys), AsyncExitStack() as stack:
+        assert config.database_url is not None, "without it there is no database"
+        url = (config.dispatch_database_url or config.database_url).get_secret_value()
+        dispatcher = ProcrastinateDispatcher(
+            url,
+            heartbeat_seconds=config.heartbeat_seconds,
+            dead_after_seconds=config.dead_after_seconds,
+        )
+        try:
+            await stack.enter_async_context(dispatcher)
+        except ConnectionError as error:
+            raise CannotStart(str(error)) from error
+        yield database, keys, dispatcher
+
+
+@asynccontextmanager
+async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
+    """What every process has: telemetry, the database, the deployment's keys."""
     if config.database_url is None:
         raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
     url = config.database_url.get_secret_value()
-    dispatch_url = config.dispatch_database_url
     telemetry.configure(f"palimpsest-{kind}", "0.1.0")
     database = Database.connect(
         url, pool_size=config.pool_size, name=f"palimpsest-{kind}@{socket.gethostname()}"
     )
     try:
         keys = await _reach(database, config.start_seconds)
-        dispatcher = ProcrastinateDispatcher(
-            dispatch_url.get_secret_value() if dispatch_url else url,
-            heartbeat_seconds=config.heartbeat_seconds,
-            dead_after_seconds=config.dead_after_seconds,
-        )
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(dispatcher)
-            except ConnectionError as error:
-                raise CannotStart(str(error)) from error
-            yield database, keys, dispatcher
+        yield database, keys
     finally:
         await database.close()
         telemetry.shutdown()

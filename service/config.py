@@ -118,6 +118,13 @@ class Config(BaseSettings):
     #: Transport tries of one model call before its step counts as failed.
     model_tries: Count = 3
 
+    #: How long a worker or caller that dies keeps others from the calls it was to make;
+    #: renewed while a call is under way.
+    call_lease_seconds: Seconds = 10.0
+    #: Unix socket of a caller that several workers share (`palimpsest caller --socket`);
+    #: without it each worker starts one of its own.
+    caller_socket: Path | None = None
+
     #: Memories and answers that one worker process works on at once.
     worker_concurrency: Count = 16
     #: How often a worker says that it lives.

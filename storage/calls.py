@@ -81,6 +81,8 @@ async def record(tx: Transaction, scope: CallScope, made: Call) -> bool:
             output_tokens=made.output_tokens,
             cost_micro_usd=made.cost_micro_usd,
             latency_ms=made.latency_ms,
+            deployment=made.deployment,
+            residual=made.residual,
         )
         .on_conflict_do_nothing(
             index_elements=["session_key", "key"], index_where=call.c.reply.is_not(None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(serve)
     app.command()(work)
+    app.command()(caller)
     app.command()(migrate)
 
 
@@ -87,6 +89,27 @@ def work() -> None:
 
     config = read_config()
     _run(config, lambda stop: application.work(config, stop, lambda: _ready("working")))
+
+
+def caller(
+    socket_path: Annotated[
+        Path | None, typer.Option("--socket", help="Where workers of this machine find it.")
+    ] = None,
+    descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
+) -> None:
+    """Make the model calls of this machine's workers (needs PALIMPSEST_DATABASE_URL).
+
+    Each worker starts one of its own, unless PALIMPSEST_CALLER_SOCKET names the --socket
+    of one that they share. It finishes and stores what it began when a worker is killed,
+    so that no call is paid for twice.
+    """
+    from service import app as application
+
+    if (socket_path is None) == (descriptor is None):
+        raise CommandError("--socket PATH says where it shall listen")
+    config = read_config()
+    at = socket_path or socket.socket(fileno=descriptor)
+    _run(config, lambda stop: application.call(config, stop, lambda: _ready("calling"), at))
 
 
 def migrate() -> None:

@@ -56,3 +56,37 @@ class Call:
     cost_micro_usd: int | None
     #: Wall time of the call.
     latency_ms: int
+    #: Which deployment of the model was asked; empty where there is one only.
+    deployment: str = ""
+    #: Why the provider's cache had other tokens than predicted; None when nobody said.
+    residual: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """What a call may come to, before it is made."""
+
+    purpose: Purpose
+    #: Model as provider/name.
+    model: str
+    deployment: str
+    #: Tokens of prompt and reply at most, as far as they can be told.
+    tokens: int
+    #: Their price in millionths of a US dollar; None when no price is known.
+    micro_usd: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """The right to make a call, until it runs out or is renewed."""
+
+    #: Rises whenever somebody else takes the call over.
+    fence: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Busy:
+    """Somebody else has the right to make the call."""
+
+    #: After so long the right runs out, unless it is renewed.
+    seconds: float

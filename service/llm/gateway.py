@@ -1,7 +1,8 @@
 """The gateway: every model call passes here.
 
-A call is looked up in the journal, predicted, made, written down durably, and only
-then returned: a worker that dies behind it finds the reply there and pays nothing.
+A call is keyed by everything that affects its output. Its intent is on disk before it is
+made, and its reply before anybody uses it: a worker that dies finds the reply there, or
+waits for whoever makes the call, and pays nothing again.
 """
 
 import asyncio
@@ -10,48 +11,59 @@ import json
 import struct
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import structlog
-from opentelemetry import metrics, trace
+from opentelemetry import metrics
 
 from service.domain.flows import ModelAsk, ModelReply
-from service.domain.ledger import Call, CallScope
+from service.domain.ledger import Busy, CallScope, Lease, Reservation
+from service.domain.tokens import estimate_tokens
+from service.llm.caller import LeaseLost
+from service.llm.plans import CallOrder, Chooser, Plan, Route
 from service.llm.prefix_cache import Prefix, PrefixIndex, policy_of, predict, prefix_of
-from service.llm.transport import Completion, KnowsForms, ModelFailure, Transport
 
-_log = structlog.get_logger("palimpsest.llm")
-
-#: Wait before the second try of a call; doubles with each further one.
-BACKOFF_SECONDS = 0.5
-MAX_BACKOFF_SECONDS = 30.0
-#: The longest wait that a provider is granted when it says when to come again.
-MAX_RETRY_AFTER_SECONDS = 120.0
-#: Share of a wait that is added at most, so that calls that failed together do not
-#: come again together.
-JITTER = 0.25
+#: Who waits for a call of somebody else's looks after it at first so soon, then ever more
+#: rarely up to so many seconds.
+FIRST_LOOK_SECONDS = 0.05
+MAX_LOOK_SECONDS = 1.0
 
 
-class CallLedger(Protocol):
-    """Where calls are kept, durably."""
+class IntentLedger(Protocol):
+    """Where the right to make a call is taken, durably."""
 
-    async def find_reply(self, scope: CallScope, key: bytes) -> ModelReply | None:
-        """The reply that was paid for already; None when there is none."""
-        ...
-
-    async def record(self, scope: CallScope, call: Call) -> ModelReply | None:
-        """Writes a call; the reply that counts, or None for a failed call."""
+    async def begin(
+        self, scope: CallScope, key: bytes, wanted: Reservation
+    ) -> ModelReply | Busy | Lease:
+        """The reply that was paid for already, else the right to make the call, if it is free."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A call that came back, or did not."""
+class MakesCalls(Protocol):
+    """A caller, in this process or another."""
 
-    completion: Completion | None
-    failure: ModelFailure | None
-    latency_ms: int
+    async def make(self, order: CallOrder) -> ModelReply:
+        """The reply, stored durably. Raises ModelFailure, LeaseLost."""
+        ...
+
+
+class KnowsForms(Protocol):
+    """Knows which models keep to a reply's schema."""
+
+    def structured(self, model: str) -> bool:
+        """Whether the model writes its reply by a JSON Schema."""
+        ...
+
+
+class OneDeployment:
+    """The chooser where every model has one deployment."""
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
+
+    async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
+        """The one there is."""
+        warm = await self._index.lookup(prefix.memory_key, prefix.group_key, prefix.ids)
+        return Route(predicted_tokens=predict(prefix, warm, policy_of(model)))
 
 
 class Gateway:
@@ -59,93 +71,78 @@ class Gateway:
 
     def __init__(
         self,
-        transport: Transport,
-        ledger: CallLedger,
-        index: PrefixIndex,
+        ledger: IntentLedger,
+        chooser: Chooser,
+        caller: MakesCalls,
         *,
-        tries: int,
+        lease_seconds: float,
+        forms: KnowsForms | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._transport = transport
         self._ledger = ledger
-        self._index = index
-        self._tries = tries
+        self._chooser = chooser
+        self._caller = caller
+        self._lease_seconds = lease_seconds
+        self._forms = forms
         self._sleep = sleep
-        self._tracer = trace.get_tracer("palimpsest.llm")
-        meter = metrics.get_meter("palimpsest.llm")
-        self._tokens = meter.create_counter(
-            "palimpsest.llm.tokens", description="Tokens, by model and kind"
-        )
-        self._seconds = meter.create_histogram(
-            "palimpsest.llm.duration", unit="s", description="Duration of calls"
-        )
-        self._replays = meter.create_counter(
+        self._replays = metrics.get_meter("palimpsest.llm").create_counter(
             "palimpsest.llm.replays", description="Replies found in the journal"
         )
 
     def structured(self, model: str) -> bool:
-        """Whether to ask this model for replies by a schema.
-
-        A property of the transport; one that has no such method has no such models.
-        """
-        transport = self._transport
-        return isinstance(transport, KnowsForms) and transport.structured(model)
+        """Whether to ask this model for replies by a schema."""
+        return self._forms is not None and self._forms.structured(model)
 
     async def call(self, ask: ModelAsk, *, model: str, scope: CallScope) -> ModelReply:
         """The reply to `ask`, paid for at most once for its occasion.
 
-        Retries what may pass; raises ModelFailure when it does not.
+        Waits while another worker makes the same call. Raises ModelFailure when no try
+        of it succeeds.
         """
         prefix = prefix_of(
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
         )
         key = call_key(ask, prefix, model, scope)
-        known = await self._ledger.find_reply(scope, key)
-        if known is not None:
-            self._replays.add(1, {"model": model})
-            return known
-        policy = policy_of(model)
-        warm = await self._index.lookup(prefix.memory_key, prefix.group_key, prefix.ids)
-        predicted = predict(prefix, warm, policy)
-        for attempt in range(1, self._tries + 1):
-            made = await self._try(ask, model)
-            reply = await self._ledger.record(scope, _record(ask, model, key, predicted, made))
-            if made.completion is not None and reply is not None:
-                self._count(made.completion)
-                await self._index.touch(
-                    prefix.memory_key, prefix.group_key, prefix.ids, policy.ttl_seconds
-                )
-                return reply
-            assert made.failure is not None, "a call without a completion has failed"
-            if not made.failure.retryable or attempt == self._tries:
-                raise made.failure
-            await self._sleep(_wait_seconds(made.failure, attempt, key))
-        raise AssertionError("the last try returns or raises")
+        look = FIRST_LOOK_SECONDS
+        while True:
+            route = await self._chooser.choose(prefix, model, key)
+            asked_at = time.monotonic()
+            begun = await self._ledger.begin(scope, key, _reservation(ask, model, route))
+            match begun:
+                case ModelReply():
+                    self._replays.add(1, {"model": model})
+                    return begun
+                case Busy():
+                    await self._sleep(min(look, begun.seconds + FIRST_LOOK_SECONDS))
+                    look = min(look * 2, MAX_LOOK_SECONDS)
+                case Lease():
+                    order = CallOrder(
+                        ask=ask,
+                        model=model,
+                        scope=scope,
+                        key=key,
+                        lease=begun,
+                        lease_deadline=asked_at + self._lease_seconds,
+                        prefix=prefix,
+                        route=route,
+                        plan=Plan(deployment=route.deployment),
+                    )
+                    try:
+                        return await self._caller.make(order)
+                    except LeaseLost:
+                        # Somebody was faster: the reply is theirs to get.
+                        continue
 
-    async def _try(self, ask: ModelAsk, model: str) -> _Made:
-        attributes = {"gen_ai.request.model": model, "palimpsest.purpose": ask.purpose.value}
-        start = time.perf_counter()
-        completion: Completion | None = None
-        failure: ModelFailure | None = None
-        with self._tracer.start_as_current_span("palimpsest.call", attributes=attributes) as span:
-            try:
-                completion = await self._transport.complete(ask, model)
-                span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
-                span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
-            except ModelFailure as error:
-                failure = error
-                _log.warning("model call failed", model=model, cause=str(error))
-        seconds = time.perf_counter() - start
-        self._seconds.record(seconds, attributes)
-        return _Made(completion, failure, round(seconds * 1000))
 
-    def _count(self, completion: Completion) -> None:
-        for kind, tokens in (
-            ("input", completion.input_tokens),
-            ("output", completion.output_tokens),
-            ("cached", completion.cached_tokens or 0),
-        ):
-            self._tokens.add(tokens, {"model": completion.model, "kind": kind})
+def _reservation(ask: ModelAsk, model: str, route: Route) -> Reservation:
+    tokens = sum(estimate_tokens(segment.text) for segment in ask.segments)
+    return Reservation(
+        purpose=ask.purpose,
+        model=model,
+        deployment=route.deployment,
+        tokens=tokens + ask.max_output_tokens,
+        micro_usd=None,
+    )
 
 
 def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> bytes:
@@ -176,32 +173,3 @@ def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> byt
 def _schema_bytes(schema: dict[str, Any]) -> bytes:
     # In its own order: a model may write the parts of a reply in the order of the schema.
     return json.dumps(schema, separators=(",", ":")).encode()
-
-
-def _record(ask: ModelAsk, model: str, key: bytes, predicted: int, made: _Made) -> Call:
-    done = made.completion
-    return Call(
-        key=key,
-        purpose=ask.purpose,
-        template=ask.template,
-        model=model,
-        reply=done.text if done else None,
-        failure=str(made.failure) if made.failure else None,
-        input_tokens=done.input_tokens if done else 0,
-        predicted_cached_tokens=min(predicted, done.input_tokens) if done else 0,
-        reported_cached_tokens=done.cached_tokens if done else None,
-        cache_write_tokens=done.cache_write_tokens if done else None,
-        output_tokens=done.output_tokens if done else 0,
-        cost_micro_usd=done.cost_micro_usd if done else None,
-        latency_ms=made.latency_ms,
-    )
-
-
-def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:
-    """How long to wait behind the `attempt`-th try: never less than the provider asks.
-
-    The jitter is taken from the call's key: differs between calls, not between runs.
-    """
-    backoff = min(BACKOFF_SECONDS * 2.0 ** (attempt - 1), MAX_BACKOFF_SECONDS)
-    asked = min(failure.retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS)
-    return max(backoff, asked) * (1 + JITTER * key[attempt % len(key)] / 255)

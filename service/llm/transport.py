@@ -7,12 +7,13 @@ import asyncio
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.tokens import estimate_tokens
 from service.llm.library import litellm_library
+from service.llm.plans import PLAIN, Plan
 
 #: Where a provider says when to try again.
 _RETRY_AFTER = "retry-after"
@@ -57,17 +58,8 @@ class Completion:
 class Transport(Protocol):
     """Makes one try of a call."""
 
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         """The model's reply. Raises ModelFailure."""
-        ...
-
-
-@runtime_checkable
-class KnowsForms(Protocol):
-    """A transport that knows which models keep to a reply's schema."""
-
-    def structured(self, model: str) -> bool:
-        """Whether the model writes its reply by a JSON Schema."""
         ...
 
 
@@ -103,7 +95,7 @@ class LitellmTransport:
     def _is_own(self, model: str) -> bool:
         return model.startswith("openai/") and bool(self._config.model_base_url)
 
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan = PLAIN) -> Completion:
         """One try. Raises ModelFailure."""
         await self.warm()
         litellm = self._litellm

@@ -73,7 +73,7 @@ def test_a_worker_killed_between_call_and_commit_pays_once_and_applies_once(
     with api(url) as (_, address), psycopg.connect(servers.as_superuser(url)) as blocker:
         _, token = asyncio.run(start(address, ["only chunk"]))
         # The step's commit looks at the session's head, and waits for us.
-        blocker.execute("SELECT FROM session FOR UPDATE")
+        blocker.execute("SELECT FROM session FOR NO KEY UPDATE")
         with (
             worker(url, **scripted(model)) as doomed,
             psycopg.connect(servers.as_superuser(url), autocommit=True) as look,

@@ -22,13 +22,13 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
-from service.llm.gateway import Gateway
+from service.llm.plans import Plan
 from service.llm.transport import Completion
-from service.usecases.journal import Journal
 from service.usecases.revise import Reviser
 from storage import memories, sessions
 from storage.database import Database
 from storage.prefix_index import RedisPrefixIndex
+from tests.gateways import gateway
 from tests.harness import Servers
 from tests.integration.writing import append_texts
 
@@ -48,7 +48,7 @@ class InstantModel:
     def __init__(self) -> None:
         self.asked: list[float] = []
 
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         """A reply that updates one key."""
         self.asked.append(time.perf_counter())
         number = len(self.asked)
@@ -114,9 +114,9 @@ async def _reviser(
 ) -> AsyncIterator[tuple[Database, Reviser]]:
     database = Database.connect(servers.new_database(), pool_size=4, name="bench")
     index = RedisPrefixIndex(servers.valkey.url)
-    gateway = Gateway(model, Journal(database), index, tries=1)
+    calls = gateway(model, database, index=index, lease_seconds=10.0)
     try:
-        yield database, Reviser(database, gateway, _facts, b"marker", Config(drain_seconds=3600))
+        yield database, Reviser(database, calls, _facts, b"marker", Config(drain_seconds=3600))
     finally:
         await index.close()
         await database.close()

@@ -11,14 +11,13 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
-from service.llm.gateway import Gateway
+from service.llm.plans import Plan
 from service.llm.transport import Completion
-from service.usecases.journal import Journal
 from service.usecases.revise import Reviser
 from storage import memories, sessions
 from storage.database import Database
 from storage.memories import StoredMemory
-from storage.prefix_index import NullPrefixIndex
+from tests.gateways import gateway
 from tests.integration.writing import append_texts
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -40,7 +39,7 @@ class Script:
     #: What it says to the n-th ask, from 1; None: as above.
     reply: Callable[[ModelAsk, int], str] | None = None
 
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         self.asked.append(ask)
         if self.failures:
             raise self.failures.pop(0)
@@ -73,8 +72,7 @@ def reviser(
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
-    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
-    return Reviser(database, gateway, facts, b"marker", config)
+    return Reviser(database, gateway(script, database), facts, b"marker", config)
 
 
 async def make(database: Database, texts: list[str], **changes: Any) -> None:

@@ -25,6 +25,7 @@ from service.domain.prism.spec import Encoding, OnFailure, PrismSpec
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem
+from service.llm.plans import Plan
 from service.llm.transport import Completion, ModelFailure
 from service.usecases.append import Appender
 from service.usecases.consistency import Consistency, Watcher
@@ -79,7 +80,7 @@ class Scripted(Script):
         super().__init__()
         self._world = world
 
-    async def complete(self, ask: ModelAsk, model_: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model_: str, plan: Plan) -> Completion:
         world = self._world
         await asyncio.sleep(world.random.random() * 0.01)
         if isinstance(ask.content, ReviseContent):
@@ -90,7 +91,7 @@ class Scripted(Script):
         world.replies += 1
         number = world.replies
         self.reply = lambda ask, _: model.reply(ask, number)
-        return await super().complete(ask, model_)
+        return await super().complete(ask, model_, plan)
 
 
 class World:

@@ -8,13 +8,11 @@ import pytest
 from service.domain.prism.spec import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
-from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.usecases.answer import Answerer
-from service.usecases.journal import Journal
 from storage import amendment_log, answers, calls, stalls
 from storage.database import Database
-from storage.prefix_index import NullPrefixIndex
+from tests.gateways import gateway
 from tests.integration.scripted import CONFIG, ITEM, KEY, MEMORY, Script, make, read, reviser
 from tests.integration.writing import append_texts
 
@@ -103,14 +101,19 @@ async def test_a_paid_reply_is_used_after_a_crash_though_more_has_come(
 async def test_a_result_is_thrown_away_when_the_memory_was_taken_over(database: Database) -> None:
     await make(database, ["a"])
     other = Script()
+    taken: list[asyncio.Task[float | None]] = []
 
     async def take_over() -> None:
-        await reviser(database, other).drain(ITEM)
+        taken.append(asyncio.create_task(reviser(database, other).drain(ITEM)))
+        # Until it has the memory, and waits for the call that is under way.
+        await asyncio.sleep(0.2)
 
-    await reviser(database, Script(meanwhile=take_over)).drain(ITEM)
+    first = Script(meanwhile=take_over)
+    await reviser(database, first).drain(ITEM)
+    await taken[0]
     stored = await read(database)
     assert (stored.applied_position, stored.revision) == (1, 1)
-    assert len(other.asked) == 1
+    assert (len(first.asked), len(other.asked)) == (1, 0), "both had the one reply"
 
 
 async def test_a_chunk_that_comes_while_the_last_step_rests_is_not_forgotten(
@@ -143,8 +146,7 @@ async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Data
     await make(database, ["a"])
     await reviser(database, Script()).drain(ITEM)
     script = Script([ModelFailure("wrong key", retryable=False)])
-    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
-    answerer = Answerer(database, gateway, b"marker", CONFIG)
+    answerer = Answerer(database, gateway(script, database), b"marker", CONFIG)
     for number, (status, failure) in enumerate([("failed", "wrong key"), ("complete", "")]):
         item = WorkItem(
             kind=WorkKind.ANSWER,
@@ -184,5 +186,5 @@ async def test_a_step_sends_a_bounded_number_of_statements(database: Database) -
         lambda _c, _cur, statement, *_: sent.append(statement),
     )
     await reviser(database, Script()).drain(ITEM)
-    claim, read_chunks, a_step = 7, 3, 12
+    claim, read_chunks, a_step = 7, 3, 14
     assert len(sent) <= claim + read_chunks + a_step * 12 + 1, "\n".join(sent[-15:])

@@ -21,17 +21,16 @@ from service.domain.flows import ModelAsk
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
-from service.llm.gateway import Gateway
+from service.llm.plans import Plan
 from service.llm.transport import Completion, ModelFailure
 from service.usecases.consistency import Watcher
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
-from service.usecases.journal import Journal
 from service.usecases.schemas import Schemas, Wanted, occasion
 from service.usecases.waiting import WaitingRoom
 from storage import calls, schema_drafts, sessions, settling, work
 from storage.database import Database
-from storage.prefix_index import NullPrefixIndex
+from tests.gateways import gateway
 from tests.integration.writing import drop_hints
 
 DOMAIN = "Opening hours and prices of the museums of a harbour town."
@@ -183,7 +182,7 @@ class Script:
         self.outcomes = list(outcomes)
         self.asks: list[ModelAsk] = []
 
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         self.asks.append(ask)
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, BaseException):
@@ -203,8 +202,7 @@ CONFIG = Config(step_tries=2, step_backoff_seconds=1000)
 
 
 def generator(database: Database, script: Script) -> Generator:
-    gateway = Gateway(script, Journal(database), NullPrefixIndex(), tries=1)
-    return Generator(database, gateway, b"marker", CONFIG)
+    return Generator(database, gateway(script, database), b"marker", CONFIG)
 
 
 @pytest.fixture

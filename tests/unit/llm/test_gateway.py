@@ -1,5 +1,6 @@
 """The gateway against a scripted transport: paid once, retried, predicted, recorded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,15 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
-from service.domain.ledger import Call, CallScope
+from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.llm import prefix_cache
-from service.llm.gateway import (
-    BACKOFF_SECONDS,
-    JITTER,
-    MAX_RETRY_AFTER_SECONDS,
-    Gateway,
-    call_key,
-)
+from service.llm.caller import BACKOFF_SECONDS, JITTER, MAX_RETRY_AFTER_SECONDS, Caller
+from service.llm.gateway import Gateway, KnowsForms, OneDeployment, call_key
+from service.llm.plans import Plan
 from service.llm.prefix_cache import REMEMBERED_CHARACTERS, CachePolicy, predict, prefix_of
 from service.llm.transport import Completion, ModelFailure
 
@@ -45,7 +42,7 @@ class Script:
     outcomes: list[str | ModelFailure]
     asked: int = 0
 
-    async def complete(self, ask: ModelAsk, model: str) -> Completion:
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         self.asked += 1
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, ModelFailure):
@@ -65,37 +62,66 @@ class Script:
 class Ledger:
     calls: list[Call] = field(default_factory=list)
 
-    async def find_reply(self, scope: CallScope, key: bytes) -> ModelReply | None:
+    #: Who may make which call, by fence.
+    intents: dict[bytes, int] = field(default_factory=dict)
+
+    def find_reply(self, key: bytes) -> ModelReply | None:
         for call in self.calls:
             if call.key == key and call.reply is not None:
                 return ModelReply(text=call.reply, model=call.model)
         return None
 
-    async def record(self, scope: CallScope, call: Call) -> ModelReply | None:
-        known = await self.find_reply(scope, call.key)
+    async def begin(
+        self, scope: CallScope, key: bytes, wanted: Reservation
+    ) -> ModelReply | Busy | Lease:
+        known = self.find_reply(key)
+        if known is not None:
+            return known
+        if key in self.intents:
+            return Busy(seconds=0)
+        self.intents[key] = 1
+        return Lease(fence=1)
+
+    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
+        return self.intents.get(key) == lease.fence
+
+    async def record(
+        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
+    ) -> ModelReply | None:
+        known = self.find_reply(call.key)
         if known is None:
             self.calls.append(call)
-        return known or await self.find_reply(scope, call.key)
+        if call.reply is not None or last:
+            self.intents.pop(call.key, None)
+        return self.find_reply(call.key)
 
 
 @dataclass
 class Index:
     warm: set[bytes] = field(default_factory=set)
 
-    async def lookup(self, memory_key: str, group_key: str, ids: tuple[bytes, ...]) -> set[bytes]:
+    async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
         return self.warm & set(ids)
 
     async def touch(
-        self, memory_key: str, group_key: str, ids: tuple[bytes, ...], ttl_seconds: int
+        self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
     ) -> None:
         self.warm |= set(ids)
 
 
-def gateway(script: Script, ledger: Ledger, index: Index, waits: list[float]) -> Gateway:
+def gateway(
+    script: Script,
+    ledger: Ledger,
+    index: Index,
+    waits: list[float],
+    forms: KnowsForms | None = None,
+) -> Gateway:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    return Gateway(script, ledger, index, tries=3, sleep=sleep)  # type: ignore[arg-type]
+    caller = Caller(script, ledger, index, tries=3, lease_seconds=9, sleep=sleep)
+    chooser = OneDeployment(index)
+    return Gateway(ledger, chooser, caller, lease_seconds=9, forms=forms, sleep=sleep)
 
 
 async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call() -> None:
@@ -149,12 +175,12 @@ def test_the_key_of_a_call_without_a_schema_is_what_it_always_was() -> None:
     )
 
 
-def test_the_transport_says_which_models_keep_to_a_schema() -> None:
-    class Knowing(Script):
+def test_it_is_told_which_models_keep_to_a_schema() -> None:
+    class Forms:
         def structured(self, model: str) -> bool:
             return model == "m/strict"
 
-    knowing = gateway(Knowing([]), Ledger(), Index(), [])
+    knowing = gateway(Script([]), Ledger(), Index(), [], Forms())
     assert knowing.structured("m/strict")
     assert not knowing.structured("m/loose")
     assert not gateway(Script([]), Ledger(), Index(), []).structured("m/strict")
@@ -197,7 +223,9 @@ async def test_a_provider_may_ask_for_a_long_wait_but_not_for_any() -> None:
 
 async def test_the_reply_of_whoever_was_first_counts() -> None:
     class Late(Ledger):
-        async def record(self, scope: CallScope, call: Call) -> ModelReply | None:
+        async def record(
+            self, scope: CallScope, call: Call, lease: Lease, *, last: bool
+        ) -> ModelReply | None:
             return ModelReply(text="theirs", model=call.model)
 
     calls = gateway(Script(["ours"]), Late(), Index(), [])

@@ -1,0 +1,161 @@
+"""The worker's end: gives orders to a caller's process, which it starts when it has to."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from service.caller.wire import frame, order_to_json, read_frame
+from service.domain.flows import ModelReply
+from service.llm.caller import LeaseLost
+from service.llm.gateway import MakesCalls
+from service.llm.plans import CallOrder
+from service.llm.transport import ModelFailure
+from storage.errors import Unreachable
+
+_log = structlog.get_logger("palimpsest.caller")
+
+#: What tells a process that it belongs to a parent; the caller belongs to nobody.
+_NOT_INHERITED = ("PALIMPSEST_PARENT_FD",)
+
+
+class CallBroke(Exception):
+    """A defect in the caller's process; the message names it."""
+
+
+class RemoteCaller:
+    """Makes calls through a caller's process.
+
+    With a `path` through the one that listens there, else through one of its own.
+    """
+
+    def __init__(self, path: Path | None, *, stop_seconds: float) -> None:
+        self._path = path
+        self._stop_seconds = stop_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._numbers = count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+
+    async def make(self, order: CallOrder) -> ModelReply:
+        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
+        number = next(self._numbers)
+        said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        raw = frame({"id": number, "order": order_to_json(order)})
+        try:
+            writer = await self._connected()
+            self._waiting[number] = said
+            writer.write(raw)
+            await writer.drain()
+        except OSError as error:
+            self._waiting.pop(number, None)
+            raise _gone(str(error)) from error
+        try:
+            return _reply(await said)
+        finally:
+            self._waiting.pop(number, None)
+
+    async def start(self) -> None:
+        """Starts or finds the process now, so that the first call does not wait for it."""
+        with suppress(OSError):
+            await self._connected()
+
+    async def close(self) -> None:
+        """Leaves the process; its own one may finish its calls for `stop_seconds`."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._process is not None:
+            try:
+                await asyncio.to_thread(self._process.wait, self._stop_seconds)
+            except subprocess.TimeoutExpired:
+                _log.warning("the caller's process is left to finish its calls")
+
+    async def _connected(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is None:
+                if self._path is None:
+                    reader, self._writer = await asyncio.open_connection(sock=self._spawn())
+                else:
+                    reader, self._writer = await asyncio.open_unix_connection(self._path)
+                self._reading = asyncio.create_task(self._read(reader, self._writer))
+            return self._writer
+
+    def _spawn(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            environment = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "service.cli", "caller", "--fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                # What ends the worker's process group does not end its calls.
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        return ours
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (said := await read_frame(reader)) is not None:
+                waiting = self._waiting.get(said["id"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(said)
+        finally:
+            if self._writer is writer:
+                self._writer = None
+            writer.close()
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(_gone("it went away"))
+
+
+def near_model(model: str) -> bool:
+    """Whether a model is asked in the worker itself: one that runs there and costs nothing."""
+    return model.startswith("offline/")
+
+
+class NearOrFar:
+    """Makes each call where it belongs."""
+
+    def __init__(self, near: MakesCalls, far: MakesCalls) -> None:
+        self._near = near
+        self._far = far
+
+    async def make(self, order: CallOrder) -> ModelReply:
+        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
+        caller = self._near if near_model(order.model) else self._far
+        return await caller.make(order)
+
+
+def _gone(cause: str) -> ModelFailure:
+    return ModelFailure(f"the process that makes the calls is gone: {cause}", retryable=True)
+
+
+def _reply(said: dict[str, Any]) -> ModelReply:
+    if "text" in said:
+        return ModelReply(text=said["text"], model=said["model"])
+    if "failure" in said:
+        raise ModelFailure(
+            said["failure"],
+            retryable=said["retryable"],
+            retry_after_seconds=said["retry_after_seconds"],
+        )
+    if "lease_lost" in said:
+        raise LeaseLost
+    if "storage" in said:
+        raise Unreachable(said["storage"])
+    raise CallBroke(said["broken"])

@@ -1,0 +1,110 @@
+"""The caller's end: takes orders from workers, and finishes them whether they live or not."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from service.caller.wire import frame, order_from_json, read_frame
+from service.llm.caller import Caller, LeaseLost
+from service.llm.transport import ModelFailure
+from storage.errors import StorageError
+
+_log = structlog.get_logger("palimpsest.caller")
+
+
+class CallerServer:
+    """Serves workers over Unix sockets."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one worker until it goes."""
+        making: set[asyncio.Task[None]] = set()
+        try:
+            while (order := await read_frame(reader)) is not None:
+                task = asyncio.create_task(self._answer(order, writer))
+                making.add(task)
+                task.add_done_callback(making.discard)
+        except ValueError as error:
+            _log.warning("a worker was cut off", cause=str(error))
+        finally:
+            # Its calls go on in the caller; nobody waits for these answers any more.
+            for task in making:
+                task.cancel()
+            await asyncio.gather(*making, return_exceptions=True)
+            writer.close()
+
+    async def serve_one(self, at: socket.socket, stop: asyncio.Event) -> None:
+        """Serves the worker at the other end of `at` until it goes, or `stop` is set."""
+        serving = asyncio.create_task(self.serve(*await asyncio.open_connection(sock=at)))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await self._caller.finish()
+        finally:
+            serving.cancel()
+            stopped.cancel()
+            await asyncio.gather(serving, stopped, return_exceptions=True)
+
+    async def listen(self, path: Path, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Serves all that connect at `path`, until `stop` is set."""
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(self.serve(reader, writer))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+        server = await asyncio.start_unix_server(connected, sock=_bound(path))
+        ready()
+        try:
+            await stop.wait()
+        finally:
+            server.close()
+            await self._caller.finish()
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _answer(self, order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        said = {"id": order["id"], **await self._outcome(order["order"])}
+        try:
+            writer.write(frame(said))
+            await writer.drain()
+        except (ConnectionError, RuntimeError) as error:
+            _log.info("nobody waits for a reply any more; it is stored", cause=str(error))
+
+    async def _outcome(self, order: dict[str, Any]) -> dict[str, Any]:
+        try:
+            reply = await self._caller.make(order_from_json(order))
+        except ModelFailure as error:
+            return {
+                "failure": str(error),
+                "retryable": error.retryable,
+                "retry_after_seconds": error.retry_after_seconds,
+            }
+        except LeaseLost:
+            return {"lease_lost": True}
+        except StorageError as error:
+            return {"storage": str(error)}
+        except Exception as error:
+            # One call that breaks must not take the others with it.
+            _log.exception("call broke")
+            return {"broken": f"{type(error).__name__}: {error}"}
+        return {"text": reply.text, "model": reply.model}
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path`, which nobody but our own user can connect to."""
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(path))
+    # Who can connect can spend. Before it listens, so that nobody is faster.
+    path.chmod(0o600)
+    return bound

@@ -1,0 +1,112 @@
+"""What worker and caller say to each other: one JSON object a frame, its length before it.
+
+Both ends are of the same release: a worker starts its caller, and a shared one is
+restarted together with the workers of its machine.
+"""
+
+import asyncio
+import json
+import struct
+from typing import Any
+from uuid import UUID
+
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.ledger import CallScope, Lease
+from service.llm.plans import CallOrder, Plan, Route
+from service.llm.prefix_cache import Prefix
+
+#: Bytes of a frame. A prompt has at most a few megabytes.
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+
+
+async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    """The next frame; None at the end. Raises ValueError for what is none."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are read")
+        raw = await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise ValueError("a frame that is no JSON object")
+    return value
+
+
+def frame(value: dict[str, Any]) -> bytes:
+    """The bytes of a frame."""
+    raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def order_to_json(order: CallOrder) -> dict[str, Any]:
+    """An order as plain JSON; without the ask's content, which only the offline model reads."""
+    ask, scope, prefix, route, plan = order.ask, order.scope, order.prefix, order.route, order.plan
+    return {
+        "ask": {
+            "purpose": ask.purpose.value,
+            "template": ask.template,
+            "segments": [[one.kind.value, one.text, one.reusable] for one in ask.segments],
+            "max_output_tokens": ask.max_output_tokens,
+            "reply_schema": ask.reply_schema,
+            "attempt": ask.attempt,
+        },
+        "model": order.model,
+        "scope": {
+            "tenant_id": str(scope.tenant_id),
+            "session_key": str(scope.session_key),
+            "memory_id": None if scope.memory_id is None else str(scope.memory_id),
+            "occasion": scope.occasion,
+        },
+        "key": order.key.hex(),
+        "fence": order.lease.fence,
+        "lease_deadline": order.lease_deadline,
+        "prefix": {
+            "memory_key": prefix.memory_key,
+            "group_key": prefix.group_key,
+            "ids": [one.hex() for one in prefix.ids],
+            "tokens": list(prefix.tokens),
+        },
+        "route": {name: getattr(route, name) for name in Route.__slots__},
+        "plan": {name: getattr(plan, name) for name in Plan.__slots__},
+    }
+
+
+def order_from_json(value: dict[str, Any]) -> CallOrder:
+    """The order that `order_to_json` wrote."""
+    ask, scope, prefix, plan = value["ask"], value["scope"], value["prefix"], value["plan"]
+    memory_id = scope["memory_id"]
+    return CallOrder(
+        ask=ModelAsk(
+            purpose=Purpose(ask["purpose"]),
+            template=ask["template"],
+            segments=tuple(
+                Segment(kind=SegmentKind(kind), text=text, reusable=reusable)
+                for kind, text, reusable in ask["segments"]
+            ),
+            content=None,
+            max_output_tokens=ask["max_output_tokens"],
+            reply_schema=ask["reply_schema"],
+            attempt=ask["attempt"],
+        ),
+        model=value["model"],
+        scope=CallScope(
+            tenant_id=UUID(scope["tenant_id"]),
+            session_key=UUID(scope["session_key"]),
+            memory_id=None if memory_id is None else UUID(memory_id),
+            occasion=scope["occasion"],
+        ),
+        key=bytes.fromhex(value["key"]),
+        lease=Lease(fence=value["fence"]),
+        lease_deadline=value["lease_deadline"],
+        prefix=Prefix(
+            memory_key=prefix["memory_key"],
+            group_key=prefix["group_key"],
+            ids=tuple(bytes.fromhex(one) for one in prefix["ids"]),
+            tokens=tuple(prefix["tokens"]),
+        ),
+        route=Route(**value["route"]),
+        plan=Plan(**{**plan, "marks": tuple(plan["marks"])}),
+    )

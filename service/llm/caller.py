@@ -1,0 +1,223 @@
+"""The caller: makes a call that somebody has the right to make, and stores what came of it.
+
+It may live in a process of its own (`service.caller`), which goes on when the worker that
+gave the order dies. What it does with a reply, in this order: the durable row, the copy
+in the index, then the answer to the worker.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+from opentelemetry import metrics, trace
+
+from service.domain.flows import ModelReply
+from service.domain.ledger import Call, CallScope, Lease
+from service.llm.plans import CallOrder
+from service.llm.prefix_cache import PrefixIndex, policy_of
+from service.llm.transport import Completion, ModelFailure, Transport
+
+_log = structlog.get_logger("palimpsest.llm")
+
+#: Wait before the second try of a call; doubles with each further one.
+BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 30.0
+#: The longest wait that a provider is granted when it says when to come again.
+MAX_RETRY_AFTER_SECONDS = 120.0
+#: Share of a wait that is added at most, so that calls that failed together do not
+#: come again together.
+JITTER = 0.25
+#: Renewals of a lease within its time.
+RENEWALS = 3
+
+
+class LeaseLost(Exception):
+    """Somebody else has the right to make the call by now; it was not made."""
+
+
+class OutcomeLedger(Protocol):
+    """Where leases are renewed and outcomes are kept, durably."""
+
+    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
+        """Lets the lease hold from now on; False when somebody else has taken it."""
+        ...
+
+    async def record(
+        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
+    ) -> ModelReply | None:
+        """Writes a call, and ends its intent with a reply or the `last` try.
+
+        The reply that counts, or None for a failed call.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A call that came back, or did not."""
+
+    completion: Completion | None
+    failure: ModelFailure | None
+    latency_ms: int
+
+
+class Caller:
+    """Makes calls for one or many workers."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        ledger: OutcomeLedger,
+        index: PrefixIndex,
+        *,
+        tries: int,
+        lease_seconds: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._transport = transport
+        self._ledger = ledger
+        self._index = index
+        self._tries = tries
+        self._lease_seconds = lease_seconds
+        self._sleep = sleep
+        self._running: set[asyncio.Task[ModelReply]] = set()
+        self._tracer = trace.get_tracer("palimpsest.llm")
+        meter = metrics.get_meter("palimpsest.llm")
+        self._tokens = meter.create_counter(
+            "palimpsest.llm.tokens", description="Tokens, by model and kind"
+        )
+        self._seconds = meter.create_histogram(
+            "palimpsest.llm.duration", unit="s", description="Duration of calls"
+        )
+
+    async def make(self, order: CallOrder) -> ModelReply:
+        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError.
+
+        A call that has begun goes on to its end, and its reply is stored, also when
+        whoever waits for it is cancelled.
+        """
+        task = asyncio.create_task(self._make(order))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    async def finish(self) -> None:
+        """Waits for all calls that are under way."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    def _forget(self, task: asyncio.Task[ModelReply]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Looked at, so that asyncio does not complain where nobody waited any more.
+            task.exception()
+
+    async def _make(self, order: CallOrder) -> ModelReply:
+        if time.monotonic() >= order.lease_deadline and not await self._renew(order):
+            raise LeaseLost
+        async with self._kept(order):
+            for attempt in range(1, self._tries + 1):
+                made = await self._try(order)
+                failure = made.failure
+                last = failure is not None and (not failure.retryable or attempt == self._tries)
+                reply = await self._ledger.record(
+                    order.scope, _record(order, made), order.lease, last=last
+                )
+                if reply is not None:
+                    await self._after(order, made, reply)
+                    return reply
+                assert failure is not None, "a call without a reply has failed"
+                if last:
+                    raise failure
+                await self._sleep(_wait_seconds(failure, attempt, order.key))
+        raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def _kept(self, order: CallOrder) -> AsyncIterator[None]:
+        """Renews the lease meanwhile."""
+        keeper = asyncio.create_task(self._keep(order))
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            await asyncio.wait((keeper,))
+
+    async def _keep(self, order: CallOrder) -> None:
+        while True:
+            await asyncio.sleep(self._lease_seconds / RENEWALS)
+            try:
+                await self._renew(order)
+            except Exception as error:
+                # The call is under way and will be paid, whatever the database does
+                # meanwhile: its reply must get its chance to be stored.
+                _log.warning("lease not renewed", cause=str(error))
+
+    async def _renew(self, order: CallOrder) -> bool:
+        return await self._ledger.renew(order.scope, order.key, order.lease)
+
+    async def _try(self, order: CallOrder) -> _Made:
+        ask, model = order.ask, order.model
+        attributes = {"gen_ai.request.model": model, "palimpsest.purpose": ask.purpose.value}
+        start = time.perf_counter()
+        completion: Completion | None = None
+        failure: ModelFailure | None = None
+        with self._tracer.start_as_current_span("palimpsest.call", attributes=attributes) as span:
+            try:
+                completion = await self._transport.complete(ask, model, order.plan)
+                span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
+                span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
+            except ModelFailure as error:
+                failure = error
+                _log.warning("model call failed", model=model, cause=str(error))
+        seconds = time.perf_counter() - start
+        self._seconds.record(seconds, attributes)
+        return _Made(completion, failure, round(seconds * 1000))
+
+    async def _after(self, order: CallOrder, made: _Made, reply: ModelReply) -> None:
+        if made.completion is not None:
+            self._count(made.completion)
+        prefix = order.prefix
+        ttl = policy_of(order.model).ttl_seconds
+        await self._index.touch(prefix.memory_key, prefix.group_key, prefix.ids, ttl)
+
+    def _count(self, completion: Completion) -> None:
+        for kind, tokens in (
+            ("input", completion.input_tokens),
+            ("output", completion.output_tokens),
+            ("cached", completion.cached_tokens or 0),
+        ):
+            self._tokens.add(tokens, {"model": completion.model, "kind": kind})
+
+
+def _record(order: CallOrder, made: _Made) -> Call:
+    done = made.completion
+    return Call(
+        key=order.key,
+        purpose=order.ask.purpose,
+        template=order.ask.template,
+        model=order.model,
+        reply=done.text if done else None,
+        failure=str(made.failure) if made.failure else None,
+        input_tokens=done.input_tokens if done else 0,
+        predicted_cached_tokens=min(order.route.predicted_tokens, done.input_tokens) if done else 0,
+        reported_cached_tokens=done.cached_tokens if done else None,
+        cache_write_tokens=done.cache_write_tokens if done else None,
+        output_tokens=done.output_tokens if done else 0,
+        cost_micro_usd=done.cost_micro_usd if done else None,
+        latency_ms=made.latency_ms,
+        deployment=order.plan.deployment,
+    )
+
+
+def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:
+    """How long to wait behind the `attempt`-th try: never less than the provider asks.
+
+    The jitter is taken from the call's key: differs between calls, not between runs.
+    """
+    backoff = min(BACKOFF_SECONDS * 2.0 ** (attempt - 1), MAX_BACKOFF_SECONDS)
+    asked = min(failure.retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS)
+    return max(backoff, asked) * (1 + JITTER * key[attempt % len(key)] / 255)

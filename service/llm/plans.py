@@ -1,0 +1,67 @@
+"""How a call is made: by which deployment, with which marks, and what is expected of it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from service.domain.flows import ModelAsk
+from service.domain.ledger import CallScope, Lease
+from service.llm.prefix_cache import Prefix
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """Where a call goes, and what of its prompt is warm there."""
+
+    #: The deployment's name; empty where the model has one only.
+    deployment: str = ""
+    #: Tokens that the provider should find in its cache.
+    predicted_tokens: int = 0
+    #: Whether the index could be asked.
+    known: bool = True
+    #: Leading segments that are warm there.
+    warm_segments: int = 0
+    #: Since the warm prefix was last used, in seconds; None when nothing is warm.
+    age_seconds: float | None = None
+    #: Tokens that are warm at another deployment and not at this one.
+    elsewhere_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What the transport has to know besides the ask. Nothing here changes the output."""
+
+    deployment: str = ""
+    #: Segments, from 0, at whose ends the provider shall keep the prefix.
+    marks: tuple[int, ...] = ()
+    #: What a provider may find the prompt's prefix by; empty: nothing.
+    cache_key: str = ""
+
+
+#: Of a call without marks, of a model with one deployment.
+PLAIN = Plan()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallOrder:
+    """A call that is to be made, by whoever makes it."""
+
+    ask: ModelAsk
+    #: Model as provider/name.
+    model: str
+    scope: CallScope
+    #: SHA-256 over everything that affects the output, and the occasion.
+    key: bytes
+    lease: Lease
+    #: Until when the lease holds for sure, by the machine's monotonic clock.
+    lease_deadline: float
+    prefix: Prefix
+    route: Route
+    plan: Plan
+
+
+class Chooser(Protocol):
+    """Finds the deployment for a call."""
+
+    async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
+        """Never raises: without knowledge it chooses all the same."""
+        ...

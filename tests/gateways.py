@@ -1,0 +1,33 @@
+"""A gateway that makes its calls in the process of the test."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from service.llm.caller import Caller
+from service.llm.gateway import Gateway, OneDeployment
+from service.llm.prefix_cache import PrefixIndex
+from service.llm.transport import Transport
+from service.usecases.journal import Journal
+from storage.database import Database
+from storage.prefix_index import NullPrefixIndex
+
+#: Short, since tests kill what holds a lease and wait for it.
+LEASE_SECONDS = 0.3
+
+
+def gateway(
+    transport: Transport,
+    database: Database,
+    *,
+    tries: int = 1,
+    index: PrefixIndex | None = None,
+    lease_seconds: float = LEASE_SECONDS,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Gateway:
+    """Calls through `transport`, kept in `database`."""
+    journal = Journal(database, lease_seconds=lease_seconds)
+    index = index or NullPrefixIndex()
+    caller = Caller(
+        transport, journal, index, tries=tries, lease_seconds=lease_seconds, sleep=sleep
+    )
+    return Gateway(journal, OneDeployment(index), caller, lease_seconds=lease_seconds, sleep=sleep)

@@ -1,0 +1,104 @@
+"""Intents: who may make a call, who waits, and what is left when somebody dies."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from service.domain.flows import ModelReply, Purpose
+from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.tenancy import DEFAULT_TENANT
+from service.usecases.journal import Journal
+from storage.database import Database
+from tests.integration.scripted import KEY, MEMORY, make
+
+SCOPE = CallScope(
+    tenant_id=DEFAULT_TENANT, session_key=KEY, memory_id=MEMORY, occasion="revise:1:1"
+)
+WANTED = Reservation(purpose=Purpose.REVISE, model="m/x", deployment="", tokens=10, micro_usd=None)
+CALL = Call(
+    key=b"k",
+    purpose=Purpose.REVISE,
+    template="t/1",
+    model="m/x",
+    reply="paid",
+    failure=None,
+    input_tokens=1,
+    predicted_cached_tokens=0,
+    reported_cached_tokens=None,
+    cache_write_tokens=None,
+    output_tokens=1,
+    cost_micro_usd=None,
+    latency_ms=1,
+)
+FAILED = replace(CALL, reply=None, failure="no")
+
+
+async def count(database: Database, table: str) -> Any:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return (await tx.connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar()
+
+
+async def test_one_of_many_makes_the_call_and_all_get_its_reply(database: Database) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    begun = await asyncio.gather(*(journal.begin(SCOPE, b"k", WANTED) for _ in range(8)))
+    leases = [one for one in begun if isinstance(one, Lease)]
+    assert len(leases) == 1
+    busy = [one for one in begun if isinstance(one, Busy)]
+    assert len(busy) == 7
+    assert all(0 < one.seconds <= 5 for one in busy)
+    reply = await journal.record(SCOPE, CALL, leases[0], last=False)
+    assert reply == ModelReply(text="paid", model="m/x")
+    assert await journal.begin(SCOPE, b"k", WANTED) == reply
+    assert await count(database, "intent") == 0
+
+
+async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=0.05)
+    first = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(first, Lease)
+    assert await journal.renew(SCOPE, b"k", first), "late, but nobody else wanted it"
+    await asyncio.sleep(0.1)
+    second = await journal.begin(SCOPE, b"k", WANTED)
+    assert second == Lease(fence=first.fence + 1)
+    assert not await journal.renew(SCOPE, b"k", first)
+    # A reply of the first one counts all the same: it was paid for. The intent is the
+    # second one's, until it finds the reply.
+    assert await journal.record(SCOPE, CALL, first, last=False)
+    theirs = await journal.record(SCOPE, replace(CALL, reply="again"), second, last=False)
+    assert theirs == ModelReply(text="paid", model="m/x")
+    assert (await count(database, "intent"), await count(database, "call")) == (0, 1)
+
+
+@pytest.mark.parametrize(("last", "left"), [(False, 1), (True, 0)])
+async def test_a_failed_try_keeps_the_intent_until_the_last(
+    database: Database, last: bool, left: int
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    lease = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(lease, Lease)
+    assert await journal.record(SCOPE, FAILED, lease, last=last) is None
+    assert await count(database, "intent") == left
+    assert isinstance(await journal.begin(SCOPE, b"k", WANTED), Busy if left else Lease)
+
+
+async def test_an_intent_that_somebody_left_behind_a_stored_reply_goes_away(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=0.05)
+    first = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(first, Lease)
+    await asyncio.sleep(0.1)
+    assert isinstance(await journal.begin(SCOPE, b"k", WANTED), Lease)
+    await journal.record(SCOPE, CALL, first, last=False)
+    await asyncio.sleep(0.1)
+    assert await journal.begin(SCOPE, b"k", WANTED) == ModelReply(text="paid", model="m/x")
+    assert await count(database, "intent") == 0

@@ -1,0 +1,93 @@
+"""Frames and orders between a worker and its caller."""
+
+import asyncio
+import json
+import struct
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.caller.wire import MAX_FRAME_BYTES, frame, order_from_json, order_to_json, read_frame
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.ledger import CallScope, Lease
+from service.llm.plans import CallOrder, Plan, Route
+from service.llm.prefix_cache import Prefix
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+IDS = st.builds(UUID, int=st.integers(0, 2**128 - 1))
+
+ORDERS = st.builds(
+    CallOrder,
+    ask=st.builds(
+        ModelAsk,
+        purpose=st.sampled_from(Purpose),
+        template=TEXTS,
+        segments=st.lists(
+            st.builds(
+                Segment, kind=st.sampled_from(SegmentKind), text=TEXTS, reusable=st.booleans()
+            )
+        ).map(tuple),
+        content=st.none(),
+        max_output_tokens=st.integers(1, 10_000),
+        reply_schema=st.none() | st.dictionaries(TEXTS, TEXTS),
+        attempt=st.integers(0, 3),
+    ),
+    model=TEXTS,
+    scope=st.builds(
+        CallScope, tenant_id=IDS, session_key=IDS, memory_id=st.none() | IDS, occasion=TEXTS
+    ),
+    key=st.binary(min_size=32, max_size=32),
+    lease=st.builds(Lease, fence=st.integers(1, 2**40)),
+    lease_deadline=st.floats(0, 1e9),
+    prefix=st.builds(
+        Prefix,
+        memory_key=TEXTS,
+        group_key=TEXTS,
+        ids=st.lists(st.binary(min_size=8, max_size=8)).map(tuple),
+        tokens=st.lists(st.integers(0, 10**6)).map(tuple),
+    ),
+    route=st.builds(
+        Route,
+        deployment=TEXTS,
+        predicted_tokens=st.integers(0, 10**6),
+        age_seconds=st.none() | st.floats(0, 1e6),
+    ),
+    plan=st.builds(Plan, marks=st.lists(st.integers(0, 99)).map(tuple), cache_key=TEXTS),
+)
+
+
+def reader_of(raw: bytes) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(raw)
+    reader.feed_eof()
+    return reader
+
+
+@given(ORDERS)
+def test_an_order_comes_through_whole(order: CallOrder) -> None:
+    assert order_from_json(json.loads(json.dumps(order_to_json(order)))) == order
+
+
+async def test_frames_come_one_after_the_other_and_then_the_end() -> None:
+    reader = reader_of(frame({"a": "ä"}) + frame({"b": 2}))
+    assert [await read_frame(reader) for _ in range(3)] == [{"a": "ä"}, {"b": 2}, None]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 6])
+async def test_a_frame_that_was_cut_off_is_the_end(cut: int) -> None:
+    assert await read_frame(reader_of(frame({"a": 1})[:cut])) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        struct.pack(">I", MAX_FRAME_BYTES + 1),
+        struct.pack(">I", 2) + b"[]",
+        struct.pack(">I", 1) + b"{",
+    ],
+)
+async def test_what_is_no_frame_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match=r"frame|Expecting"):
+        await read_frame(reader_of(raw))
