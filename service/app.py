@@ -19,6 +19,7 @@ from service.llm.caller import Caller
 from service.llm.facts import Facts
 from service.llm.gateway import Gateway, OneDeployment
 from service.llm.prefix_cache import PrefixIndex
+from service.llm.prices import Prices
 from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
 from service.rpc.edits import EditService
@@ -103,7 +104,8 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         index = _index(config, stack)
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         transport = LitellmTransport(config)
-        near = _caller(config, transport, journal, index)
+        prices = Prices(config)
+        near = _caller(config, transport, journal, index, prices)
         far = RemoteCaller(config.caller_socket, stop_seconds=config.stop_seconds)
         stack.push_async_callback(near.finish)
         stack.push_async_callback(far.close)
@@ -113,8 +115,9 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             await far.start()
         gateway = Gateway(
             journal,
-            OneDeployment(index),
+            OneDeployment(index, prices.of),
             NearOrFar(near, far),
+            prices=prices.of,
             lease_seconds=config.call_lease_seconds,
             forms=transport,
         )
@@ -140,7 +143,7 @@ async def call(
         transport = LitellmTransport(config)
         await transport.warm()
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
-        caller = _caller(config, transport, journal, _index(config, stack))
+        caller = _caller(config, transport, journal, _index(config, stack), Prices(config))
         server = CallerServer(caller)
         if isinstance(at, socket.socket):
             ready()
@@ -158,12 +161,17 @@ def _index(config: Config, stack: AsyncExitStack) -> PrefixIndex:
 
 
 def _caller(
-    config: Config, transport: LitellmTransport, journal: Journal, index: PrefixIndex
+    config: Config,
+    transport: LitellmTransport,
+    journal: Journal,
+    index: PrefixIndex,
+    prices: Prices,
 ) -> Caller:
     return Caller(
         transport,
         journal,
         index,
+        prices=prices.of,
         tries=config.model_tries,
         lease_seconds=config.call_lease_seconds,
     )

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from service.config import Config
 from service.llm.caller import Caller
 from service.llm.gateway import Gateway, OneDeployment
 from service.llm.prefix_cache import PrefixIndex
+from service.llm.prices import Prices
 from service.llm.transport import Transport
 from service.usecases.journal import Journal
 from storage.database import Database
@@ -27,7 +29,21 @@ def gateway(
     """Calls through `transport`, kept in `database`."""
     journal = Journal(database, lease_seconds=lease_seconds)
     index = index or NullPrefixIndex()
+    prices = Prices(Config()).of
     caller = Caller(
-        transport, journal, index, tries=tries, lease_seconds=lease_seconds, sleep=sleep
+        transport,
+        journal,
+        index,
+        prices=prices,
+        tries=tries,
+        lease_seconds=lease_seconds,
+        sleep=sleep,
     )
-    return Gateway(journal, OneDeployment(index), caller, lease_seconds=lease_seconds, sleep=sleep)
+    return Gateway(
+        journal,
+        OneDeployment(index, prices),
+        caller,
+        prices=prices,
+        lease_seconds=lease_seconds,
+        sleep=sleep,
+    )

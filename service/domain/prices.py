@@ -39,3 +39,29 @@ class ModelPrices:
     ttl_seconds: int
     #: Marks that a prompt may carry; 0 for providers that take none.
     max_marks: int = 0
+
+
+#: Millionths of a dollar in a dollar.
+MICRO = 1_000_000
+
+
+def cost_micro_usd(
+    prices: ModelPrices, *, input_tokens: int, cached: int, written: int, output_tokens: int
+) -> int | None:
+    """What a call costs, in millionths of a US dollar; None when the price is not known.
+
+    `cached` and `written` are those of the input tokens that the cache gave or took in.
+    """
+    if prices.input_usd is None:
+        return None
+    fresh = max(input_tokens - cached - written, 0)
+    weighted = fresh + prices.read * cached + prices.write * written + prices.output * output_tokens
+    return round(weighted * prices.input_usd * MICRO)
+
+
+def most_micro_usd(prices: ModelPrices, *, input_tokens: int, output_tokens: int) -> int | None:
+    """What a call costs at most, with nothing in the cache; None when the price is not known."""
+    written = input_tokens if prices.write > 1 else 0
+    return cost_micro_usd(
+        prices, input_tokens=input_tokens, cached=0, written=written, output_tokens=output_tokens
+    )

@@ -17,8 +17,9 @@ from opentelemetry import metrics, trace
 
 from service.domain.flows import ModelReply
 from service.domain.ledger import Call, CallScope, Lease
+from service.domain.prices import ModelPrices
 from service.llm.plans import CallOrder
-from service.llm.prefix_cache import PrefixIndex, policy_of
+from service.llm.prefix_cache import PrefixIndex
 from service.llm.transport import Completion, ModelFailure, Transport
 
 _log = structlog.get_logger("palimpsest.llm")
@@ -74,6 +75,7 @@ class Caller:
         ledger: OutcomeLedger,
         index: PrefixIndex,
         *,
+        prices: Callable[[str], ModelPrices],
         tries: int,
         lease_seconds: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -81,6 +83,7 @@ class Caller:
         self._transport = transport
         self._ledger = ledger
         self._index = index
+        self._prices = prices
         self._tries = tries
         self._lease_seconds = lease_seconds
         self._sleep = sleep
@@ -181,7 +184,7 @@ class Caller:
         if made.completion is not None:
             self._count(made.completion)
         prefix = order.prefix
-        ttl = policy_of(order.model).ttl_seconds
+        ttl = self._prices(order.model).ttl_seconds
         await self._index.touch(prefix.memory_key, prefix.group_key, prefix.ids, ttl)
 
     def _count(self, completion: Completion) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from service.config import Config
 from service.domain.tokens import estimate_tokens
-from service.llm.library import litellm_library
+from service.llm.model_map import entry_of, library_folder
 
 #: The offline model reads values, not tokens.
 OFFLINE_WINDOW_TOKENS = 1_000_000
@@ -49,7 +49,7 @@ class Facts:
     def of(self, model: str) -> ModelFacts:
         """The facts of a model, by provider/name.
 
-        The first time it imports litellm, which takes seconds if nobody has done it.
+        The first time it reads litellm's list, which takes a moment.
         """
         if model not in self._known:
             self._known[model] = self._find(model)
@@ -65,21 +65,20 @@ class Facts:
 
 
 def _window(model: str) -> int | None:
-    litellm = litellm_library()
-    name = model.partition("/")[2]
-    entry = litellm.model_cost.get(model) or litellm.model_cost.get(name) or {}
-    window = entry.get("max_input_tokens") or entry.get("max_tokens")
-    return int(window) if window else None
+    entry = entry_of(model)
+    return entry.window_tokens if entry else None
 
 
 def _tokenizer(model: str) -> Callable[[str], int] | None:
     tiktoken: Any = importlib.import_module("tiktoken")
-    litellm = litellm_library()
+    library = library_folder()
+    if library is None:
+        return None
     try:
         name: str = tiktoken.model.encoding_name_for_model(model.rpartition("/")[2])
     except KeyError:
         return None
-    bundled = Path(litellm.__file__).parent / "litellm_core_utils" / "tokenizers"
+    bundled = library / "litellm_core_utils" / "tokenizers"
     folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(bundled)))
     if name not in _VOCABULARIES or not (folder / _VOCABULARIES[name]).is_file():
         # tiktoken would ask the network.

@@ -17,10 +17,11 @@ from opentelemetry import metrics
 
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
+from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import LeaseLost
 from service.llm.plans import CallOrder, Chooser, Plan, Route
-from service.llm.prefix_cache import Prefix, PrefixIndex, policy_of, predict, prefix_of
+from service.llm.prefix_cache import Prefix, PrefixIndex, predict, prefix_of
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
 #: rarely up to so many seconds.
@@ -57,13 +58,14 @@ class KnowsForms(Protocol):
 class OneDeployment:
     """The chooser where every model has one deployment."""
 
-    def __init__(self, index: PrefixIndex) -> None:
+    def __init__(self, index: PrefixIndex, prices: Callable[[str], ModelPrices]) -> None:
         self._index = index
+        self._prices = prices
 
     async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
         """The one there is."""
         warm = await self._index.lookup(prefix.memory_key, prefix.group_key, prefix.ids)
-        return Route(predicted_tokens=predict(prefix, warm, policy_of(model)))
+        return Route(predicted_tokens=predict(prefix, warm, self._prices(model)))
 
 
 class Gateway:
@@ -75,6 +77,7 @@ class Gateway:
         chooser: Chooser,
         caller: MakesCalls,
         *,
+        prices: Callable[[str], ModelPrices],
         lease_seconds: float,
         forms: KnowsForms | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -82,6 +85,7 @@ class Gateway:
         self._ledger = ledger
         self._chooser = chooser
         self._caller = caller
+        self._prices = prices
         self._lease_seconds = lease_seconds
         self._forms = forms
         self._sleep = sleep
@@ -107,7 +111,7 @@ class Gateway:
         while True:
             route = await self._chooser.choose(prefix, model, key)
             asked_at = time.monotonic()
-            begun = await self._ledger.begin(scope, key, _reservation(ask, model, route))
+            begun = await self._ledger.begin(scope, key, self._reservation(ask, model, route))
             match begun:
                 case ModelReply():
                     self._replays.add(1, {"model": model})
@@ -133,16 +137,17 @@ class Gateway:
                         # Somebody was faster: the reply is theirs to get.
                         continue
 
-
-def _reservation(ask: ModelAsk, model: str, route: Route) -> Reservation:
-    tokens = sum(estimate_tokens(segment.text) for segment in ask.segments)
-    return Reservation(
-        purpose=ask.purpose,
-        model=model,
-        deployment=route.deployment,
-        tokens=tokens + ask.max_output_tokens,
-        micro_usd=None,
-    )
+    def _reservation(self, ask: ModelAsk, model: str, route: Route) -> Reservation:
+        prompt = sum(estimate_tokens(segment.text) for segment in ask.segments)
+        return Reservation(
+            purpose=ask.purpose,
+            model=model,
+            deployment=route.deployment,
+            tokens=prompt + ask.max_output_tokens,
+            micro_usd=most_micro_usd(
+                self._prices(model), input_tokens=prompt, output_tokens=ask.max_output_tokens
+            ),
+        )
 
 
 def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> bytes:

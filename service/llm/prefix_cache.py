@@ -15,41 +15,13 @@ from typing import Protocol
 from uuid import UUID
 
 from service.domain.flows import Segment
+from service.domain.prices import ModelPrices
 from service.domain.tokens import estimate_tokens
 
 #: Bytes of a segment's id. A collision misleads a prediction, nothing else.
 ID_BYTES = 8
 #: Segments up to this many characters are hashed once a process, longer ones each time.
 REMEMBERED_CHARACTERS = 4096
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CachePolicy:
-    """What a provider's cache does."""
-
-    #: Reuse ends at a multiple of this many tokens.
-    granularity_tokens: int
-    #: Shorter prefixes are not reused.
-    min_tokens: int
-    #: How long a prefix stays warm without being used.
-    ttl_seconds: int
-
-
-#: From the providers' documents, November 2026; the rest is taken for a plain prefix
-#: cache, which is what inference servers have.
-_POLICIES = {
-    "openai": CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=300),
-    "azure": CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=300),
-    "anthropic": CachePolicy(granularity_tokens=1, min_tokens=1024, ttl_seconds=300),
-    "gemini": CachePolicy(granularity_tokens=1, min_tokens=1024, ttl_seconds=300),
-    "hosted_vllm": CachePolicy(granularity_tokens=16, min_tokens=0, ttl_seconds=300),
-}
-_PLAIN = CachePolicy(granularity_tokens=1, min_tokens=0, ttl_seconds=300)
-
-
-def policy_of(model: str) -> CachePolicy:
-    """The policy of a model's provider; `model` is provider/name."""
-    return _POLICIES.get(model.partition("/")[0], _PLAIN)
 
 
 class PrefixIndex(Protocol):
@@ -105,15 +77,15 @@ def prefix_of(
     )
 
 
-def predict(prefix: Prefix, warm: set[bytes], policy: CachePolicy) -> int:
+def predict(prefix: Prefix, warm: set[bytes], prices: ModelPrices) -> int:
     """Tokens that the provider should find in its cache."""
     deepest = 0
     for one, tokens in zip(prefix.ids, prefix.tokens, strict=True):
         if one in warm:
             deepest = tokens
-    if deepest < policy.min_tokens:
+    if deepest < prices.min_tokens:
         return 0
-    return deepest - deepest % policy.granularity_tokens
+    return deepest - deepest % prices.granularity_tokens
 
 
 def _seed(model: str, tenant_id: UUID) -> bytes:

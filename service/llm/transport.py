@@ -13,6 +13,7 @@ from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.tokens import estimate_tokens
 from service.llm.library import litellm_library
+from service.llm.model_map import keeps_to_schemas
 from service.llm.plans import PLAIN, Plan
 
 #: Where a provider says when to try again.
@@ -80,17 +81,15 @@ class LitellmTransport:
     def structured(self, model: str) -> bool:
         """Whether the model writes its reply by a JSON Schema.
 
-        By litellm's table, or the configuration for an endpoint of one's own.
+        By litellm's list, or the configuration for an endpoint of one's own.
         The same from the first call on: a step that is made again must be asked for in
-        the same form. Imports litellm, which takes seconds, unless `warm` did.
+        the same form.
         """
         if model.startswith("offline/"):
             return False
         if self._is_own(model) and self._config.model_structured_output:
             return True
-        if self._litellm is None:
-            self._litellm = litellm_library()
-        return bool(self._litellm.supports_response_schema(model=model))
+        return keeps_to_schemas(model)
 
     def _is_own(self, model: str) -> bool:
         return model.startswith("openai/") and bool(self._config.model_base_url)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.prices import CacheFamily, ModelPrices
 from service.llm import prefix_cache
 from service.llm.caller import BACKOFF_SECONDS, JITTER, MAX_RETRY_AFTER_SECONDS, Caller
 from service.llm.gateway import Gateway, KnowsForms, OneDeployment, call_key
 from service.llm.plans import Plan
-from service.llm.prefix_cache import REMEMBERED_CHARACTERS, CachePolicy, predict, prefix_of
+from service.llm.prefix_cache import REMEMBERED_CHARACTERS, predict, prefix_of
 from service.llm.transport import Completion, ModelFailure
 
 SCOPE = CallScope(
@@ -119,9 +120,13 @@ def gateway(
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    caller = Caller(script, ledger, index, tries=3, lease_seconds=9, sleep=sleep)
-    chooser = OneDeployment(index)
-    return Gateway(ledger, chooser, caller, lease_seconds=9, forms=forms, sleep=sleep)
+    caller = Caller(
+        script, ledger, index, prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=sleep
+    )
+    chooser = OneDeployment(index, lambda _: PLAIN)
+    return Gateway(
+        ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9, forms=forms, sleep=sleep
+    )
 
 
 async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call() -> None:
@@ -268,7 +273,16 @@ async def test_calls_that_no_memory_makes_belong_to_their_session() -> None:
 
 
 TEXTS = st.lists(st.sampled_from(["aaaa", "bbbb", "cccccccc"]), min_size=1, max_size=8)
-PLAIN = CachePolicy(granularity_tokens=1, min_tokens=0, ttl_seconds=1)
+PLAIN = ModelPrices(
+    family=CacheFamily.PLAIN,
+    input_usd=None,
+    read=0.1,
+    write=1.0,
+    output=5.0,
+    granularity_tokens=1,
+    min_tokens=0,
+    ttl_seconds=1,
+)
 
 
 @given(TEXTS, TEXTS)
@@ -307,6 +321,6 @@ def test_predictions_respect_the_providers_minimum_and_granularity() -> None:
     one = prefix_of(
         make_ask("x" * 8000).segments, model="m", tenant_id=UUID(int=1), owner_id=UUID(int=1)
     )
-    coarse = CachePolicy(granularity_tokens=128, min_tokens=1024, ttl_seconds=1)
+    coarse = replace(PLAIN, granularity_tokens=128, min_tokens=1024)
     assert predict(one, set(one.ids), coarse) == 1920
     assert predict(one, set(one.ids), replace(coarse, min_tokens=2001)) == 0

@@ -1,0 +1,133 @@
+"""What litellm's bundled list says about models, read as a file.
+
+Importing litellm takes seconds; the list is one JSON file beside it. So the API server
+and a worker that waits for its first call know windows and prices without it.
+"""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_FILE = "model_prices_and_context_window_backup.json"
+
+#: Providers that keep to a schema whatever the list says of their models, as litellm has it.
+_ALWAYS_STRUCTURED = frozenset({"predibase", "fireworks_ai", "lm_studio", "nebius", "databricks"})
+#: In front of Bedrock's names: how it is asked, and where it runs.
+_BEDROCK_ROUTE = re.compile(r"(?:converse_like|converse|invoke)/")
+_BEDROCK_REGION = re.compile(r"(?:us|eu|apac|global|jp|au|ca|us-gov)\.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MapEntry:
+    """What the list says about one model; None where it says nothing."""
+
+    #: litellm's name of the provider, with the variants of one provider told apart.
+    provider: str
+    #: US dollars for a token; 0 or more.
+    input_usd: float | None
+    output_usd: float | None
+    #: US dollars for a token that is read from the cache, or written to it.
+    cached_usd: float | None
+    written_usd: float | None
+    #: Tokens of the longest prompt.
+    window_tokens: int | None
+    #: Prefixes with fewer tokens are not kept.
+    min_tokens: int | None
+    #: Whether it writes replies by a JSON Schema.
+    structured: bool | None
+    #: Whether it takes OpenAI's explicit breakpoints.
+    breakpoints: bool
+
+
+def library_folder() -> Path | None:
+    """Where litellm is installed; None when it is not. Does not import it."""
+    spec = importlib.util.find_spec("litellm")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def entry_of(model: str) -> MapEntry | None:
+    """What is known about a model by provider/name, or by name alone; None if nothing."""
+    entries = _entries()
+    provider = model.partition("/")[0] if "/" in model else None
+    for name in _names(model):
+        entry = entries.get(name)
+        # A name without its provider may be somebody else's model.
+        if entry and (name == model or provider is None or _same(provider, entry.provider)):
+            return entry
+    return None
+
+
+def provider_of(model: str) -> str:
+    """The provider in a model's name, else the one the list has for it; "" if none."""
+    if "/" in model:
+        return model.partition("/")[0]
+    entry = entry_of(model)
+    return _plain_provider(entry.provider) if entry else ""
+
+
+def keeps_to_schemas(model: str) -> bool:
+    """Whether a model writes its replies by a JSON Schema, as litellm would say."""
+    if provider_of(model) in _ALWAYS_STRUCTURED:
+        return True
+    entry = entry_of(model)
+    if entry is None:
+        return False
+    if entry.structured is None and "/" in model:
+        # The entry with its provider may say less than the one without.
+        bare = _entries().get(model.partition("/")[2])
+        return bool(bare and bare.structured)
+    return bool(entry.structured)
+
+
+def _names(model: str) -> Iterator[str]:
+    """The names that a model may have in the list, best first."""
+    yield model
+    provider, _, name = model.partition("/")
+    if not name:
+        provider, name = "", model
+    yield name
+    if provider == "bedrock":
+        name = _BEDROCK_ROUTE.sub("", name, count=1)
+        yield name
+        yield _BEDROCK_REGION.sub("", name, count=1)
+    if name.startswith("ft:"):
+        # A tuned model: ft:BASE:ORGANISATION:NAME:ID.
+        yield ":".join(name.split(":")[:2])
+
+
+def _plain_provider(provider: str) -> str:
+    return "bedrock" if provider == "bedrock_converse" else provider.partition("-")[0]
+
+
+def _same(provider: str, listed: str) -> bool:
+    return provider in (listed, _plain_provider(listed))
+
+
+@lru_cache(maxsize=1)
+def _entries() -> Mapping[str, MapEntry]:
+    folder = library_folder()
+    if folder is None:
+        return {}
+    listed: dict[str, dict[str, Any]] = json.loads((folder / _FILE).read_bytes())
+    return {name: _entry(said) for name, said in listed.items() if name != "sample_spec"}
+
+
+def _entry(said: Mapping[str, Any]) -> MapEntry:
+    window = said.get("max_input_tokens") or said.get("max_tokens")
+    least = said.get("prompt_cache_min_tokens")
+    return MapEntry(
+        provider=said.get("litellm_provider") or "",
+        input_usd=said.get("input_cost_per_token"),
+        output_usd=said.get("output_cost_per_token"),
+        cached_usd=said.get("cache_read_input_token_cost"),
+        written_usd=said.get("cache_creation_input_token_cost"),
+        window_tokens=int(window) if window else None,
+        min_tokens=int(least) if least else None,
+        structured=said.get("supports_response_schema"),
+        breakpoints=said.get("supports_prompt_cache_breakpoint") is True,
+    )

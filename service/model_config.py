@@ -1,0 +1,98 @@
+"""What is configured by model: prices and habits of caches, and settings of calls."""
+
+import json
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+from pydantic_settings import NoDecode
+
+from service.domain.prices import CacheFamily
+
+_Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Whole = Annotated[int, Field(ge=0)]
+
+#: Ends a name that stands for all that begin like it.
+WILDCARD = "*"
+
+
+class PriceOverride(BaseModel):
+    """Prices and habits of one model, over what litellm's list says; None leaves it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: US dollars for a million input tokens at the full price.
+    input_usd_per_million: _Ratio | None = None
+    #: To the input price: tokens read from the cache, written to it, and of the reply.
+    read: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    write: _Ratio | None = None
+    output: _Ratio | None = None
+    #: Reuse ends at a multiple of this many tokens.
+    granularity_tokens: Annotated[int, Field(ge=1)] | None = None
+    #: Prefixes with fewer tokens are not kept.
+    min_tokens: _Whole | None = None
+    #: How long a prefix stays warm without being used.
+    ttl_seconds: Annotated[int, Field(ge=1)] | None = None
+    #: "explicit", "keyed" or "plain".
+    family: CacheFamily | None = None
+    #: Marks that a prompt may carry.
+    max_marks: Annotated[int, Field(ge=0, le=4)] | None = None
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether it says what a call costs, so that litellm's prices do not count."""
+        return not (
+            self.input_usd_per_million is None
+            and self.read is None
+            and self.write is None
+            and self.output is None
+        )
+
+
+def matching(settings: dict[str, Any], model: str) -> Any:
+    """What is set for a model: by its name, else by the longest beginning; None if nothing."""
+    if model in settings:
+        return settings[model]
+    begun = [name for name in settings if _begins(model, name)]
+    return settings[max(begun, key=len)] if begun else None
+
+
+def _begins(model: str, name: str) -> bool:
+    return name.endswith(WILDCARD) and model.startswith(name.removesuffix(WILDCARD))
+
+
+def _read(value: Any, adapter: TypeAdapter[Any], name: str) -> Any:
+    """Settings by model, from JSON or values; one sentence about the first that is wrong."""
+    try:
+        said = json.loads(value, parse_constant=_refuse) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise _wrong(name, "is no JSON object from models to settings") from None
+    if not isinstance(said, dict):
+        raise _wrong(name, "is no JSON object from models to settings")
+    try:
+        return adapter.validate_python(said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        model, *fields = (str(part) for part in first["loc"])
+        at = f"{model}: {'.'.join(fields)}: " if fields else f"{model}: "
+        raise _wrong(name, at + first["msg"]) from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _wrong(name: str, said: str) -> PydanticCustomError:
+    # As a value: what is said may hold the braces of a template.
+    return PydanticCustomError(name, "{said}", {"said": said})
+
+
+_PRICES: TypeAdapter[dict[str, PriceOverride]] = TypeAdapter(dict[str, PriceOverride])
+
+
+def _read_prices(value: Any) -> dict[str, PriceOverride]:
+    read: dict[str, PriceOverride] = _read(value, _PRICES, "model_prices")
+    return read
+
+
+ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
