@@ -8,6 +8,7 @@
     ├── OutOfRange           a number beyond what there is
     ├── Conflict             somebody else was first; read again and retry
     ├── Exhausted            a limit is used up; later it may not be
+    │   └── BudgetExhausted  … one that somebody set on what may be spent
     ├── FailedPrecondition   the thing is in a state that forbids it
     ├── DeadlineExceeded     not in time; says how far things are
     └── Unavailable          a part of the service cannot be reached; retry
@@ -133,6 +134,29 @@ class Exhausted(PalimpsestError):
     ) -> None:
         super().__init__(reason, message, metadata)
         self.retry_seconds = retry_seconds
+
+
+class BudgetExhausted(Exhausted):
+    """A model call that a budget does not allow.
+
+    `resume_seconds` is when it may be allowed without anybody doing something; None when
+    the budget has to be raised or cleared first. `waits_for_calls`: what is left is
+    reserved by calls under way, and they may give some of it back when they end.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        metadata: Mapping[str, object],
+        *,
+        resume_seconds: float | None,
+        waits_for_calls: bool = False,
+    ) -> None:
+        super().__init__(
+            Reason.BUDGET_EXHAUSTED, message, metadata, retry_seconds=resume_seconds or 0.0
+        )
+        self.resume_seconds = resume_seconds
+        self.waits_for_calls = waits_for_calls
 
 
 class FailedPrecondition(PalimpsestError):

@@ -86,6 +86,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_DRAFT_NOT_FOUND: _ErrorReason.ValueType  # 25
     """NOT_FOUND. metadata: {"draft": "…"}."""
+    ERROR_REASON_BUDGET_NOT_FOUND: _ErrorReason.ValueType  # 26
+    """NOT_FOUND. Nobody set this budget.
+    metadata: {"scope": "session 'user-42'", "period": "day"}.
+    """
     ERROR_REASON_SESSION_EXISTS: _ErrorReason.ValueType  # 30
     """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_EXISTS: _ErrorReason.ValueType  # 31
@@ -125,6 +129,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TOO_MANY_WATCHES: _ErrorReason.ValueType  # 53
     """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
     may. metadata: {"limit": "1000"}.
+    """
+    ERROR_REASON_BUDGET_EXHAUSTED: _ErrorReason.ValueType  # 54
+    """RESOURCE_EXHAUSTED with QuotaFailure. The memory is held: a budget does not
+    allow its next model call. The cause says whose budget it is, what was spent
+    of it, and when the memory goes on.
+    metadata: {"memory": "facts", "cause": "…"}.
     """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory gave up at a position and waits for
@@ -236,6 +246,10 @@ metadata: {"position": "12", "applied_position": "9"}.
 """
 ERROR_REASON_DRAFT_NOT_FOUND: ErrorReason.ValueType  # 25
 """NOT_FOUND. metadata: {"draft": "…"}."""
+ERROR_REASON_BUDGET_NOT_FOUND: ErrorReason.ValueType  # 26
+"""NOT_FOUND. Nobody set this budget.
+metadata: {"scope": "session 'user-42'", "period": "day"}.
+"""
 ERROR_REASON_SESSION_EXISTS: ErrorReason.ValueType  # 30
 """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
 ERROR_REASON_MEMORY_EXISTS: ErrorReason.ValueType  # 31
@@ -275,6 +289,12 @@ and schemas, as it may. metadata: {"limit": "1000"}.
 ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
 """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
 may. metadata: {"limit": "1000"}.
+"""
+ERROR_REASON_BUDGET_EXHAUSTED: ErrorReason.ValueType  # 54
+"""RESOURCE_EXHAUSTED with QuotaFailure. The memory is held: a budget does not
+allow its next model call. The cause says whose budget it is, what was spent
+of it, and when the memory goes on.
+metadata: {"memory": "facts", "cause": "…"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory gave up at a position and waits for

@@ -1,0 +1,257 @@
+"""Budgets: their rows, what is left of them, and the check before a call is begun.
+
+What was spent is in `spend`, which a trigger of the ledger writes; what calls under way
+may come to is in their `intent`. Both are read by one statement, so that a call that ends
+meanwhile is seen in the one or the other, never in neither.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Table, delete, func, literal, select, text, union_all, update
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.budgets import (
+    Asked,
+    BudgetOwner,
+    BudgetPeriod,
+    BudgetScope,
+    Standing,
+    refusal,
+)
+from service.domain.errors import BudgetExhausted
+from service.domain.ledger import CallScope
+from storage.database import Transaction
+from storage.revisions import Claim, Fenced
+from storage.tables import budget, memory, tenant_budget
+
+_SUMS = """
+CROSS JOIN (
+    SELECT clock_timestamp() AS now, (clock_timestamp() AT TIME ZONE 'UTC')::date AS today
+) c
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(input_tokens + output_tokens), 0)::bigint AS tokens,
+        coalesce(sum(cost_micro_usd), 0)::bigint AS micro_usd,
+        coalesce(sum(unpriced_calls), 0)::bigint AS unpriced
+    FROM spend
+    WHERE {spend} AND day >= CASE b.period WHEN 'day' THEN c.today ELSE '-infinity'::date END
+) s
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(reserved_tokens), 0)::bigint AS tokens,
+        coalesce(sum(reserved_micro_usd), 0)::bigint AS micro_usd
+    FROM intent WHERE {intent} AND key <> :key
+) i
+"""
+
+_COLUMNS = """b.period, b.limit_tokens, b.limit_micro_usd,
+    s.tokens AS spent_tokens, s.micro_usd AS spent_micro_usd, s.unpriced AS unpriced_calls,
+    i.tokens AS reserved_tokens, i.micro_usd AS reserved_micro_usd,
+    extract(epoch FROM ((c.today + 1)::timestamp AT TIME ZONE 'UTC') - c.now)::float8
+        AS day_seconds"""
+
+_OF_TENANT = f"""
+SELECT '' AS session, '' AS memory, {_COLUMNS}
+FROM tenant_budget b
+{_SUMS.format(spend="tenant_id = b.tenant_id", intent="tenant_id = b.tenant_id")}
+WHERE b.tenant_id = :tenant
+"""  # noqa: S608 - all of it stands above
+
+_OF_SESSION_OR_MEMORY = f"""
+SELECT n.name AS session, coalesce(m.name, '') AS memory, {_COLUMNS}
+FROM budget b
+JOIN session n ON n.session_key = b.session_key
+LEFT JOIN memory m ON m.session_key = b.session_key AND m.memory_id = b.owner_id
+{
+    _SUMS.format(
+        spend="session_key = b.session_key AND b.owner_id IN (session_key, owner_id)",
+        intent="session_key = b.session_key AND b.owner_id IN (session_key, memory_id)",
+    )
+}
+"""  # noqa: S608 - all of it stands above
+
+_OF_CALL = text(
+    f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"
+    " WHERE b.session_key = :session AND b.owner_id IN (:session, :owner)"
+)
+
+#: The tenant's come first, then by session, and a session's own before its memories'.
+_PAGE = text(
+    f"SELECT * FROM ({_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"  # noqa: S608 - as above
+    " WHERE b.tenant_id = :tenant) l"
+    " WHERE (cast(:named AS text) IS NULL OR l.session = :named)"
+    " AND (l.session, l.memory, l.period) > (:after_session, :after_memory, :after_period)"
+    " ORDER BY l.session, l.memory, l.period LIMIT :limit"
+)
+
+
+def _standing(row: Any) -> Standing:
+    fields = dict(row._mapping)
+    session, name = fields.pop("session"), fields.pop("memory")
+    scope = BudgetScope.MEMORY if name else BudgetScope.SESSION if session else BudgetScope.TENANT
+    period = BudgetPeriod(fields.pop("period"))
+    return Standing(
+        owner=BudgetOwner(scope=scope, session=session, memory=name), period=period, **fields
+    )
+
+
+async def check(
+    tx: Transaction, scope: CallScope, *, tokens: int, micro_usd: int | None, key: bytes = b""
+) -> None:
+    """Raises BudgetExhausted when a budget does not allow a call of at most this size.
+
+    `micro_usd` is None where no price is known. Called in the transaction that writes the
+    call's intent: the budgets concerned stay locked until it ends, so that no two calls
+    take the last of one. The intent of `key` itself is not counted as reserved. Without
+    budgets it costs one query and locks nothing.
+    """
+    if not await _concerned(tx, scope):
+        return
+    await _lock(tx, scope)
+    rows = await tx.connection.execute(
+        _OF_CALL,
+        {
+            "tenant": tx.tenant_id,
+            "session": scope.session_key,
+            "owner": scope.owner_id,
+            "key": key,
+        },
+    )
+    refused = refusal([_standing(row) for row in rows], Asked(tokens=tokens, micro_usd=micro_usd))
+    if refused is not None:
+        raise refused
+
+
+async def _concerned(tx: Transaction, scope: CallScope) -> bool:
+    own = select(literal(1)).where(
+        budget.c.session_key == scope.session_key,
+        budget.c.owner_id.in_([scope.session_key, scope.owner_id]),
+    )
+    tenants = select(literal(1)).where(tenant_budget.c.tenant_id == tx.tenant_id)
+    statement = union_all(tenants, own).limit(1)
+    return (await tx.connection.execute(statement)).first() is not None
+
+
+async def _lock(tx: Transaction, scope: CallScope) -> None:
+    # Always in this order, or two calls would wait for each other.
+    tenants = (
+        select(tenant_budget.c.period)
+        .where(tenant_budget.c.tenant_id == tx.tenant_id)
+        .order_by(tenant_budget.c.period)
+        .with_for_update()
+    )
+    own = (
+        select(budget.c.period)
+        .where(
+            budget.c.session_key == scope.session_key,
+            budget.c.owner_id.in_([scope.session_key, scope.owner_id]),
+        )
+        .order_by((budget.c.owner_id == scope.session_key).desc(), budget.c.period)
+        .with_for_update()
+    )
+    await tx.connection.execute(tenants)
+    await tx.connection.execute(own)
+
+
+async def put(
+    tx: Transaction,
+    place: tuple[UUID, UUID] | None,
+    period: BudgetPeriod,
+    *,
+    limit_tokens: int | None,
+    limit_micro_usd: int | None,
+) -> None:
+    """Sets a budget, in place of the one before.
+
+    `place` is session and owner (the session itself, or a memory); None is the tenant.
+    """
+    table, key = _row(tx, place, period)
+    limits = {"limit_tokens": limit_tokens, "limit_micro_usd": limit_micro_usd}
+    values = {**key, **limits, "tenant_id": tx.tenant_id}
+    statement = insert(table).values(values)
+    await tx.connection.execute(
+        statement.on_conflict_do_update(index_elements=list(key), set_=limits)
+    )
+
+
+async def clear(tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod) -> bool:
+    """Takes a budget away; False when there was none."""
+    table, key = _row(tx, place, period)
+    statement = delete(table).where(*(table.c[name] == value for name, value in key.items()))
+    return (await tx.connection.execute(statement)).rowcount == 1
+
+
+def _row(
+    tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod
+) -> tuple[Table, dict[str, Any]]:
+    if place is None:
+        return tenant_budget, {"tenant_id": tx.tenant_id, "period": period.value}
+    session_key, owner_id = place
+    return budget, {"session_key": session_key, "owner_id": owner_id, "period": period.value}
+
+
+async def page(
+    tx: Transaction, *, session: str | None, after: tuple[str, str, str], limit: int
+) -> Sequence[Standing]:
+    """Up to `limit` budgets behind `after` (session, memory, period), the tenant's first.
+
+    With `session` only those of that session and its memories.
+    """
+    rows = await tx.connection.execute(
+        _PAGE,
+        {
+            "tenant": tx.tenant_id,
+            "named": session,
+            "after_session": after[0],
+            "after_memory": after[1],
+            "after_period": after[2],
+            "limit": limit,
+            "key": b"",
+        },
+    )
+    return [_standing(row) for row in rows]
+
+
+async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
+    """Puts a memory off until its budgets may allow its next call; no try is counted.
+
+    It shows the reason, unless it only waits for calls under way. The caller has just
+    had `error` from `check` in this transaction: with the budgets locked nobody raises
+    one unseen. Raises Fenced when the memory is no longer held.
+    """
+    seconds = error.resume_seconds
+    ready_at: Any = text("'infinity'::timestamptz")
+    if seconds is not None:
+        ready_at = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    statement = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+            memory.c.epoch == held.epoch,
+            memory.c.status == "active",
+        )
+        .values(
+            ready_at=ready_at,
+            held_reason=None if error.waits_for_calls else error.message,
+        )
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Fenced
+
+
+async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tuple[UUID, UUID]]:
+    """Lets the held memories that a budget concerns try again; their keys."""
+    statement = (
+        update(memory)
+        .where(memory.c.tenant_id == tx.tenant_id, memory.c.held_reason.is_not(None))
+        .values(ready_at=func.now(), held_reason=None)
+        .returning(memory.c.session_key, memory.c.memory_id)
+    )
+    if place is not None:
+        session_key, owner_id = place
+        statement = statement.where(memory.c.session_key == session_key)
+        if owner_id != session_key:
+            statement = statement.where(memory.c.memory_id == owner_id)
+    rows = await tx.connection.execute(statement)
+    return [(row.session_key, row.memory_id) for row in rows]
