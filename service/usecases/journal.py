@@ -6,7 +6,7 @@ import structlog
 
 from service.domain.flows import ModelReply
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
-from storage import calls, intents
+from storage import budgets, calls, intents
 from storage.database import Database
 from storage.errors import Busy as DatabaseBusy
 from storage.errors import Unreachable
@@ -29,9 +29,18 @@ class Journal:
     async def begin(
         self, scope: CallScope, key: bytes, wanted: Reservation
     ) -> ModelReply | Busy | Lease:
-        """The reply that was paid for already, else the right to make the call, if it is free."""
+        """The reply that was paid for already, else the right to make the call, if it is free.
+
+        Raises BudgetExhausted for a call that a budget does not allow.
+        """
         async with self._database.transaction(scope.tenant_id) as tx:
-            return await intents.begin(tx, scope, key, wanted, self._lease_seconds)
+            begun = await intents.begin(tx, scope, key, wanted, self._lease_seconds)
+            if isinstance(begun, Lease):
+                # Behind the intent's row, so that all lock in the same order.
+                await budgets.check(
+                    tx, scope, tokens=wanted.tokens, micro_usd=wanted.micro_usd, key=key
+                )
+            return begun
 
     async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
         """Lets the lease hold from now on; False when somebody else has taken it."""

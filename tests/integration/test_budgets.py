@@ -244,7 +244,7 @@ async def test_budgets_are_listed_in_pages_with_their_standing(database: Databas
         for period in (DAY, TOTAL):
             await put(database, place, period, limit_tokens=100)
     after = ("", "", "")
-    seen = []
+    seen: list[object] = []
     while True:
         async with database.transaction(DEFAULT_TENANT) as tx:
             found = await budgets.page(tx, session=None, after=after, limit=2)
