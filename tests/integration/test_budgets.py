@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import delete, event, insert, text, update
 
-from service.domain.budgets import BudgetOwner, BudgetPeriod, BudgetScope
+from service.domain.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
 from service.domain.errors import BudgetExhausted
 from service.domain.flows import Purpose
 from service.domain.ledger import Call, CallScope
@@ -244,7 +244,7 @@ async def test_budgets_are_listed_in_pages_with_their_standing(database: Databas
         for period in (DAY, TOTAL):
             await put(database, place, period, limit_tokens=100)
     after = ("", "", "")
-    seen: list[object] = []
+    seen: list[Standing] = []
     while True:
         async with database.transaction(DEFAULT_TENANT) as tx:
             found = await budgets.page(tx, session=None, after=after, limit=2)
