@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-debian verify fix bench fuzz lock proto clean
+.PHONY: help setup demo test test-debian verify fix bench fuzz chaos lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench: setup ## every benchmark, one JSON line each
 
 fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)
+
+chaos: setup ## workers killed at every step of a call (KILLS=1000 SEED=1)
+	$(BIN)/python -m tests.chaos replay --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock
