@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,9 @@ from tests.chaos.points import Point, Trap
 #: How long the model takes; kills at any time hit this often.
 MODEL_SECONDS = 0.01
 LEASE_SECONDS = 0.3
+#: How long a call stands still where its worker was killed: longer than the lease, and than
+#: the next worker needs until it wants the same call.
+HOLD_SECONDS = 1.0
 
 
 def model(at: socket.socket, paid: Path, trap: Trap) -> None:
@@ -46,7 +50,8 @@ def model(at: socket.socket, paid: Path, trap: Trap) -> None:
             prompt = json.dumps(request["messages"])
             with paid.open("a") as file:
                 file.write(hashlib.sha256(prompt.encode()).hexdigest() + "\n")
-            trap.spring(Point.AT_PROVIDER)
+            if trap.spring(Point.AT_PROVIDER):
+                time.sleep(HOLD_SECONDS)
             # The newest chunk is one word; it becomes a topic.
             word = prompt.rsplit("<<<data ", 1)[1].split("\\n")[1]
             text = f'[OBJECTS FOR ADD]\n{{"$.topics.{word}": {{"add": "seen"}}}}'
@@ -90,7 +95,8 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
         async def complete(self, ask: ModelAsk, model: str, plan: Plan = PLAIN) -> Completion:
             done = await super().complete(ask, model, plan)
             await asyncio.sleep(MODEL_SECONDS)
-            trap.spring(Point.REPLIED)
+            if trap.spring(Point.REPLIED):
+                await asyncio.sleep(HOLD_SECONDS)
             return done
 
     class TrappedJournal(Journal):
@@ -101,9 +107,11 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
                 async with self._database.transaction(scope.tenant_id) as tx:
                     await calls.record(tx, scope, call)
                     trap.spring(Point.REPLY_UNCOMMITTED)
+                    await asyncio.sleep(HOLD_SECONDS)
                     await tx.connection.exec_driver_sql("ROLLBACK; BEGIN")
             reply = await super().record(scope, call, lease, last=last)
-            trap.spring(Point.REPLY_STORED)
+            if trap.spring(Point.REPLY_STORED):
+                await asyncio.sleep(HOLD_SECONDS)
             return reply
 
     class TrappedIndex(RedisPrefixIndex):

@@ -51,13 +51,14 @@ class Trap:
         wanted, worker = self._read()
         return wanted == point and worker != 0
 
-    def spring(self, point: Point) -> None:
-        """Kills the worker if it is to die there, from whatever process."""
-        wanted, worker = self._read()
-        if wanted != point or worker == 0:
-            return
+    def spring(self, point: Point) -> bool:
+        """Kills the worker if it is to die there, from whatever process; whether it did."""
+        if not self.wants(point):
+            return False
+        _, worker = self._read()
         self._write(Point.NOWHERE, 0)
         os.kill(worker, signal.SIGKILL)
+        return True
 
     def _read(self) -> tuple[int, int]:
         point, worker = _STATE.unpack_from(self._shared, 0)
