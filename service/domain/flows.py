@@ -23,7 +23,24 @@ class SegmentKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A piece of a prompt that is reused, or not, as a whole."""
+    """A piece of a prompt that is reused, or not, as a whole.
+
+    The rule for every flow, which `tests/unit/domain/test_segments.py` checks:
+
+    - The prompt is the segments' texts one after the other, and nothing else.
+    - The most stable part comes first: what all who have the task share (instructions,
+      task, schema, examples), then what grows or is rewritten, last what comes once (the
+      chunk, the question). So the same values always give the same bytes: no clock, no
+      counter, no order that depends on a hash.
+    - A segment ends where a later prompt may go on differently, and nowhere else. What is
+      appended is a segment of its own, so that two prompts share exactly the segments of
+      their common beginning.
+    - `reusable` is told of a beginning: behind a segment that is not, none is. Text
+      between marks of its own (`prompts.marked`) is not, for the mark comes before it
+      and changes with it.
+    - How a released template is cut is part of the keys of its calls: it changes only
+      with the template's version.
+    """
 
     #: Which part of the prompt this is.
     kind: SegmentKind
@@ -31,6 +48,9 @@ class Segment:
     text: str
     #: Whether a later prompt can begin with everything up to here.
     reusable: bool = True
+    #: Whether the next prompt should have it too, so that a cache may be paid for it.
+    #: Advice: it changes no prompt and no key.
+    lasting: bool = True
 
 
 class Purpose(StrEnum):

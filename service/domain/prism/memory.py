@@ -138,7 +138,7 @@ class PrismMemory:
         in_place = self.encoding is Encoding.IN_PLACE
         shown = prompts.base_segment(self.value_json if in_place else self.base_json)
         return (
-            Segment(kind=SegmentKind.BASE, text=shown),
+            Segment(kind=SegmentKind.BASE, text=shown, lasting=not in_place),
             *(Segment(kind=SegmentKind.AMENDMENTS, text=batch.text) for batch in self.batches),
         )
 

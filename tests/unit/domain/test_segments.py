@@ -1,0 +1,224 @@
+"""The rule of segments, for every flow that asks a model. New flows join FLOWS."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import combinations
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.ledger import CallScope
+from service.domain.paths import Path
+from service.domain.prism import asking as prism
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import Encoding, PrismSpec
+from service.domain.schemas.generation import generate
+from service.domain.schemas.source import parse_source
+from service.llm.gateway import call_key
+from service.llm.prefix_cache import prefix_of
+
+SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
+KEY = b"a key that nobody outside knows"
+SCOPE = CallScope(
+    tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="o:1"
+)
+
+
+def spec(task: str = "Keep it.") -> PrismSpec:
+    return PrismSpec(
+        schema_source=SOURCE, task=task, question="Why?", chunk_tokens=100, fold_tokens=50
+    )
+
+
+def memories(encoding: Encoding = Encoding.AMENDMENTS) -> Iterator[PrismMemory]:
+    """A memory as it grows: from nothing, by three revisions, then folded."""
+    memory = PrismMemory.create(parse_source(SOURCE), encoding=encoding)
+    yield memory
+    for number in range(1, 4):
+        one = Amendment(path=Path(("topics", f"t{number}")), op=Op.ADD, value=["x"])
+        memory = memory.apply(number, [one])
+        yield memory
+    yield memory.fold()
+
+
+def chunk(text: str) -> LoggedChunk:
+    return LoggedChunk(
+        position=1,
+        chunk=Chunk(kind=ChunkKind.TEXT, text=text),
+        producer_id="p",
+        producer_sequence=1,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def asks_of(flow: Flow[Any], *replies: str) -> list[ModelAsk]:
+    """What a flow asks, given these replies."""
+    asks = list(next(flow))
+    for reply in replies:
+        asks += flow.send([ModelReply(text=reply, model="m")])
+    flow.close()
+    return asks
+
+
+def revise_asks(encoding: Encoding, *, structured: bool) -> list[ModelAsk]:
+    return [
+        asks_of(
+            prism.revise(
+                one,
+                memory,
+                [chunk(f"text {number}")],
+                marker_key=KEY,
+                rules=Rules(),
+                structured=structured,
+            )
+        )[0]
+        for one in (spec(), spec("Other."))
+        for number, memory in enumerate(memories(encoding))
+    ]
+
+
+def consolidate_asks() -> list[ModelAsk]:
+    return [
+        asks_of(
+            prism.consolidate(
+                spec(),
+                memory,
+                marker_key=KEY,
+                rules=Rules(),
+                structured=structured,
+                budget_tokens=9,
+            )
+        )[0]
+        for structured in (False, True)
+        for memory in memories()
+    ]
+
+
+def answer_asks() -> list[ModelAsk]:
+    return [
+        asks_of(prism.answer(spec(), memory, query, marker_key=KEY))[0]
+        for memory in memories()
+        for query in ("Which?", "Who?")
+    ]
+
+
+def schema_asks() -> list[ModelAsk]:
+    return [
+        ask
+        for domain in ("Letters.", "Logs.")
+        for ask in asks_of(generate(domain, "Who?", marker_key=KEY), "no class", "class: no")
+    ]
+
+
+FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
+    "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
+    "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
+    "revise, in place": lambda: revise_asks(Encoding.IN_PLACE, structured=False),
+    "consolidate": consolidate_asks,
+    "answer": answer_asks,
+    "schema": schema_asks,
+}
+
+
+def ids(ask: ModelAsk) -> tuple[bytes, ...]:
+    return prefix_of(
+        ask.segments, model="m/x", tenant_id=SCOPE.tenant_id, owner_id=SCOPE.owner_id
+    ).ids
+
+
+def common(one: ModelAsk, other: ModelAsk) -> int:
+    """How many of their first segments, as texts, two asks share."""
+    texts = zip(one.segments, other.segments, strict=False)
+    for at, (left, right) in enumerate(texts):
+        if left.text != right.text:
+            return at
+    return min(len(one.segments), len(other.segments))
+
+
+def test_every_purpose_has_a_flow_here() -> None:
+    assert {ask.purpose for name in FLOWS for ask in FLOWS[name]()} == set(Purpose)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_prompt_is_its_segments_and_the_same_for_the_same_values(name: str) -> None:
+    asks = FLOWS[name]()
+    for ask, again in zip(asks, FLOWS[name](), strict=True):
+        assert ask.text == "".join(segment.text for segment in ask.segments)
+        assert ask.segments == again.segments
+        assert all(segment.text for segment in ask.segments)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_what_is_stable_comes_first(name: str) -> None:
+    order = list(SegmentKind)
+    for ask in FLOWS[name]():
+        flags = [segment.reusable for segment in ask.segments]
+        assert flags == sorted(flags, reverse=True), "no reusable one behind one that is not"
+        kinds = [order.index(segment.kind) for segment in ask.segments]
+        assert kinds == sorted(kinds)
+        assert ask.segments[0].kind is SegmentKind.TASK
+        assert ask.segments[0].reusable
+        last = ask.segments[-1]
+        assert not last.reusable or ask.purpose is Purpose.SCHEMA
+        assert not any(
+            "<<<data" in s.text for s in ask.segments if s.kind is SegmentKind.BASE and s.reusable
+        )
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_two_prompts_share_exactly_the_ids_of_their_common_beginning(name: str) -> None:
+    for one, other in combinations(FLOWS[name](), 2):
+        shared = len(set(ids(one)) & set(ids(other)))
+        assert shared == min(common(one, other), len(ids(one)), len(ids(other)))
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_memories_with_one_task_share_its_segment(name: str) -> None:
+    asks = FLOWS[name]()
+    first = [ask for ask in asks if ask.template == asks[0].template]
+    assert len({ids(ask)[0] for ask in first}) == len({ask.segments[0].text for ask in first})
+
+
+def test_a_step_shares_with_the_one_before_all_but_what_was_added() -> None:
+    before, after = FLOWS["revise"]()[1:3]
+    assert ids(after)[: len(ids(before))] == ids(before)
+    assert len(ids(after)) == len(ids(before)) + 1
+
+
+def test_a_memory_that_is_rewritten_each_time_is_not_worth_keeping() -> None:
+    for name, lasting in (("revise, in place", False), ("revise", True)):
+        base: Segment = FLOWS[name]()[1].segments[1]
+        assert (base.kind, base.lasting, base.reusable) == (SegmentKind.BASE, lasting, True)
+
+
+def keys_of(asks: list[ModelAsk]) -> str:
+    """One hash over the keys of all calls."""
+    keys = hashlib.sha256()
+    for ask in asks:
+        prefix = prefix_of(
+            ask.segments, model="m/x", tenant_id=SCOPE.tenant_id, owner_id=SCOPE.owner_id
+        )
+        keys.update(call_key(ask, prefix, "m/x", SCOPE))
+    return keys.hexdigest()
+
+
+#: As the journals of the releases before have them.
+RECORDED = {
+    "revise": "0c8dfc8f4451b3aa29bcd512555e4f99ef79188963ca9baebfac2000eb5e02ac",
+    "revise, structured": "984562d0e0e2ac1bd75b858066b352b28d9e353c8361470b6c60929999c055af",
+    "revise, in place": "a5916f94a42b6fcad8e5b0a237b58258eb5e534248e20dd1c65753669ceff788",
+    "consolidate": "739b25263adace7f4a37c2e2162fcaad862bd62c3d73f50d5c0cfb23d01be0a8",
+    "answer": "7c94f840533eebd57bc3f909e25af607c2b8102726f844bdfdbba0a9cfb59320",
+    "schema": "fdf5371198ff62364c1740abaa90b641e62cd9ac68a0cd84d6a497d431267afd",
+}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_keys_of_calls_that_were_made_stay_valid(name: str) -> None:
+    assert keys_of(FLOWS[name]()) == RECORDED[name]
