@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from service.model_config import ModelPriceOverrides
+from service.model_config import ModelPriceOverrides, ModelSettings
 
 #: One host: SQLAlchemy reads no list of them. A password may hold what ought to be escaped.
 _DATABASE_URL = re.compile(
@@ -116,6 +116,9 @@ class Config(BaseSettings):
     #: JSON: from a model's name, or its beginning and "*", to prices and habits of its
     #: cache that win over litellm's list; docs/guides/models.md has the fields.
     model_prices: ModelPriceOverrides = Field(default_factory=dict)
+    #: JSON: from a model's name, or its beginning and "*", to seed, temperature and
+    #: extra_body of its calls.
+    model_settings: ModelSettings = Field(default_factory=dict)
     #: Tokens of a prompt and its reply, for models that litellm's list does not know.
     model_window_tokens: Count = 32_768
     #: How long a model call may take.

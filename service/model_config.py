@@ -3,7 +3,15 @@
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
@@ -49,6 +57,42 @@ class PriceOverride(BaseModel):
         )
 
 
+#: What a request's body says already, and settings may not say otherwise.
+RESERVED = frozenset(
+    {
+        "model",
+        "messages",
+        "n",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "response_format",
+        "prompt_cache_key",
+        "prompt_cache_options",
+    }
+)
+
+
+def _unreserved(body: dict[str, Any]) -> dict[str, Any]:
+    if taken := sorted(RESERVED.intersection(body)):
+        raise PydanticCustomError("reserved", "{name} is not to be set", {"name": taken[0]})
+    return body
+
+
+class ModelSetting(BaseModel):
+    """What else one model is asked with; None leaves it to the provider."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Where a provider takes one, the same prompt gets about the same reply.
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    #: How freely it writes; 0 is least.
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    #: Fields of the request's body that litellm does not know.
+    extra_body: Annotated[dict[str, Any], AfterValidator(_unreserved)] | None = None
+
+
 def matching(settings: dict[str, Any], model: str) -> Any:
     """What is set for a model: by its name, else by the longest beginning; None if nothing."""
     if model in settings:
@@ -87,6 +131,7 @@ def _wrong(name: str, said: str) -> PydanticCustomError:
     return PydanticCustomError(name, "{said}", {"said": said})
 
 
+_SETTINGS: TypeAdapter[dict[str, ModelSetting]] = TypeAdapter(dict[str, ModelSetting])
 _PRICES: TypeAdapter[dict[str, PriceOverride]] = TypeAdapter(dict[str, PriceOverride])
 
 
@@ -95,4 +140,10 @@ def _read_prices(value: Any) -> dict[str, PriceOverride]:
     return read
 
 
+def _read_settings(value: Any) -> dict[str, ModelSetting]:
+    read: dict[str, ModelSetting] = _read(value, _SETTINGS, "model_settings")
+    return read
+
+
 ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
+ModelSettings = Annotated[dict[str, ModelSetting], NoDecode, PlainValidator(_read_settings)]

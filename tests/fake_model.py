@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 
 @dataclass
@@ -26,7 +26,10 @@ class FakeModel:
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a completion request."""
-        self.prompts.append(request["messages"][-1]["content"])
+        content = request["messages"][-1]["content"]
+        # In one piece or in blocks: a model sees the same text.
+        is_text = isinstance(content, str)
+        self.prompts.append(content if is_text else "".join(block["text"] for block in content))
         self.requests.append(request)
         if self.script:
             return self.script.pop(0)
@@ -52,10 +55,24 @@ class FakeModel:
         return 200, {}, json.dumps(body)
 
 
+class Responds(Protocol):
+    """What answers a request: status, headers and body."""
+
+    def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]: ...
+
+
 @contextmanager
 def fake_model() -> Iterator[FakeModel]:
-    """A server on a free port of this machine."""
+    """An OpenAI-compatible server on a free port of this machine."""
     model = FakeModel()
+    with served(model) as url:
+        model.url = f"{url}/v1"
+        yield model
+
+
+@contextmanager
+def served(model: Responds) -> Iterator[str]:
+    """A server on a free port of this machine that answers like `model`; its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -73,11 +90,10 @@ def fake_model() -> Iterator[FakeModel]:
             """Keeps quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield model
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -22,6 +22,7 @@ from service.domain.tokens import estimate_tokens
 from service.llm.caller import LeaseLost
 from service.llm.plans import CallOrder, Chooser, Plan, Route
 from service.llm.prefix_cache import Prefix, PrefixIndex, predict, prefix_of
+from service.llm.renderers import cache_key_of, plan_marks
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
 #: rarely up to so many seconds.
@@ -48,10 +49,14 @@ class MakesCalls(Protocol):
 
 
 class KnowsForms(Protocol):
-    """Knows which models keep to a reply's schema."""
+    """Knows how models are asked: which keep to a reply's schema, and with what settings."""
 
     def structured(self, model: str) -> bool:
         """Whether the model writes its reply by a JSON Schema."""
+        ...
+
+    def output_settings(self, model: str) -> bytes:
+        """What the configuration adds to the model's calls, in one form; empty if nothing."""
         ...
 
 
@@ -106,7 +111,8 @@ class Gateway:
         prefix = prefix_of(
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
         )
-        key = call_key(ask, prefix, model, scope)
+        settings = b"" if self._forms is None else self._forms.output_settings(model)
+        key = call_key(ask, prefix, model, scope, settings)
         look = FIRST_LOOK_SECONDS
         while True:
             route = await self._chooser.choose(prefix, model, key)
@@ -129,13 +135,20 @@ class Gateway:
                         lease_deadline=asked_at + self._lease_seconds,
                         prefix=prefix,
                         route=route,
-                        plan=Plan(deployment=route.deployment),
+                        plan=self._plan(ask, prefix, model, route),
                     )
                     try:
                         return await self._caller.make(order)
                     except LeaseLost:
                         # Somebody was faster: the reply is theirs to get.
                         continue
+
+    def _plan(self, ask: ModelAsk, prefix: Prefix, model: str, route: Route) -> Plan:
+        return Plan(
+            deployment=route.deployment,
+            marks=plan_marks(ask, prefix, self._prices(model), route.warm_segments),
+            cache_key=cache_key_of(prefix.memory_key),
+        )
 
     def _reservation(self, ask: ModelAsk, model: str, route: Route) -> Reservation:
         prompt = sum(estimate_tokens(segment.text) for segment in ask.segments)
@@ -150,8 +163,12 @@ class Gateway:
         )
 
 
-def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> bytes:
+def call_key(
+    ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope, settings: bytes = b""
+) -> bytes:
     """SHA-256 over everything that affects the output, and the occasion.
+
+    `settings` are what the configuration adds to the model's calls, in one form.
 
     The reusable segments go in by their last id, which stands for all of them, so the
     cost does not grow with the memory; 8 bytes are enough within one occasion.
@@ -167,6 +184,7 @@ def call_key(ask: ModelAsk, prefix: Prefix, model: str, scope: CallScope) -> byt
         struct.pack(">QQ", ask.max_output_tokens, ask.attempt),
         # Left out where there is none, so that the journal of older calls stays valid.
         *(() if ask.reply_schema is None else (_schema_bytes(ask.reply_schema),)),
+        *((settings,) if settings else ()),
     )
     key = hashlib.sha256()
     for part in parts:

@@ -35,27 +35,25 @@ def render(
     segments: Sequence[Segment],
     marks: Collection[int],
     *,
-    memory_key: str,
+    cache_key: str,
     model: str,
     prices: ModelPrices,
 ) -> dict[str, Any]:
     """litellm's arguments for a prompt: `messages`, and `extra_body` where there is need.
 
-    `marks` are the numbers of the segments whose ends are marked, from 0. `memory_key`
-    names the memory within the deployment; providers get a hash of it.
+    `marks` are the numbers of the segments whose ends are marked, from 0. `cache_key` is
+    what the provider may find the memory's prompts by; empty for nothing.
     """
     if prices.family is CacheFamily.EXPLICIT:
         if _OPENAI_NAME.search(model):
-            return _breakpoints(segments, marks, memory_key)
-        return _arguments(_blocks(segments, marks, {"cache_control": {"type": "ephemeral"}}))
+            return _breakpoints(segments, marks, cache_key)
+        return _arguments(_blocks(segments, marks, {"cache_control": {"type": "ephemeral"}}), {})
     text = "".join(segment.text for segment in segments)
-    if prices.family is CacheFamily.KEYED:
-        return _arguments(text, {"prompt_cache_key": cache_key(memory_key)})
-    return _arguments(text)
+    return _arguments(text, _key(cache_key) if prices.family is CacheFamily.KEYED else {})
 
 
-def cache_key(memory_key: str) -> str:
-    """What a provider knows a memory by: stable, and no name."""
+def cache_key_of(memory_key: str) -> str:
+    """What a provider knows a memory by: stable, and no name of anything."""
     return hashlib.blake2b(memory_key.encode(), digest_size=CACHE_KEY_BYTES).hexdigest()
 
 
@@ -63,13 +61,13 @@ def plan_marks(
     ask: ModelAsk,
     prefix: Prefix,
     prices: ModelPrices,
-    warm: Collection[bytes],
+    warm_segments: int,
     *,
     last: bool = False,
 ) -> tuple[int, ...]:
     """The segments whose ends carry a mark, ascending; none for families without marks.
 
-    `warm` are the ids of `prefix` that the provider should have. The deepest mark is what
+    `warm_segments` are those that the provider should have. The deepest mark is what
     is paid for; those before it cost nothing, and are what other prompts can begin with.
     With `last` nothing is expected to follow, so nothing of the memory is written.
     """
@@ -77,7 +75,7 @@ def plan_marks(
         return ()
     long_enough = [at for at, tokens in enumerate(prefix.tokens) if tokens >= prices.min_tokens]
     task = _end_of(ask.segments, SegmentKind.TASK, prefix)
-    read = max((at for at, one in enumerate(prefix.ids) if one in warm), default=None)
+    read = min(warm_segments, len(prefix.ids)) - 1 if warm_segments > 0 else None
     write = _paid_end(ask, prefix, prices, task, last=last)
     deepest = max((at for at in (read, write) if at is not None), default=-1)
     base = _end_of(ask.segments, SegmentKind.BASE, prefix)
@@ -91,14 +89,15 @@ def plan_marks(
     return tuple(sorted(list(wanted)[: prices.max_marks]))
 
 
-def kept_ids(prefix: Prefix, marks: Collection[int], prices: ModelPrices) -> tuple[bytes, ...]:
-    """The ids that a provider has behind a prompt with these marks.
+def kept_ends(prefix: Prefix, marks: Collection[int], prices: ModelPrices) -> tuple[int, ...]:
+    """The segments of `prefix` whose ends a provider can find again behind such a prompt.
 
-    With marks only what ends at one of them; without, whatever was sent.
+    With marks only what ends at one of them; without, whatever was sent. Ascending.
     """
+    ends = range(len(prefix.ids))
     if prices.family is not CacheFamily.EXPLICIT:
-        return prefix.ids
-    return tuple(prefix.ids[at] for at in sorted(marks) if at < len(prefix.ids))
+        return tuple(ends)
+    return tuple(at for at in ends if at in marks)
 
 
 def _paid_end(
@@ -134,7 +133,7 @@ def _before_latest(segments: Sequence[Segment], prefix: Prefix) -> int | None:
 
 
 def _breakpoints(
-    segments: Sequence[Segment], marks: Collection[int], memory_key: str
+    segments: Sequence[Segment], marks: Collection[int], cache_key: str
 ) -> dict[str, Any]:
     """As OpenAI's models from 5.6 on take it.
 
@@ -142,13 +141,14 @@ def _breakpoints(
     prompt, which ends with what never comes again.
     """
     content = _blocks(segments, marks, {"prompt_cache_breakpoint": {"mode": "explicit"}})
-    options = {"mode": "explicit"}
-    return _arguments(
-        content, {"prompt_cache_key": cache_key(memory_key), "prompt_cache_options": options}
-    )
+    return _arguments(content, {**_key(cache_key), "prompt_cache_options": {"mode": "explicit"}})
 
 
-def _arguments(content: object, extra_body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _key(cache_key: str) -> dict[str, Any]:
+    return {"prompt_cache_key": cache_key} if cache_key else {}
+
+
+def _arguments(content: object, extra_body: dict[str, Any]) -> dict[str, Any]:
     arguments: dict[str, Any] = {"messages": [{"role": "user", "content": content}]}
     if extra_body:
         arguments["extra_body"] = extra_body

@@ -11,10 +11,14 @@ from typing import Any, Protocol
 
 from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
-from service.domain.tokens import estimate_tokens
+from service.domain.prices import MICRO
 from service.llm.library import litellm_library
 from service.llm.model_map import keeps_to_schemas
 from service.llm.plans import PLAIN, Plan
+from service.llm.prices import Prices
+from service.llm.renderers import render
+from service.llm.settings import Settings
+from service.llm.usage import Usage, usage_of
 
 #: Where a provider says when to try again.
 _RETRY_AFTER = "retry-after"
@@ -69,6 +73,8 @@ class LitellmTransport:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._prices = Prices(config)
+        self._settings = Settings(config)
         self._litellm: Any = None
         self._importing = asyncio.Lock()
 
@@ -91,6 +97,10 @@ class LitellmTransport:
             return True
         return keeps_to_schemas(model)
 
+    def output_settings(self, model: str) -> bytes:
+        """What the configuration adds to this model's calls, for their keys; empty if nothing."""
+        return self._settings.output_settings(model)
+
     def _is_own(self, model: str) -> bool:
         return model.startswith("openai/") and bool(self._config.model_base_url)
 
@@ -103,7 +113,7 @@ class LitellmTransport:
 
         try:
             with asking(ask.content):
-                response = await litellm.acompletion(**self._arguments(ask, model))
+                response = await litellm.acompletion(**self._arguments(ask, model, plan))
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
@@ -111,12 +121,20 @@ class LitellmTransport:
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure("the model's response holds no reply", retryable=True)
-        return _completion(litellm, response, ask, model)
+        return self._completion(response, ask, model)
 
-    def _arguments(self, ask: ModelAsk, model: str) -> dict[str, Any]:
+    def _arguments(self, ask: ModelAsk, model: str, plan: Plan) -> dict[str, Any]:
+        prices = self._prices.of(model)
+        rendered = render(
+            ask.segments, plan.marks, cache_key=plan.cache_key, model=model, prices=prices
+        )
+        extra = self._settings.arguments(model)
+        body = {**extra.pop("extra_body", {}), **rendered.pop("extra_body", {})}
         arguments: dict[str, Any] = {
+            **extra,
+            **rendered,
+            **({"extra_body": body} if body else {}),
             "model": model,
-            "messages": [{"role": "user", "content": ask.text}],
             "max_tokens": ask.max_output_tokens,
             "timeout": self._config.model_timeout_seconds,
             "num_retries": 0,
@@ -134,24 +152,39 @@ class LitellmTransport:
             arguments["api_key"] = key.get_secret_value() if key else "none"
         return arguments
 
+    def _completion(self, response: Any, ask: ModelAsk, model: str) -> Completion:
+        text = _text(response, ask)
+        usage = usage_of(response, ask, text)
+        return Completion(
+            text=text,
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cost_micro_usd=self._cost(response, usage, model),
+        )
 
-def _completion(litellm: Any, response: Any, ask: ModelAsk, model: str) -> Completion:
+    def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
+        if self._prices.is_listed(model) and not model.startswith("offline/"):
+            listed = _listed_cost(self._litellm, response, model)
+            if listed is not None:
+                return listed
+        return self._prices.cost_micro_usd(
+            model,
+            input_tokens=usage.input_tokens,
+            cached=usage.cached_tokens or 0,
+            written=usage.cache_write_tokens or 0,
+            output_tokens=usage.output_tokens,
+        )
+
+
+def _text(response: Any, ask: ModelAsk) -> str:
     choice = response.choices[0]
     text = _storable(choice.message.content or "")
     if ask.purpose in _MARKED and getattr(choice, "finish_reason", None) == "length":
         text += CUT_OFF
-    usage = getattr(response, "usage", None)
-    details = getattr(usage, "prompt_tokens_details", None)
-    return Completion(
-        text=text,
-        model=model,
-        # Some servers count nothing; litellm then says 0, which no prompt has.
-        input_tokens=getattr(usage, "prompt_tokens", None) or estimate_tokens(ask.text),
-        output_tokens=getattr(usage, "completion_tokens", None) or estimate_tokens(text),
-        cached_tokens=getattr(details, "cached_tokens", None),
-        cache_write_tokens=getattr(details, "cache_creation_tokens", None),
-        cost_micro_usd=_cost(litellm, response, model),
-    )
+    return text
 
 
 def _storable(text: str) -> str:
@@ -159,15 +192,14 @@ def _storable(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-def _cost(litellm: Any, response: Any, model: str) -> int | None:
-    if model.startswith("offline/"):
-        return 0
+def _listed_cost(litellm: Any, response: Any, model: str) -> int | None:
+    """By litellm's list, which knows days and hours; None for what it does not have."""
     try:
         cost = litellm.completion_cost(completion_response=response, model=model)
     except Exception:
         # Raised, in several forms, for every model without a price.
         return None
-    return round(float(cost) * 1_000_000)
+    return round(float(cost) * MICRO)
 
 
 def _failure(litellm: Any, error: Exception, model: str) -> Exception:

@@ -185,10 +185,32 @@ def test_it_is_told_which_models_keep_to_a_schema() -> None:
         def structured(self, model: str) -> bool:
             return model == "m/strict"
 
+        def output_settings(self, model: str) -> bytes:
+            return b""
+
     knowing = gateway(Script([]), Ledger(), Index(), [], Forms())
     assert knowing.structured("m/strict")
     assert not knowing.structured("m/loose")
     assert not gateway(Script([]), Ledger(), Index(), []).structured("m/strict")
+
+
+async def test_what_is_configured_of_a_model_makes_another_call() -> None:
+    class Forms:
+        settings = b""
+
+        def structured(self, model: str) -> bool:
+            return False
+
+        def output_settings(self, model: str) -> bytes:
+            return self.settings
+
+    script, ledger, forms = Script(["one", "two", "three"]), Ledger(), Forms()
+    calls = gateway(script, ledger, Index(), [], forms)
+    texts = []
+    for settings in (b"", b"settings:a", b"settings:b", b"settings:a", b""):
+        forms.settings = settings
+        texts.append((await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text)
+    assert texts == ["one", "two", "three", "two", "one"]
 
 
 async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> None:

@@ -16,8 +16,8 @@ from service.llm.prices import Prices
 from service.llm.renderers import (
     LATEST_BLOCKS,
     MAX_BLOCKS,
-    cache_key,
-    kept_ids,
+    cache_key_of,
+    kept_ends,
     plan_marks,
     render,
 )
@@ -26,6 +26,7 @@ TENANT, OWNER = UUID(int=1), UUID(int=2)
 PRICES = Prices(Config())
 CLAUDE = "anthropic/claude-sonnet-4-5"
 ANTHROPIC = replace(PRICES.of(CLAUDE), min_tokens=0)
+KEY = cache_key_of("t:m")
 LONG = "word " * 400
 
 
@@ -70,14 +71,16 @@ def marks(
     last: bool = False,
 ) -> tuple[int, ...]:
     """The marks of a prompt, behind another that left what it marked."""
-    warm: tuple[bytes, ...] = ()
+    warm = 0
     if after is not None:
-        warm = kept_ids(prefix(after), marks(after, prices), prices)
+        ids = prefix(after).ids
+        kept = {ids[at] for at in kept_ends(prefix(after), marks(after, prices), prices)}
+        warm = max((at + 1 for at, own in enumerate(prefix(one).ids) if own in kept), default=0)
     return plan_marks(one, prefix(one), prices, warm, last=last)
 
 
 def content(one: ModelAsk, at: tuple[int, ...], model: str, prices: ModelPrices) -> Any:
-    arguments = render(one.segments, at, memory_key="t:m", model=model, prices=prices)
+    arguments = render(one.segments, at, cache_key=KEY, model=model, prices=prices)
     return arguments["messages"][0]["content"]
 
 
@@ -126,9 +129,8 @@ def test_a_mark_must_pay(read: float, write: float, marked: tuple[int, ...]) -> 
 
 def test_what_is_warm_is_read_even_where_writing_does_not_pay() -> None:
     prices = replace(ANTHROPIC, write=2.0)
-    warm = prefix(step(3)).ids
     one = step(4)
-    assert plan_marks(one, prefix(one), prices, warm) == (0, 1, 4)
+    assert plan_marks(one, prefix(one), prices, warm_segments=5) == (0, 1, 4)
 
 
 def test_nothing_is_written_behind_the_last_step() -> None:
@@ -154,12 +156,11 @@ def test_a_provider_with_fewer_marks_gets_the_most_useful_ones() -> None:
 def test_other_families_have_no_marks(family: CacheFamily) -> None:
     prices = replace(ANTHROPIC, family=family, max_marks=0)
     assert marks(step(3), prices) == ()
-    assert kept_ids(prefix(step(3)), (), prices) == prefix(step(3)).ids
+    assert kept_ends(prefix(step(3)), (), prices) == (0, 1, 2, 3, 4)
 
 
 def test_a_provider_keeps_what_is_marked() -> None:
-    ids = prefix(step(3)).ids
-    assert kept_ids(prefix(step(3)), (0, 4), ANTHROPIC) == (ids[0], ids[4])
+    assert kept_ends(prefix(step(3)), (4, 0), ANTHROPIC) == (0, 4)
 
 
 COUNTS = st.integers(0, 60)
@@ -192,12 +193,12 @@ def test_openais_breakpoints_are_explicit_also_where_there_are_none() -> None:
     model = "openai/gpt-5.6"
     for at in ((0, 3), ()):
         arguments = render(
-            step(2).segments, at, memory_key="t:m", model=model, prices=PRICES.of(model)
+            step(2).segments, at, cache_key=KEY, model=model, prices=PRICES.of(model)
         )
         blocks = arguments["messages"][0]["content"]
         assert [n for n, block in enumerate(blocks) if "prompt_cache_breakpoint" in block] == [*at]
         assert arguments["extra_body"] == {
-            "prompt_cache_key": cache_key("t:m"),
+            "prompt_cache_key": KEY,
             "prompt_cache_options": {"mode": "explicit"},
         }
 
@@ -205,22 +206,22 @@ def test_openais_breakpoints_are_explicit_also_where_there_are_none() -> None:
 @pytest.mark.parametrize(
     ("model", "extra"),
     [
-        ("openai/gpt-4o", {"prompt_cache_key": cache_key("t:m")}),
+        ("openai/gpt-4o", {"prompt_cache_key": KEY}),
         ("hosted_vllm/x", None),
         ("deepseek/deepseek-chat", None),
     ],
 )
 def test_other_prompts_are_one_text(model: str, extra: dict[str, str] | None) -> None:
-    arguments = render(step(2).segments, (), memory_key="t:m", model=model, prices=PRICES.of(model))
+    arguments = render(step(2).segments, (), cache_key=KEY, model=model, prices=PRICES.of(model))
     assert arguments["messages"] == [{"role": "user", "content": step(2).text}]
     assert arguments.get("extra_body") == extra
 
 
 def test_a_cache_key_tells_memories_apart_and_names_none() -> None:
-    keys = {cache_key(f"{TENANT}:{UUID(int=number)}") for number in range(3)}
+    keys = {cache_key_of(f"{TENANT}:{UUID(int=number)}") for number in range(3)}
     assert len(keys) == 3
     assert all(len(key) == 32 and str(TENANT) not in key for key in keys)
-    assert cache_key("t:m") == cache_key("t:m")
+    assert cache_key_of("t:m") == KEY
 
 
 TEXTS = st.lists(st.sampled_from(["a", "b\n", " ", "", "c d"]), min_size=1, max_size=12)
