@@ -22,6 +22,7 @@ from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
 from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
+from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.log import LogService
@@ -34,6 +35,7 @@ from service.rpc.usage import UsageService
 from service.usecases.answer import Answerer
 from service.usecases.append import Appender
 from service.usecases.ask import Asker
+from service.usecases.budgets import Budgets
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Editor
 from service.usecases.generate import Generator
@@ -85,6 +87,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 answers=AnswerService(asker),
                 schemas=SchemaService(schemas),
                 usage=UsageService(database),
+                budgets=BudgetService(Budgets(database, hints), pages),
             ),
             config.limits,
         )

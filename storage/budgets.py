@@ -13,7 +13,6 @@ from sqlalchemy import Table, delete, func, literal, select, text, union_all, up
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.budgets import (
-    Asked,
     BudgetOwner,
     BudgetPeriod,
     BudgetScope,
@@ -21,10 +20,14 @@ from service.domain.budgets import (
     refusal,
 )
 from service.domain.errors import BudgetExhausted
-from service.domain.ledger import CallScope
+from service.domain.ledger import Asked, CallScope
 from storage.database import Transaction
 from storage.revisions import Claim, Fenced
-from storage.tables import budget, memory, tenant_budget
+from storage.tables import budget, memory, session, tenant_budget
+
+#: A call whose lease ran out so long ago is no longer reserved for: whoever made it died,
+#: and its outcome will not be stored any more.
+FORGOTTEN_SECONDS = 900
 
 _SUMS = """
 CROSS JOIN (
@@ -40,20 +43,29 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(reserved_tokens), 0)::bigint AS tokens,
         coalesce(sum(reserved_micro_usd), 0)::bigint AS micro_usd
-    FROM intent WHERE {intent} AND key <> :key
+    FROM intent
+    WHERE {intent} AND key <> :key
+        AND lease_until > c.now - interval '{forgotten} seconds'
 ) i
 """
 
 _COLUMNS = """b.period, b.limit_tokens, b.limit_micro_usd,
     s.tokens AS spent_tokens, s.micro_usd AS spent_micro_usd, s.unpriced AS unpriced_calls,
     i.tokens AS reserved_tokens, i.micro_usd AS reserved_micro_usd,
+    (c.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_end,
     extract(epoch FROM ((c.today + 1)::timestamp AT TIME ZONE 'UTC') - c.now)::float8
         AS day_seconds"""
 
 _OF_TENANT = f"""
 SELECT '' AS session, '' AS memory, {_COLUMNS}
 FROM tenant_budget b
-{_SUMS.format(spend="tenant_id = b.tenant_id", intent="tenant_id = b.tenant_id")}
+{
+    _SUMS.format(
+        spend="tenant_id = b.tenant_id",
+        intent="tenant_id = b.tenant_id",
+        forgotten=FORGOTTEN_SECONDS,
+    )
+}
 WHERE b.tenant_id = :tenant
 """  # noqa: S608 - all of it stands above
 
@@ -66,6 +78,7 @@ LEFT JOIN memory m ON m.session_key = b.session_key AND m.memory_id = b.owner_id
     _SUMS.format(
         spend="session_key = b.session_key AND b.owner_id IN (session_key, owner_id)",
         intent="session_key = b.session_key AND b.owner_id IN (session_key, memory_id)",
+        forgotten=FORGOTTEN_SECONDS,
     )
 }
 """  # noqa: S608 - all of it stands above
@@ -84,6 +97,12 @@ _PAGE = text(
     " ORDER BY l.session, l.memory, l.period LIMIT :limit"
 )
 
+_ONE = text(
+    f"SELECT * FROM ({_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"  # noqa: S608 - as above
+    " WHERE b.tenant_id = :tenant) l"
+    " WHERE l.session = :session AND l.memory = :memory AND l.period = :period"
+)
+
 
 def _standing(row: Any) -> Standing:
     fields = dict(row._mapping)
@@ -100,24 +119,19 @@ async def check(
 ) -> None:
     """Raises BudgetExhausted when a budget does not allow a call of at most this size.
 
-    `micro_usd` is None where no price is known. Called in the transaction that writes the
-    call's intent: the budgets concerned stay locked until it ends, so that no two calls
-    take the last of one. The intent of `key` itself is not counted as reserved. Without
-    budgets it costs one query and locks nothing.
+    `micro_usd` is None where no price is known.
+
+    Called in the transaction that writes the call's intent: the budgets concerned stay
+    locked until it ends, so that no two calls take the last of one. The call's own intent
+    is not counted as reserved. Without budgets it costs one query and locks nothing.
     """
     if not await _concerned(tx, scope):
         return
     await _lock(tx, scope)
-    rows = await tx.connection.execute(
-        _OF_CALL,
-        {
-            "tenant": tx.tenant_id,
-            "session": scope.session_key,
-            "owner": scope.owner_id,
-            "key": key,
-        },
-    )
-    refused = refusal([_standing(row) for row in rows], Asked(tokens=tokens, micro_usd=micro_usd))
+    asked = Asked(tokens=tokens, micro_usd=micro_usd, key=key)
+    keys = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": scope.owner_id}
+    rows = await tx.connection.execute(_OF_CALL, {**keys, "key": key})
+    refused = refusal([_standing(row) for row in rows], asked)
     if refused is not None:
         raise refused
 
@@ -191,17 +205,17 @@ def _row(
 
 
 async def page(
-    tx: Transaction, *, session: str | None, after: tuple[str, str, str], limit: int
+    tx: Transaction, *, named: str | None, after: tuple[str, str, str], limit: int
 ) -> Sequence[Standing]:
     """Up to `limit` budgets behind `after` (session, memory, period), the tenant's first.
 
-    With `session` only those of that session and its memories.
+    With `named` only those of that session and its memories.
     """
     rows = await tx.connection.execute(
         _PAGE,
         {
             "tenant": tx.tenant_id,
-            "named": session,
+            "named": named,
             "after_session": after[0],
             "after_memory": after[1],
             "after_period": after[2],
@@ -210,6 +224,14 @@ async def page(
         },
     )
     return [_standing(row) for row in rows]
+
+
+async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Standing | None:
+    """A budget with its standing; None when it is not set."""
+    values = {"tenant": tx.tenant_id, "key": b"", "period": period.value}
+    names = {"session": owner.session, "memory": owner.memory}
+    row = (await tx.connection.execute(_ONE, {**values, **names})).one_or_none()
+    return None if row is None else _standing(row)
 
 
 async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
@@ -222,7 +244,8 @@ async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
     seconds = error.resume_seconds
     ready_at: Any = text("'infinity'::timestamptz")
     if seconds is not None:
-        ready_at = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+        # Not now(), which is before the budgets were looked at: a day ends when it ends.
+        ready_at = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     statement = (
         update(memory)
         .where(
@@ -242,16 +265,25 @@ async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
 
 async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tuple[UUID, UUID]]:
     """Lets the held memories that a budget concerns try again; their keys."""
-    statement = (
+    concerned = [memory.c.tenant_id == tx.tenant_id, memory.c.held_reason.is_not(None)]
+    if place is not None:
+        session_key, owner_id = place
+        concerned.append(memory.c.session_key == session_key)
+        if owner_id != session_key:
+            concerned.append(memory.c.memory_id == owner_id)
+    # Before the memories, as who appends or flushes does: each locks several of them.
+    locked = (
+        select(session.c.session_key)
+        .where(session.c.session_key.in_(select(memory.c.session_key).where(*concerned)))
+        .order_by(session.c.session_key)
+        .with_for_update(key_share=True)
+    )
+    await tx.connection.execute(locked)
+    woken = (
         update(memory)
-        .where(memory.c.tenant_id == tx.tenant_id, memory.c.held_reason.is_not(None))
+        .where(*concerned)
         .values(ready_at=func.now(), held_reason=None)
         .returning(memory.c.session_key, memory.c.memory_id)
     )
-    if place is not None:
-        session_key, owner_id = place
-        statement = statement.where(memory.c.session_key == session_key)
-        if owner_id != session_key:
-            statement = statement.where(memory.c.memory_id == owner_id)
-    rows = await tx.connection.execute(statement)
+    rows = await tx.connection.execute(woken)
     return [(row.session_key, row.memory_id) for row in rows]

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, and_, func, insert, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
@@ -47,7 +47,14 @@ class StoredMemory:
     rebuilt_from: str | None
     #: A consolidation is wanted once everything up to here is read.
     consolidate_position: int | None
+    #: The sentence of the budget that does not allow its next call; None when it goes on.
+    held_reason: str | None
     stall: Stall | None
+
+
+def held_reason() -> ColumnElement[str | None]:
+    """Why a memory is held. Behind `ready_at` it is about to try again."""
+    return case((memory.c.ready_at > func.now(), memory.c.held_reason)).label("held_reason")
 
 
 def _select_memories() -> Select[Any]:
@@ -68,6 +75,7 @@ def _select_memories() -> Select[Any]:
             memory.c.created_at,
             memory.c.rebuilt_from,
             memory.c.consolidate_position,
+            held_reason(),
             dead_letter.c.from_position.label("stall_position"),
             dead_letter.c.cause.label("stall_cause"),
             dead_letter.c.attempts.label("stall_attempts"),
@@ -173,7 +181,9 @@ async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]
 
 _COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
-    m.rebuilt_from, m.consolidate_position, d.from_position, d.cause, d.attempts, d.created_at"""
+    m.rebuilt_from, m.consolidate_position,
+    CASE WHEN m.ready_at > now() THEN m.held_reason END,
+    d.from_position, d.cause, d.attempts, d.created_at"""
 
 _FROM = """FROM memory m
 JOIN session s ON s.session_key = m.session_key

@@ -122,7 +122,7 @@ async def claim(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | 
             memory.c.has_work,
             memory.c.ready_at <= func.now(),
         )
-        .values(epoch=memory.c.epoch + 1)
+        .values(epoch=memory.c.epoch + 1, held_reason=None)
         .returning(*_CLAIM)
     )
     row = (await tx.connection.execute(statement)).one_or_none()
@@ -334,8 +334,9 @@ def _seconds(seconds: float) -> Any:
 
 
 def _ready_unless_failing() -> Any:
-    # A memory that failed keeps waiting for its next try.
-    return case((memory.c.attempts == 0, func.now()), else_=memory.c.ready_at)
+    # A memory that failed, or is held, keeps waiting for its next try.
+    waits = or_(memory.c.attempts > 0, memory.c.held_reason.is_not(None))
+    return case((waits, memory.c.ready_at), else_=func.now())
 
 
 async def flush(

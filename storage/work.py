@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
 from storage.database import Transaction
+from storage.memories import held_reason
 from storage.settling import SETTLED
 from storage.tables import dead_letter, memory, session
 
@@ -24,6 +25,8 @@ class Progress:
     stall_cause: str | None
     #: First position it is stuck at; 0 while it is active.
     stall_position: int
+    #: Why a budget holds it; None when it goes on.
+    held_reason: str | None
 
 
 async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
@@ -65,6 +68,7 @@ async def read_progress(
             session.c.head,
             dead_letter.c.cause,
             dead_letter.c.from_position,
+            held_reason(),
         )
         .join(session, session.c.session_key == memory.c.session_key)
         .outerjoin(
@@ -84,6 +88,7 @@ async def read_progress(
             head=row.head,
             stall_cause=row.cause,
             stall_position=0 if row.cause is None else row.from_position + 1,
+            held_reason=row.held_reason,
         )
         for row in await tx.connection.execute(statement)
     }

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import demo, memories, run, schemas, sessions, talk
+from service.cli import budgets, demo, memories, run, schemas, sessions, talk
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ talk.register(app)
 sessions.register(app)
 memories.register(app)
 schemas.register(app)
+budgets.register(app)
 demo.register(app)
 
 

@@ -9,8 +9,8 @@ import typer
 import palimpsest
 from palimpsest import Edit, values
 from palimpsest.errors import InvalidArgument
-from service.cli.lines import amendment_json, amendment_line, memory_json
-from service.cli.output import CommandError, show, show_json
+from service.cli.lines import amendment_json, amendment_line, memory_json, refuse_stopped
+from service.cli.output import show, show_json
 from service.cli.progress import LOOK_SECONDS, Bar
 from service.cli.talk import (
     DEFAULT_ADDRESS,
@@ -208,11 +208,7 @@ async def _consolidated(memory: palimpsest.Memory, info: values.MemoryInfo) -> v
     with Bar("revising", info.consolidate_position or 0) as bar:
         while info.consolidate_position is not None:
             bar.show(info)
-            if info.stall is not None:
-                raise CommandError(
-                    f"memory {memory.name!r} stalled at position {info.stall.position}:"
-                    f" {info.stall.cause}"
-                )
+            refuse_stopped(info)
             await asyncio.sleep(LOOK_SECONDS)
             info = (await memory.get()).info
     return info

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from palimpsest import values
-from service.cli.output import cut
+from service.cli.output import CommandError, cut
 
 #: A value on a line, in characters.
 VALUE_CHARACTERS = 100
@@ -23,7 +23,22 @@ def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
         else {"position": info.stall.position, "cause": info.stall.cause},
         "rebuilt_from": info.rebuilt_from,
         "consolidate_position": info.consolidate_position,
+        "held_reason": info.held_reason,
     }
+
+
+def refuse_stopped(info: values.MemoryInfo) -> None:
+    """Raises CommandError when the memory stalled, or a budget holds it."""
+    if info.stall is not None:
+        where, cause = info.stall.position, info.stall.cause
+        raise CommandError(f"memory {info.name!r} stalled at position {where}: {cause}")
+    if info.held_reason is not None:
+        raise CommandError(f"memory {info.name!r} is held: {info.held_reason}")
+
+
+def status_of(info: values.MemoryInfo) -> str:
+    """Whether the memory goes on, in a word."""
+    return "held" if info.held_reason is not None else str(info.status)
 
 
 def amendment_json(change: values.Amendment) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from rich.table import Table
 import palimpsest
 from palimpsest import specs, values
 from service.cli import edits, history
-from service.cli.lines import memory_json
+from service.cli.lines import memory_json, status_of
 from service.cli.output import CommandError, out, show, show_json, tree_of
 from service.cli.talk import (
     DAY,
@@ -128,7 +128,7 @@ def memory_list(
                 show_json(memory_json(info))
             table.add_row(
                 info.name,
-                str(info.status),
+                status_of(info),
                 str(info.revision),
                 str(info.applied_position),
                 str(info.head),
@@ -178,6 +178,8 @@ def memory_show(
         out.print(tree_of(title, state.value))
         if state.info.stall is not None:
             show(f"stalled at position {state.info.stall.position}: {state.info.stall.cause}")
+        if state.info.held_reason is not None:
+            show(f"held: {state.info.held_reason}")
 
     run(work())
 

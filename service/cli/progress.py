@@ -8,7 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import palimpsest
 from palimpsest import values
-from service.cli.output import CommandError, err, say
+from service.cli.lines import refuse_stopped
+from service.cli.output import err, say
 
 #: How often progress is a line, where there is no terminal to draw a bar on.
 LINE_SECONDS = 2.0
@@ -47,15 +48,12 @@ class Bar:
         self._progress.stop()
 
     def show(self, info: values.MemoryInfo, *, total: int | None = None) -> None:
-        """Shows how far the memory is. Raises CommandError when it stalled."""
+        """Shows how far the memory is. Raises CommandError when it stalled or is held."""
         self._total = self._total if total is None else total
         done = min(info.applied_position, self._total)
         self._progress.update(self._task, completed=done, total=self._total, revision=info.revision)
-        if info.stall is not None and done < self._total:
-            stall = info.stall
-            raise CommandError(
-                f"memory {info.name!r} stalled at position {stall.position}: {stall.cause}"
-            )
+        if done < self._total:
+            refuse_stopped(info)
         if not err.is_terminal and done < self._total and self._is_due():
             say(f"{self._what}: {done} of {self._total}, revision {info.revision}")
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from service.domain.errors import BudgetExhausted
+from service.domain.ledger import Asked
 
 #: A memory whose model has no price is looked at again after so long: the price is set in
 #: the configuration, and nobody tells the service when.
@@ -65,18 +67,10 @@ class Standing:
     #: What calls under way may come to.
     reserved_tokens: int
     reserved_micro_usd: int
-    #: Seconds until the next midnight UTC.
+    #: The next midnight UTC.
+    day_end: datetime
+    #: Seconds until then.
     day_seconds: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What a call may come to at most, as far as one can tell before it."""
-
-    #: Prompt and reply together.
-    tokens: int
-    #: None when the model has no price.
-    micro_usd: int | None
 
 
 def refusal(standings: Iterable[Standing], asked: Asked) -> BudgetExhausted | None:
@@ -95,13 +89,13 @@ def _lasts(error: BudgetExhausted) -> float:
 def _refusals(standing: Standing, asked: Asked) -> Iterable[BudgetExhausted]:
     if standing.limit_tokens is not None:
         tokens = _Sum("tokens", standing.limit_tokens, standing.spent_tokens)
-        yield from _refuse(standing, tokens, standing.reserved_tokens, asked.tokens)
+        yield from _refuse(standing, tokens, standing.reserved_tokens, asked)
     if standing.limit_micro_usd is not None:
         if asked.micro_usd is None:
-            yield _no_price(standing)
+            yield _no_price(standing, asked)
             return
         money = _Sum("micro_usd", standing.limit_micro_usd, standing.spent_micro_usd)
-        yield from _refuse(standing, money, standing.reserved_micro_usd, asked.micro_usd)
+        yield from _refuse(standing, money, standing.reserved_micro_usd, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +103,9 @@ class _Sum:
     unit: str
     limit: int
     spent: int
+
+    def of(self, asked: Asked) -> int:
+        return asked.tokens if self.unit == "tokens" else asked.micro_usd or 0
 
     def words(self, amount: int) -> str:
         return f"{amount:,} tokens" if self.unit == "tokens" else dollars(amount)
@@ -120,7 +117,10 @@ def dollars(micro_usd: int) -> str:
     return f"${whole:,}.{f'{rest:06}'.rstrip('0').ljust(2, '0')}"
 
 
-def _refuse(standing: Standing, kind: _Sum, reserved: int, asked: int) -> Iterable[BudgetExhausted]:
+def _refuse(
+    standing: Standing, kind: _Sum, reserved: int, call: Asked
+) -> Iterable[BudgetExhausted]:
+    asked = kind.of(call)
     if kind.spent + reserved + asked <= kind.limit:
         return
     waits = kind.spent + asked <= kind.limit
@@ -140,6 +140,7 @@ def _refuse(standing: Standing, kind: _Sum, reserved: int, asked: int) -> Iterab
             "reserved": reserved,
             "asked": asked,
         },
+        asked=call,
         resume_seconds=resume,
         waits_for_calls=waits,
     )
@@ -153,10 +154,11 @@ def _when(waits: bool, of_day: bool) -> str:
     return "it goes on when the budget is raised or cleared"
 
 
-def _no_price(standing: Standing) -> BudgetExhausted:
+def _no_price(standing: Standing, asked: Asked) -> BudgetExhausted:
     return BudgetExhausted(
         f"the budget of {standing.owner} is in dollars, and the model has no known price: set"
         " one in PALIMPSEST_MODEL_PRICES, or set a budget of tokens instead",
         {"scope": standing.owner, "period": standing.period.value, "unit": "micro_usd"},
+        asked=asked,
         resume_seconds=PRICE_LOOK_SECONDS,
     )

@@ -18,6 +18,7 @@
 
 from collections.abc import Mapping
 
+from service.domain.ledger import Asked
 from service.domain.reasons import Reason
 
 
@@ -137,7 +138,7 @@ class Exhausted(PalimpsestError):
 
 
 class BudgetExhausted(Exhausted):
-    """A model call that a budget does not allow.
+    """A model call, `asked`, that a budget does not allow.
 
     `resume_seconds` is when it may be allowed without anybody doing something; None when
     the budget has to be raised or cleared first. `waits_for_calls`: what is left is
@@ -149,12 +150,14 @@ class BudgetExhausted(Exhausted):
         message: str,
         metadata: Mapping[str, object],
         *,
+        asked: Asked,
         resume_seconds: float | None,
         waits_for_calls: bool = False,
     ) -> None:
         super().__init__(
             Reason.BUDGET_EXHAUSTED, message, metadata, retry_seconds=resume_seconds or 0.0
         )
+        self.asked = asked
         self.resume_seconds = resume_seconds
         self.waits_for_calls = waits_for_calls
 

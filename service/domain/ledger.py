@@ -28,6 +28,18 @@ class CallScope:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a call may come to at most, as far as one can tell before it."""
+
+    #: Prompt and reply together.
+    tokens: int
+    #: None when the model has no price.
+    micro_usd: int | None
+    #: As in `Call`.
+    key: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """One model call that came back, with what it cost."""
 

@@ -163,6 +163,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         create_time=timestamp(stored.created_at),
         rebuilt_from=stored.rebuilt_from or "",
         consolidate_position=stored.consolidate_position,
+        held_reason=stored.held_reason,
     )
     if stored.stall is not None:
         message.stall.position = stored.stall.position

@@ -11,6 +11,8 @@ from grpc_reflection.v1alpha import reflection
 from palimpsest.v1 import (
     answers_pb2,
     answers_pb2_grpc,
+    budgets_pb2,
+    budgets_pb2_grpc,
     edits_pb2,
     edits_pb2_grpc,
     history_pb2,
@@ -28,6 +30,7 @@ from palimpsest.v1 import (
 )
 from service.config import Limits
 from service.rpc.answers import AnswerService
+from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.errors import Errors
@@ -53,6 +56,7 @@ class Services:
     answers: AnswerService
     schemas: SchemaService
     usage: UsageService
+    budgets: BudgetService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -88,6 +92,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "usage": (
         usage_pb2_grpc.add_UsageServiceServicer_to_server,
         usage_pb2.DESCRIPTOR.services_by_name["UsageService"],
+    ),
+    "budgets": (
+        budgets_pb2_grpc.add_BudgetServiceServicer_to_server,
+        budgets_pb2.DESCRIPTOR.services_by_name["BudgetService"],
     ),
 }
 

@@ -17,7 +17,7 @@ from service.usecases.consistency import (
     Consistency,
     Watcher,
     not_applied_in_time,
-    refuse_stalled,
+    refuse_stopped,
 )
 from service.usecases.hints import Hints
 from service.usecases.lookup import find_memory, session_not_found
@@ -126,7 +126,7 @@ class Asker:
         applied, revision = stored.applied_position, stored.revision
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             async for progress in seen:
-                refuse_stalled(question.memory, wanted, progress)
+                refuse_stopped(question.memory, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
                 applied, revision = progress.applied_position, progress.revision

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import structlog
 
-from service.domain.errors import DeadlineExceeded, FailedPrecondition, InvalidInput
+from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
 from service.domain.work import WorkItem
@@ -60,9 +60,19 @@ def _token_invalid(why: str) -> InvalidInput:
     )
 
 
-def refuse_stalled(memory: str, wanted: int, progress: Progress) -> None:
-    """Raises FailedPrecondition when the memory gave up before `wanted`."""
-    if progress.stall_cause is None or progress.applied_position >= wanted:
+def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
+    """Raises FailedPrecondition when the memory gave up before `wanted`, Exhausted when a
+    budget holds it there."""
+    if progress.applied_position >= wanted:
+        return
+    if progress.held_reason is not None:
+        raise Exhausted(
+            Reason.BUDGET_EXHAUSTED,
+            f"memory {memory!r} is held: {progress.held_reason}",
+            {"memory": memory, "cause": progress.held_reason},
+            retry_seconds=0,
+        )
+    if progress.stall_cause is None:
         return
     raise FailedPrecondition(
         Reason.MEMORY_STALLED,

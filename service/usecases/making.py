@@ -5,6 +5,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from service.config import Config
+from service.domain.errors import BudgetExhausted
 from service.domain.schemas.generation import NoSchema
 from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
@@ -78,7 +79,7 @@ class Maker(Generic[T]):
 
     async def _put_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
         """Writes a failed try down: another follows, with growing pauses, or it is given up."""
-        known = isinstance(error, ModelFailure | NoSchema)
+        known = isinstance(error, ModelFailure | NoSchema | BudgetExhausted)
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
         _log.warning(
             f"{item.kind.value} failed",
@@ -87,13 +88,22 @@ class Maker(Generic[T]):
             cause=cause,
             exc_info=None if known else error,
         )
-        # The journal would give the replies without a schema once more.
-        final = isinstance(error, NoSchema) or (
-            isinstance(error, ModelFailure) and not error.retryable
-        )
         async with self._database.transaction(item.tenant_id) as tx:
-            if final or attempts + 1 >= self._config.step_tries:
+            if _is_final(error) or attempts + 1 >= self._config.step_tries:
                 await settling.fail(tx, item, cause)
             else:
                 seconds = self._config.step_backoff_seconds * 2**attempts
                 await settling.back_off(tx, item, seconds)
+
+
+def _is_final(error: Exception) -> bool:
+    match error:
+        case NoSchema():
+            # The journal would give the replies without a schema once more.
+            return True
+        case BudgetExhausted():
+            # Who waits is told, and can ask again.
+            return not error.waits_for_calls
+        case ModelFailure():
+            return not error.retryable
+    return False

@@ -18,7 +18,7 @@ from service.usecases.consistency import (
     Consistency,
     Watcher,
     not_applied_in_time,
-    refuse_stalled,
+    refuse_stopped,
 )
 from service.usecases.hints import Hints
 from service.usecases.lookup import (
@@ -133,7 +133,7 @@ class Memories:
         """The newest value that `consistency` allows.
 
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
-        FailedPrecondition (stalled), DeadlineExceeded.
+        FailedPrecondition (stalled), Exhausted (held), DeadlineExceeded.
         """
         key = session_key(tenant_id, session)
         stored, value = await self._read_newest(tenant_id, key, session, name)
@@ -220,12 +220,13 @@ class Memories:
             head=stored.head,
             stall_cause=None if stored.stall is None else stored.stall.cause,
             stall_position=0 if stored.stall is None else stored.stall.position,
+            held_reason=stored.held_reason,
         )
-        refuse_stalled(stored.name, wanted, progress)
+        refuse_stopped(stored.name, wanted, progress)
         key = (stored.session_key, stored.memory_id)
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             async for progress in seen:
-                refuse_stalled(stored.name, wanted, progress)
+                refuse_stopped(stored.name, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
         raise not_applied_in_time(stored.name, wanted, progress.applied_position, progress.revision)

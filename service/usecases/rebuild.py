@@ -8,7 +8,7 @@ from uuid import UUID
 
 from service.domain.errors import DeadlineExceeded
 from service.domain.prism.spec import PrismSpec
-from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stalled
+from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stopped
 from service.usecases.lookup import item_key
 from service.usecases.memories import Memories
 from storage.memories import StoredMemory
@@ -48,7 +48,7 @@ class Rebuilder:
         applied, revision = made.applied_position, made.revision
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             async for progress in seen:
-                refuse_stalled(new, goal, progress)
+                refuse_stopped(new, goal, progress)
                 applied, revision = progress.applied_position, progress.revision
                 yield await self._memories.get(tenant_id, session, new), applied >= goal
                 if applied >= goal:

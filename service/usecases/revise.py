@@ -18,7 +18,7 @@ import structlog
 from opentelemetry.trace import Span
 
 from service.config import Config
-from service.domain.errors import FailedPrecondition
+from service.domain.errors import BudgetExhausted, FailedPrecondition
 from service.domain.ledger import CallScope
 from service.domain.prism import asking as prism
 from service.domain.prism import pacing
@@ -33,6 +33,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import meter, tracer
+from service.usecases import budgets
 from service.usecases.step_state import MAX_STEP_CHUNKS, State, next_group, no_room
 from storage import calls, log, revisions, sessions, stalls, states
 from storage.database import Database, Transaction
@@ -161,13 +162,15 @@ class Reviser:
 
     async def _guarded(
         self, state: State, to_position: int, work: Coroutine[Any, Any, State | None]
-    ) -> State | None:
+    ) -> State | float | None:
         with self._span("palimpsest.step", state) as span:
             span.set_attribute("palimpsest.to_position", to_position)
             try:
                 return await work
             except (Fenced, StorageError):
                 raise
+            except BudgetExhausted as error:
+                return await self._hold(state, error)
             except Exception as error:
                 # A poisoned chunk must stall its memory, not kill its worker.
                 span.record_exception(error)
@@ -300,6 +303,11 @@ class Reviser:
             rested = await revisions.clear_work(tx, state.held)
         # A consolidation was asked for since this worker took the memory.
         return None if rested else 0.0
+
+    async def _hold(self, state: State, error: BudgetExhausted) -> float | None:
+        seconds = await budgets.hold(self._database, state.held, self._scope(state, ""), error)
+        _log.info("memory is held", memory=str(state.held.memory_id), cause=error.message)
+        return seconds
 
     async def _failed(self, state: State, to_position: int, error: Exception) -> State | None:
         held = state.held

@@ -43,7 +43,7 @@ async def put(
 
 async def check(database: Database, tokens: int, micro_usd: int | None = None) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await budgets.check(tx, SCOPE, key=b"k", tokens=tokens, micro_usd=micro_usd)
+        await budgets.check(tx, SCOPE, tokens=tokens, micro_usd=micro_usd, key=b"k")
 
 
 def made(tokens: int, micro_usd: int | None = None, *, key: bytes | None = None) -> Call:
@@ -228,12 +228,12 @@ async def test_budgets_of_one_tenant_neither_bind_nor_show_to_another(
         await put(database, place, limit_tokens=0)
     theirs = CallScope(tenant_id=other, session_key=KEY, memory_id=MEMORY, occasion="o")
     async with database.transaction(other) as tx:
-        await budgets.check(tx, theirs, key=b"", tokens=1, micro_usd=None)
-        assert await budgets.page(tx, session=None, after=("", "", ""), limit=9) == []
+        await budgets.check(tx, theirs, tokens=1, micro_usd=None)
+        assert await budgets.page(tx, named=None, after=("", "", ""), limit=9) == []
         await budgets.put(tx, None, TOTAL, limit_tokens=7, limit_micro_usd=None)
         assert not await budgets.clear(tx, (KEY, KEY), TOTAL)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        listed = await budgets.page(tx, session=None, after=("", "", ""), limit=9)
+        listed = await budgets.page(tx, named=None, after=("", "", ""), limit=9)
     assert [one.limit_tokens for one in listed] == [0, 0, 0]
 
 
@@ -247,7 +247,7 @@ async def test_budgets_are_listed_in_pages_with_their_standing(database: Databas
     seen: list[Standing] = []
     while True:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            found = await budgets.page(tx, session=None, after=after, limit=2)
+            found = await budgets.page(tx, named=None, after=after, limit=2)
         if not found:
             break
         seen += found
@@ -260,7 +260,7 @@ async def test_budgets_are_listed_in_pages_with_their_standing(database: Databas
         (30, 5, 0)
     }
     async with database.transaction(DEFAULT_TENANT) as tx:
-        of_session = await budgets.page(tx, session="s", after=("", "", ""), limit=9)
+        of_session = await budgets.page(tx, named="s", after=("", "", ""), limit=9)
     assert [one.owner.scope for one in of_session] == [BudgetScope.SESSION] * 2 + [
         BudgetScope.MEMORY
     ] * 2
@@ -277,7 +277,7 @@ async def test_without_budgets_a_check_is_one_query(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         engine = tx.connection.sync_connection
         event.listen(engine, "before_cursor_execute", note)
-        await budgets.check(tx, SCOPE, key=b"k", tokens=1, micro_usd=None)
+        await budgets.check(tx, SCOPE, tokens=1, micro_usd=None)
         event.remove(engine, "before_cursor_execute", note)
     assert len(statements) == 1
     assert "FOR UPDATE" not in statements[0]
@@ -296,7 +296,7 @@ async def test_twenty_workers_never_pass_a_budget(url: str, seed: int) -> None:
             *(_worker(pool, n, random.Random(seed * 100 + n), spent) for n in range(20))
         )
         async with pool.transaction(DEFAULT_TENANT) as tx:
-            standings = await budgets.page(tx, session=None, after=("", "", ""), limit=9)
+            standings = await budgets.page(tx, named=None, after=("", "", ""), limit=9)
     finally:
         await pool.close()
     of_memory = sum(tokens for memory, tokens in spent if memory == MEMORY)
@@ -337,7 +337,7 @@ async def _worker(
 
 async def _begin(pool: Database, scope: CallScope, key: bytes, tokens: int) -> None:
     async with pool.transaction(DEFAULT_TENANT) as tx:
-        await budgets.check(tx, scope, key=key, tokens=tokens, micro_usd=None)
+        await budgets.check(tx, scope, tokens=tokens, micro_usd=None)
         await tx.connection.execute(
             insert(intent).values(
                 session_key=KEY,

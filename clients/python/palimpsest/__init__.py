@@ -16,6 +16,7 @@ from pkgutil import extend_path
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
 
+from palimpsest.budgets import Budget, BudgetSet
 from palimpsest.client import Client, Session, connect
 from palimpsest.edits import Edit
 from palimpsest.errors import PalimpsestError
@@ -49,6 +50,8 @@ __all__ = [
     "Ack",
     "Amendment",
     "Answer",
+    "Budget",
+    "BudgetSet",
     "Chunk",
     "Citation",
     "Client",

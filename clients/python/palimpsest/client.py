@@ -5,6 +5,7 @@ from datetime import timedelta
 from types import TracebackType
 
 from palimpsest import convert, specs, values
+from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
 from palimpsest.connection import DEFAULT_ADDRESS, Connection
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
@@ -44,6 +45,7 @@ class Client(Connection):
         super().__init__(address)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(self._channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(self._channel)
+        self._budgets = Budgets(self)
 
     async def __aenter__(self) -> "Client":
         return self
@@ -77,6 +79,31 @@ class Client(Connection):
             for message in page.sessions:
                 yield convert.session(message)
 
+    async def set_budget(
+        self,
+        period: Period,
+        *,
+        limit_tokens: int | None = None,
+        limit_micro_usd: int | None = None,
+    ) -> BudgetSet:
+        """Bounds what all model calls of the tenant may come to, a day (UTC) or in total.
+
+        One limit or both: tokens of prompts and replies, and millionths of a US dollar.
+        In place of the budget of that period before; held memories try again. Sessions
+        and memories have the same method for theirs, and NotFound.
+        """
+        return await self._budgets.set(
+            period, limit_tokens=limit_tokens, limit_micro_usd=limit_micro_usd
+        )
+
+    def budgets(self) -> AsyncIterator[Budget]:
+        """All budgets with what is spent of them: the tenant's, then by session."""
+        return self._budgets.list()
+
+    async def clear_budget(self, period: Period) -> int:
+        """Takes the tenant's budget away; how many held memories try again. Raises NotFound."""
+        return await self._budgets.clear(period)
+
     async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
         """Checks class source, or a JSON Schema; the schema as models will be shown it.
 
@@ -100,6 +127,7 @@ class Session:
         self._answers = answers_pb2_grpc.AnswerServiceStub(channel)
         self._usage = usage_pb2_grpc.UsageServiceStub(channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(channel)
+        self._budgets = Budgets(client, name)
 
     async def info(self) -> values.SessionInfo:
         """Reads the session. Raises NotFound."""
@@ -244,3 +272,23 @@ class Session:
         """What the model calls of the session, or of a memory, came to."""
         request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
         return convert.usage_report(await self._client.call(self._usage.GetUsage, request))
+
+    async def set_budget(
+        self,
+        period: Period,
+        *,
+        limit_tokens: int | None = None,
+        limit_micro_usd: int | None = None,
+    ) -> BudgetSet:
+        """Bounds the session with all its memories. See `Client.set_budget`."""
+        return await self._budgets.set(
+            period, limit_tokens=limit_tokens, limit_micro_usd=limit_micro_usd
+        )
+
+    def budgets(self) -> AsyncIterator[Budget]:
+        """The budgets of the session, then those of its memories. Raises NotFound."""
+        return self._budgets.list()
+
+    async def clear_budget(self, period: Period) -> int:
+        """Takes the session's budget away. See `Client.clear_budget`."""
+        return await self._budgets.clear(period)

@@ -127,6 +127,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         else None,
         rebuilt_from=message.rebuilt_from,
         consolidate_position=message.consolidate_position if wanted else None,
+        held_reason=message.held_reason if message.HasField("held_reason") else None,
         created_at=_time(message.create_time),
     )
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 from grpc import aio
 
 from palimpsest import convert, rebuilding, specs, values
+from palimpsest.budgets import Budgets, BudgetSet, Period
 from palimpsest.connection import CALL_SECONDS, SLACK_SECONDS, Connection
 from palimpsest.edits import Edit
-from palimpsest.errors import FailedPrecondition, PalimpsestError, from_rpc
+from palimpsest.errors import FailedPrecondition, PalimpsestError, ResourceExhausted, from_rpc
 from palimpsest.provenance import Provenance
 from palimpsest.schemas import Schema
 from palimpsest.v1 import (
@@ -44,6 +45,7 @@ class Memory:
         self._history = history_pb2_grpc.HistoryServiceStub(client.channel)
         self._edits = edits_pb2_grpc.EditServiceStub(client.channel)
         self._answers = answers_pb2_grpc.AnswerServiceStub(client.channel)
+        self._budgets = Budgets(client, session.name, name)
         #: What every request says about whom it means.
         self._named: dict[str, Any] = {"session": session.name, "memory": name}
 
@@ -268,8 +270,15 @@ class Memory:
         return made
 
     async def _look(self) -> values.MemoryInfo:
-        """How far it is. Raises FailedPrecondition when it stalled."""
+        """How far it is. Raises FailedPrecondition when it stalled, ResourceExhausted when
+        a budget holds it."""
         info = (await self.get()).info
+        if info.held_reason is not None:
+            raise ResourceExhausted(
+                f"memory {self.name!r} is held: {info.held_reason}",
+                reason="BUDGET_EXHAUSTED",
+                metadata={"memory": self.name, "cause": info.held_reason},
+            )
         if info.stall is not None:
             position, cause = info.stall.position, info.stall.cause
             raise FailedPrecondition(
@@ -292,6 +301,22 @@ class Memory:
         request = memories_pb2.RetryMemoryRequest(**self._named)
         response = await self._client.call(self._memories.RetryMemory, request)
         return convert.memory(response.memory)
+
+    async def set_budget(
+        self,
+        period: Period,
+        *,
+        limit_tokens: int | None = None,
+        limit_micro_usd: int | None = None,
+    ) -> BudgetSet:
+        """Bounds this memory. See `palimpsest.client.Client.set_budget`."""
+        return await self._budgets.set(
+            period, limit_tokens=limit_tokens, limit_micro_usd=limit_micro_usd
+        )
+
+    async def clear_budget(self, period: Period) -> int:
+        """Takes its budget away; 1 when it was held and tries again. Raises NotFound."""
+        return await self._budgets.clear(period)
 
     async def ask(
         self,

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from palimpsest import client, connection, memory, producer, provenance, values, watch
+from palimpsest.budgets import Budget, BudgetSet, Period
 from palimpsest.edits import Edit
 from palimpsest.schemas import Schema
 
@@ -105,6 +106,18 @@ class Client:
         """Checks a schema; it as models will be shown it."""
         return self._loop.run(self._client.check_schema(source, json_schema=json_schema))
 
+    def set_budget(self, period: Period, **limits: int | None) -> BudgetSet:
+        """Bounds what the tenant may spend."""
+        return self._loop.run(self._client.set_budget(period, **limits))
+
+    def budgets(self) -> Iterator[Budget]:
+        """All budgets, the tenant's first."""
+        return self._loop.iterate(self._client.budgets())
+
+    def clear_budget(self, period: Period) -> int:
+        """Takes a budget away; how many held memories try again."""
+        return self._loop.run(self._client.clear_budget(period))
+
     def sessions(self) -> Iterator[values.SessionInfo]:
         """All sessions, by name."""
         return self._loop.iterate(self._client.sessions())
@@ -161,6 +174,18 @@ class Session:
     def schema_draft(self, draft_id: str) -> values.SchemaDraft:
         """Reads a schema that was asked for."""
         return self._loop.run(self._session.schema_draft(draft_id))
+
+    def set_budget(self, period: Period, **limits: int | None) -> BudgetSet:
+        """Bounds what the session may spend."""
+        return self._loop.run(self._session.set_budget(period, **limits))
+
+    def budgets(self) -> Iterator[Budget]:
+        """Its budgets, then those of its memories."""
+        return self._loop.iterate(self._session.budgets())
+
+    def clear_budget(self, period: Period) -> int:
+        """Takes a budget away; how many held memories try again."""
+        return self._loop.run(self._session.clear_budget(period))
 
     def usage(self, memory: str = "") -> values.UsageReport:
         """What the model calls came to."""
@@ -243,6 +268,14 @@ class Memory:
     def flush(self) -> values.Flushed:
         """Ends the wait for more chunks."""
         return self._loop.run(self._memory.flush())
+
+    def set_budget(self, period: Period, **limits: int | None) -> BudgetSet:
+        """Bounds what the memory may spend."""
+        return self._loop.run(self._memory.set_budget(period, **limits))
+
+    def clear_budget(self, period: Period) -> int:
+        """Takes a budget away; how many held memories try again."""
+        return self._loop.run(self._memory.clear_budget(period))
 
     def retry(self) -> values.MemoryInfo:
         """Lets a stalled memory try again."""

@@ -121,6 +121,8 @@ class MemoryInfo:
     rebuilt_from: str
     #: Up to here the log is read before the consolidation that was asked for; else None.
     consolidate_position: int | None
+    #: Why a budget does not allow its next model call; None when it goes on.
+    held_reason: str | None
     created_at: datetime
 
 

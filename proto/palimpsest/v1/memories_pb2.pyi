@@ -408,6 +408,7 @@ class Memory(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     REBUILT_FROM_FIELD_NUMBER: _builtins.int
     CONSOLIDATE_POSITION_FIELD_NUMBER: _builtins.int
+    HELD_REASON_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     name: _builtins.str
     """Unique within the session."""
@@ -423,6 +424,11 @@ class Memory(_message.Message):
     consolidate_position: _builtins.int
     """Up to this position the log is to be read before the memory is
     consolidated; unset when nobody asked for it.
+    """
+    held_reason: _builtins.str
+    """Set while a budget does not allow its next model call: the reason, in a
+    sentence. It is not stalled and loses nothing; it goes on by itself when the
+    sentence says so. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
     """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
@@ -446,17 +452,22 @@ class Memory(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         rebuilt_from: _builtins.str = ...,
         consolidate_position: _builtins.int | None = ...,
+        held_reason: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "prism", b"prism", "spec", b"spec", "stall", b"stall"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "spec", b"spec", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
     _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015
+    _WhichOneofReturnType__held_reason: _TypeAlias = _typing.Literal["held_reason"]  # noqa: Y015
+    _WhichOneofArgType__held_reason: _TypeAlias = _typing.Literal["_held_reason", b"_held_reason"]  # noqa: Y015
     _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__consolidate_position) -> _WhichOneofReturnType__consolidate_position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_reason) -> _WhichOneofReturnType__held_reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
 

@@ -47,7 +47,8 @@ class MemoryServiceStub:
 
     Guarantees: as fresh as `consistency` asks; says at which position and
     revision it was read. A stalled memory that cannot get there fails at once
-    with FAILED_PRECONDITION (MEMORY_STALLED).
+    with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
+    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
     Safety: reads only.
     """
     ListMemories: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]
@@ -105,7 +106,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
 
     Guarantees: as fresh as `consistency` asks; says at which position and
     revision it was read. A stalled memory that cannot get there fails at once
-    with FAILED_PRECONDITION (MEMORY_STALLED).
+    with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
+    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
     Safety: reads only.
     """
     ListMemories: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]  # type: ignore[assignment]
@@ -172,7 +174,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: as fresh as `consistency` asks; says at which position and
         revision it was read. A stalled memory that cannot get there fails at once
-        with FAILED_PRECONDITION (MEMORY_STALLED).
+        with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
+        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
         Safety: reads only.
         """
 
