@@ -48,7 +48,9 @@ def order_to_json(order: CallOrder) -> dict[str, Any]:
         "ask": {
             "purpose": ask.purpose.value,
             "template": ask.template,
-            "segments": [[one.kind.value, one.text, one.reusable] for one in ask.segments],
+            "segments": [
+                [one.kind.value, one.text, one.reusable, one.lasting] for one in ask.segments
+            ],
             "max_output_tokens": ask.max_output_tokens,
             "reply_schema": ask.reply_schema,
             "attempt": ask.attempt,
@@ -83,8 +85,8 @@ def order_from_json(value: dict[str, Any]) -> CallOrder:
             purpose=Purpose(ask["purpose"]),
             template=ask["template"],
             segments=tuple(
-                Segment(kind=SegmentKind(kind), text=text, reusable=reusable)
-                for kind, text, reusable in ask["segments"]
+                Segment(kind=SegmentKind(kind), text=text, reusable=reusable, lasting=lasting)
+                for kind, text, reusable, lasting in ask["segments"]
             ),
             content=None,
             max_output_tokens=ask["max_output_tokens"],

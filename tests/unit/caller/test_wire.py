@@ -26,7 +26,11 @@ ORDERS = st.builds(
         template=TEXTS,
         segments=st.lists(
             st.builds(
-                Segment, kind=st.sampled_from(SegmentKind), text=TEXTS, reusable=st.booleans()
+                Segment,
+                kind=st.sampled_from(SegmentKind),
+                text=TEXTS,
+                reusable=st.booleans(),
+                lasting=st.booleans(),
             )
         ).map(tuple),
         content=st.none(),
