@@ -99,17 +99,26 @@ class PrismMemory:
             value=value,
         )
 
-    def fold(self) -> "PrismMemory":
-        """The same state with everything written into a new base."""
+    def fold(self, value: Json | None = None) -> "PrismMemory":
+        """The same state with everything written into a new base.
+
+        `value`: the state, with its keys in another order.
+        """
         if self.encoding is Encoding.IN_PLACE:
             return self
+        moved = self if value is None else replace(self, value=value)
         return replace(
-            self,
-            base_json=self.value_json,
+            moved,
+            base_json=moved.value_json,
             batches=(),
-            base_tokens=self.live_tokens,
+            base_tokens=moved.live_tokens,
             amendment_tokens=0,
         )
+
+    @property
+    def base_value(self) -> Json:
+        """The state that the base has; not for memories in place."""
+        return restore(self.base_json)
 
     @cached_property
     def value_json(self) -> str:
