@@ -4,17 +4,27 @@ import argparse
 import importlib
 import json
 
-NAMES = ("append", "apply", "read", "step")
+NAMES = ("append", "apply", "policy", "read", "step")
 
 
 def main() -> None:
-    """Runs one benchmark and prints its result as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    """Runs one benchmark and prints its result as the last line.
+
+    A benchmark with options of its own adds them in `add_arguments`; `run` gets them.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks", description=__doc__, add_help=False
+    )
     parser.add_argument("name", choices=NAMES, help="what to measure")
     parser.add_argument("--seconds", type=float, default=20.0, help="about how long it may take")
-    arguments = parser.parse_args()
-    module = importlib.import_module(f"tests.benchmarks.{arguments.name}")
-    print(json.dumps({"name": arguments.name, **module.run(arguments.seconds)}))
+    known, _ = parser.parse_known_args()
+    module = importlib.import_module(f"tests.benchmarks.{known.name}")
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    parser.add_argument("-h", "--help", action="help", help="show this and do nothing else")
+    options = vars(parser.parse_args())
+    name = options.pop("name")
+    print(json.dumps({"name": name, **module.run(options.pop("seconds"), **options)}))
 
 
 if __name__ == "__main__":
