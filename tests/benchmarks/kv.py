@@ -24,7 +24,7 @@ from pydantic import SecretStr
 
 from service.config import Config
 from service.domain.flows import ModelAsk
-from service.domain.json_values import canonical
+from service.domain.json_values import Json, canonical
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
@@ -87,8 +87,9 @@ def _spoken_of(step: int) -> tuple[str, str]:
 
 
 def _before_the_first_day() -> str:
-    said = {
-        ship: f"built for the coast, number {n} in the register" for n, ship in enumerate(SHIPS)
+    said: dict[str, Json] = {
+        ship: f"built for the coast, number {number} in the register"
+        for number, ship in enumerate(SHIPS)
     }
     return canonical({"ships": said})
 
