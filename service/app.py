@@ -36,7 +36,9 @@ from service.usecases.answer import Answerer
 from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.budgets import Budgets
+from service.usecases.comparing import Comparer
 from service.usecases.consistency import Watcher
+from service.usecases.costs import Costs
 from service.usecases.edit import Editor
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
@@ -75,6 +77,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         waiting = WaitingRoom(config.limits.max_waiting_asks)
         asker = Asker(database, hints, watcher, keys.token, waiting)
         schemas = Schemas(database, hints, watcher, waiting)
+        comparer = Comparer(database, Prices(config).of, config)
         server = Server(
             Services(
                 sessions=SessionService(database, pages),
@@ -86,7 +89,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 edits=EditService(editor, Rebuilder(memories, watcher), stop),
                 answers=AnswerService(asker),
                 schemas=SchemaService(schemas),
-                usage=UsageService(database),
+                usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),
             ),
             config.limits,

@@ -3,14 +3,14 @@
 The table is written by a trigger of the ledger, so it is what the ledger adds up to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, Text, and_, cast, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, select, tuple_
 
 from storage.database import Transaction
 from storage.tables import memory, session, spend
@@ -59,14 +59,29 @@ class SpendLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Days:
+    """Days in UTC, both included; None leaves that end open."""
+
+    first: date | None = None
+    last: date | None = None
+
+    def bound(self, day: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
+        """The conditions for a column of days."""
+        clauses = []
+        if self.first is not None:
+            clauses.append(day >= self.first)
+        if self.last is not None:
+            clauses.append(day <= self.last)
+        return clauses
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SpendFilter:
     """Whose calls of which days."""
 
     session_key: UUID | None = None
     memory_id: UUID | None = None
-    #: In UTC, both included; None leaves that end open.
-    from_day: date | None = None
-    to_day: date | None = None
+    days: Days = Days()
 
 
 _SUMS = tuple(
@@ -80,17 +95,13 @@ def _where(wanted: SpendFilter) -> list[Any]:
         clauses.append(spend.c.session_key == wanted.session_key)
     if wanted.memory_id is not None:
         clauses.append(spend.c.owner_id == wanted.memory_id)
-    if wanted.from_day is not None:
-        clauses.append(spend.c.day >= wanted.from_day)
-    if wanted.to_day is not None:
-        clauses.append(spend.c.day <= wanted.to_day)
-    return clauses
+    return [*clauses, *wanted.days.bound(spend.c.day)]
 
 
 async def total(tx: Transaction, wanted: SpendFilter) -> Spend:
     """All of it in one sum."""
     statement = select(*_SUMS).where(spend.c.tenant_id == tx.tenant_id, *_where(wanted))
-    return _spend((await tx.connection.execute(statement)).one())
+    return spend_of((await tx.connection.execute(statement)).one())
 
 
 async def lines(
@@ -109,7 +120,7 @@ async def lines(
             session=row.session,
             memory=row.memory,
             day=date.fromisoformat(row.day) if row.day else None,
-            spend=_spend(row),
+            spend=spend_of(row),
         )
         for row in rows
     ]
@@ -148,5 +159,13 @@ def _lines(
     return statement if after is None else statement.where(tuple_(*place) > tuple_(*after))
 
 
-def _spend(row: Any) -> Spend:
+def spend_of(row: Any) -> Spend:
+    """The sums of a row whose columns have their names."""
     return Spend(**{name: int(row._mapping[name]) for name in Spend.__dataclass_fields__})
+
+
+def added(many: Iterable[Spend]) -> Spend:
+    """The sum."""
+    found = list(many)
+    names = Spend.__dataclass_fields__
+    return Spend(**{name: sum(getattr(one, name) for one in found) for name in names})

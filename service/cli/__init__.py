@@ -10,7 +10,7 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import budgets, demo, memories, run, schemas, sessions, talk
+from service.cli import budgets, costs, demo, memories, run, schemas, sessions, talk
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ sessions.register(app)
 memories.register(app)
 schemas.register(app)
 budgets.register(app)
+costs.register(app)
 demo.register(app)
 
 

@@ -1,18 +1,24 @@
 """UsageService."""
 
+import json
+
 from palimpsest.v1 import usage_pb2, usage_pb2_grpc
-from service.rpc import convert
+from service.rpc import convert, costs
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.pages import Pages
 from service.usecases import usage
+from service.usecases.costs import Costs
 from storage.database import Database
 
 
 class UsageService(usage_pb2_grpc.UsageServiceServicer):
     """See usage.proto."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, costs: Costs, pages: Pages) -> None:
         self._database = database
+        self._costs = costs
+        self._pages = pages
 
     async def GetUsage(  # noqa: N802 - named by the proto
         self, request: usage_pb2.GetUsageRequest, context: Context
@@ -30,3 +36,35 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
                 for line in lines
             ],
         )
+
+    async def ListSpend(  # noqa: N802
+        self, request: usage_pb2.ListSpendRequest, context: Context
+    ) -> usage_pb2.ListSpendResponse:
+        """Sums what was spent, in lines."""
+        named = (request.session, request.memory, request.from_day, request.to_day)
+        scope = f"spend:{json.dumps([*named, request.level, request.by_day])}"
+        size = self._pages.size(request.page_size)
+        place = json.loads(self._pages.place(scope, request.page_token, first="null"))
+        total, found = await self._costs.spend(
+            current_tenant(),
+            costs.asked(request),
+            costs.LEVELS[request.level],
+            by_day=request.by_day,
+            after=None if place is None else tuple(place),
+            limit=size + 1,
+        )
+        response = usage_pb2.ListSpendResponse(
+            lines=[costs.spend_line(one) for one in found[:size]], total=costs.spend_message(total)
+        )
+        if len(found) > size:
+            last = response.lines[-1]
+            after = json.dumps([last.session, last.memory, last.day])
+            response.next_page_token = self._pages.next(scope, after)
+        return response
+
+    async def GetCost(  # noqa: N802
+        self, request: usage_pb2.GetCostRequest, context: Context
+    ) -> usage_pb2.GetCostResponse:
+        """Says what a session or a memory came to."""
+        cost = await self._costs.cost(current_tenant(), costs.asked(request))
+        return costs.cost_response(cost)

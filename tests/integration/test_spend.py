@@ -12,7 +12,7 @@ from sqlalchemy import insert, text
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage import memories, sessions, spend
 from storage.database import Database
-from storage.spend import Spend, SpendFilter, SpendLevel
+from storage.spend import Days, Spend, SpendFilter, SpendLevel
 from storage.tables import call, tenant
 from tests.harness import Servers
 from tests.integration.scripted import SPEC
@@ -232,13 +232,14 @@ async def test_lines_come_in_pages_and_filters_bound_them(owners: Database) -> N
         for (_, memory, day), one in by_day.items()
     } == {("", 0): 1, ("", 1): 1, ("m", 1): 10, ("m", 2): 110, ("m", 3): 100}
     assert await read(owners, OTHER, SpendLevel.MEMORY, by_day=True, size=9) == {}
-    one_day = SpendFilter(from_day=TODAY - timedelta(1), to_day=TODAY - timedelta(1))
+    yesterday = TODAY - timedelta(1)
+    one_day = SpendFilter(days=Days(first=yesterday, last=yesterday))
     for wanted, sums in (
         (one_day, 11),
         (SpendFilter(memory_id=memory_id(key, "m"), session_key=key), 220),
         (SpendFilter(session_key=session_key(DEFAULT_TENANT, "b")), 0),
-        (SpendFilter(from_day=TODAY), 1),
-        (SpendFilter(to_day=TODAY - timedelta(3)), 100),
+        (SpendFilter(days=Days(first=TODAY)), 1),
+        (SpendFilter(days=Days(last=TODAY - timedelta(3))), 100),
     ):
         async with owners.transaction(DEFAULT_TENANT) as tx:
             assert (await spend.total(tx, wanted)).input_tokens == sums

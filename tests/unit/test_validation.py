@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from palimpsest.v1 import (
     answers_pb2,
+    budgets_pb2,
     edits_pb2,
     history_pb2,
     log_pb2,
@@ -22,6 +23,7 @@ from service.rpc.interceptors.validation import PATTERNS, validate
 
 FILES = (
     answers_pb2,
+    budgets_pb2,
     edits_pb2,
     history_pb2,
     log_pb2,
@@ -73,6 +75,47 @@ def test_a_bad_name_is_told_in_words(request_: Message, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         validate(request_)
     assert caught.value.message == said
+
+
+@pytest.mark.parametrize("day", ["2026-2-3", "yesterday", "20260203", "2026-02-03T00:00"])
+def test_a_bad_day_is_told_in_words(day: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^to_day: must be a day such as 2026-11-30$"):
+        validate(usage_pb2.GetCostRequest(session="a", to_day=day))
+    with pytest.raises(InvalidInput, match=r"^session: must have only A-Z"):
+        validate(usage_pb2.ListSpendRequest(session="a b"))
+
+
+def test_a_budget_has_an_owner_a_period_and_a_limit() -> None:
+    tenant = budgets_pb2.BudgetOwner(tenant=True)
+    day = budgets_pb2.BUDGET_PERIOD_DAY
+    validate(budgets_pb2.SetBudgetRequest(owner=tenant, period=day, limit_tokens=0))
+    for request, said in (
+        (budgets_pb2.SetBudgetRequest(period=day, limit_tokens=1), "owner"),
+        (
+            budgets_pb2.SetBudgetRequest(
+                owner=budgets_pb2.BudgetOwner(), period=day, limit_tokens=1
+            ),
+            "scope",
+        ),
+        (
+            budgets_pb2.SetBudgetRequest(
+                owner=budgets_pb2.BudgetOwner(tenant=False), period=day, limit_tokens=1
+            ),
+            "owner.tenant",
+        ),
+        (budgets_pb2.SetBudgetRequest(owner=tenant, limit_tokens=1), "period"),
+        (budgets_pb2.SetBudgetRequest(owner=tenant, period=7, limit_tokens=1), "period"),  # type: ignore[arg-type]
+        (budgets_pb2.SetBudgetRequest(owner=tenant, period=day), "give limit_tokens"),
+        (
+            budgets_pb2.SetBudgetRequest(owner=tenant, period=day, limit_micro_usd=2**63),
+            "limit_micro_usd",
+        ),
+        (budgets_pb2.ClearBudgetRequest(owner=tenant), "period"),
+        (budgets_pb2.ListBudgetsRequest(session="a b"), "session"),
+        (budgets_pb2.ListBudgetsRequest(page_size=1001), "page_size"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            validate(request)
 
 
 def test_positions_that_no_log_has_are_refused() -> None:

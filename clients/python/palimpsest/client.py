@@ -1,12 +1,13 @@
 """The client: sessions, memories and questions."""
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from types import TracebackType
 
-from palimpsest import convert, specs, values
+from palimpsest import convert, costs, specs, values
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
 from palimpsest.connection import DEFAULT_ADDRESS, Connection
+from palimpsest.costs import Cost, Level, SpendReport
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
@@ -103,6 +104,23 @@ class Client(Connection):
     async def clear_budget(self, period: Period) -> int:
         """Takes the tenant's budget away; how many held memories try again. Raises NotFound."""
         return await self._budgets.clear(period)
+
+    async def spend(
+        self,
+        *,
+        level: Level = "session",
+        by_day: bool = False,
+        from_day: date | None = None,
+        to_day: date | None = None,
+    ) -> SpendReport:
+        """What all model calls came to, from day to day (UTC, both included).
+
+        A line for each session, or for each memory, or for none, and for each day if
+        wanted. Sessions have the same method for theirs.
+        """
+        return await costs.read_spend(
+            self, level=level, by_day=by_day, from_day=from_day, to_day=to_day
+        )
 
     async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
         """Checks class source, or a JSON Schema; the schema as models will be shown it.
@@ -292,3 +310,38 @@ class Session:
     async def clear_budget(self, period: Period) -> int:
         """Takes the session's budget away. See `Client.clear_budget`."""
         return await self._budgets.clear(period)
+
+    async def spend(
+        self,
+        memory: str = "",
+        *,
+        level: Level = "memory",
+        by_day: bool = False,
+        from_day: date | None = None,
+        to_day: date | None = None,
+    ) -> SpendReport:
+        """What the session's model calls, or a memory's, came to. See `Client.spend`.
+
+        Raises NotFound.
+        """
+        return await costs.read_spend(
+            self._client,
+            session=self.name,
+            memory=memory,
+            level=level,
+            by_day=by_day,
+            from_day=from_day,
+            to_day=to_day,
+        )
+
+    async def cost(
+        self, memory: str = "", *, from_day: date | None = None, to_day: date | None = None
+    ) -> Cost:
+        """What the session, or a memory, came to by purpose and model, and why caches differed.
+
+        For a memory, without days, also what its newest steps would have come to under
+        other ways of folding. Raises NotFound.
+        """
+        return await costs.read_cost(
+            self._client, self.name, memory, from_day=from_day, to_day=to_day
+        )

@@ -14,11 +14,13 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from datetime import date
 from types import TracebackType
 from typing import Any, TypeVar
 
 from palimpsest import client, connection, memory, producer, provenance, values, watch
 from palimpsest.budgets import Budget, BudgetSet, Period
+from palimpsest.costs import Cost, SpendReport
 from palimpsest.edits import Edit
 from palimpsest.schemas import Schema
 
@@ -118,6 +120,10 @@ class Client:
         """Takes a budget away; how many held memories try again."""
         return self._loop.run(self._client.clear_budget(period))
 
+    def spend(self, **wanted: Any) -> SpendReport:
+        """What all model calls came to."""
+        return self._loop.run(self._client.spend(**wanted))
+
     def sessions(self) -> Iterator[values.SessionInfo]:
         """All sessions, by name."""
         return self._loop.iterate(self._client.sessions())
@@ -186,6 +192,14 @@ class Session:
     def clear_budget(self, period: Period) -> int:
         """Takes a budget away; how many held memories try again."""
         return self._loop.run(self._session.clear_budget(period))
+
+    def spend(self, memory: str = "", **wanted: Any) -> SpendReport:
+        """What the session's model calls came to, in lines."""
+        return self._loop.run(self._session.spend(memory, **wanted))
+
+    def cost(self, memory: str = "", **days: date | None) -> Cost:
+        """What the session, or a memory, came to, and what it would have come to."""
+        return self._loop.run(self._session.cost(memory, **days))
 
     def usage(self, memory: str = "") -> values.UsageReport:
         """What the model calls came to."""

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from palimpsest.v1 import reading_pb2 as _reading_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +19,32 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _SpendLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SpendLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SpendLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SPEND_LEVEL_UNSPECIFIED: _SpendLevel.ValueType  # 0
+    """TENANT."""
+    SPEND_LEVEL_TENANT: _SpendLevel.ValueType  # 1
+    """Everything is one line."""
+    SPEND_LEVEL_SESSION: _SpendLevel.ValueType  # 2
+    SPEND_LEVEL_MEMORY: _SpendLevel.ValueType  # 3
+    """Each memory, and each session for calls that no memory made."""
+
+class SpendLevel(_SpendLevel, metaclass=_SpendLevelEnumTypeWrapper):
+    """What gets a line of its own."""
+
+SPEND_LEVEL_UNSPECIFIED: SpendLevel.ValueType  # 0
+"""TENANT."""
+SPEND_LEVEL_TENANT: SpendLevel.ValueType  # 1
+"""Everything is one line."""
+SPEND_LEVEL_SESSION: SpendLevel.ValueType  # 2
+SPEND_LEVEL_MEMORY: SpendLevel.ValueType  # 3
+"""Each memory, and each session for calls that no memory made."""
+Global___SpendLevel: _TypeAlias = SpendLevel  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):
@@ -57,7 +84,7 @@ class GetUsageResponse(_message.Message):
         MODEL_FIELD_NUMBER: _builtins.int
         USAGE_FIELD_NUMBER: _builtins.int
         purpose: _builtins.str
-        """"revise", "answer" or "schema"."""
+        """"revise", "consolidate", "answer" or "schema"."""
         model: _builtins.str
         """Model as provider/name."""
         @_builtins.property
@@ -98,3 +125,424 @@ class GetUsageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class Spend(_message.Message):
+    """Model calls, summed. Tokens are as providers report them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    FAILED_CALLS_FIELD_NUMBER: _builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    PREDICTED_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    REPORTED_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    UNREPORTED_CALLS_FIELD_NUMBER: _builtins.int
+    CACHE_WRITE_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    COST_MICRO_USD_FIELD_NUMBER: _builtins.int
+    UNPRICED_CALLS_FIELD_NUMBER: _builtins.int
+    calls: _builtins.int
+    """Calls with a reply, and tries that failed."""
+    failed_calls: _builtins.int
+    input_tokens: _builtins.int
+    """Tokens of all prompts."""
+    predicted_cached_tokens: _builtins.int
+    """Of these, those that the prefix cache predicted to be warm."""
+    reported_cached_tokens: _builtins.int
+    """Of these, those that providers reported as cached."""
+    unreported_calls: _builtins.int
+    """Calls whose provider says nothing of its cache."""
+    cache_write_tokens: _builtins.int
+    """Tokens that providers say they wrote to their caches."""
+    output_tokens: _builtins.int
+    """Tokens of all replies."""
+    cost_micro_usd: _builtins.int
+    """In millionths of a US dollar, of the calls that have a price."""
+    unpriced_calls: _builtins.int
+    """Calls without one."""
+    def __init__(
+        self,
+        *,
+        calls: _builtins.int = ...,
+        failed_calls: _builtins.int = ...,
+        input_tokens: _builtins.int = ...,
+        predicted_cached_tokens: _builtins.int = ...,
+        reported_cached_tokens: _builtins.int = ...,
+        unreported_calls: _builtins.int = ...,
+        cache_write_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        cost_micro_usd: _builtins.int = ...,
+        unpriced_calls: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_write_tokens", b"cache_write_tokens", "calls", b"calls", "cost_micro_usd", b"cost_micro_usd", "failed_calls", b"failed_calls", "input_tokens", b"input_tokens", "output_tokens", b"output_tokens", "predicted_cached_tokens", b"predicted_cached_tokens", "reported_cached_tokens", b"reported_cached_tokens", "unpriced_calls", b"unpriced_calls", "unreported_calls", b"unreported_calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Spend: _TypeAlias = Spend  # noqa: Y015
+
+@_typing.final
+class ListSpendRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    FROM_DAY_FIELD_NUMBER: _builtins.int
+    TO_DAY_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    BY_DAY_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Optional. Only this session; unknown names are NOT_FOUND. Empty means all."""
+    memory: _builtins.str
+    """Optional, with `session`. Only this memory; unknown names are NOT_FOUND."""
+    from_day: _builtins.str
+    """Optional. Days in UTC as YYYY-MM-DD, both included; empty leaves that end open."""
+    to_day: _builtins.str
+    level: Global___SpendLevel.ValueType
+    """Optional."""
+    by_day: _builtins.bool
+    """Optional. A line for each day."""
+    page_size: _builtins.int
+    """Optional. 1 to 1000; 0 means 100."""
+    page_token: _builtins.str
+    """Optional. `next_page_token` of the previous page; empty begins at the first."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        memory: _builtins.str = ...,
+        from_day: _builtins.str = ...,
+        to_day: _builtins.str = ...,
+        level: Global___SpendLevel.ValueType = ...,
+        by_day: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_day", b"by_day", "from_day", b"from_day", "level", b"level", "memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "session", b"session", "to_day", b"to_day"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSpendRequest: _TypeAlias = ListSpendRequest  # noqa: Y015
+
+@_typing.final
+class ListSpendResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Line(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SESSION_FIELD_NUMBER: _builtins.int
+        MEMORY_FIELD_NUMBER: _builtins.int
+        DAY_FIELD_NUMBER: _builtins.int
+        SPEND_FIELD_NUMBER: _builtins.int
+        session: _builtins.str
+        """What the lines are not split by is empty."""
+        memory: _builtins.str
+        day: _builtins.str
+        """In UTC, YYYY-MM-DD."""
+        @_builtins.property
+        def spend(self) -> Global___Spend: ...
+        def __init__(
+            self,
+            *,
+            session: _builtins.str = ...,
+            memory: _builtins.str = ...,
+            day: _builtins.str = ...,
+            spend: Global___Spend | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["spend", b"spend"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["day", b"day", "memory", b"memory", "session", b"session", "spend", b"spend"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    LINES_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListSpendResponse.Line]:
+        """By session, memory, then day. Who has no calls has no line."""
+
+    @_builtins.property
+    def total(self) -> Global___Spend:
+        """The sum of all lines of all pages."""
+
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[Global___ListSpendResponse.Line] | None = ...,
+        total: Global___Spend | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "next_page_token", b"next_page_token", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSpendResponse: _TypeAlias = ListSpendResponse  # noqa: Y015
+
+@_typing.final
+class GetCostRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    FROM_DAY_FIELD_NUMBER: _builtins.int
+    TO_DAY_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown names are NOT_FOUND."""
+    memory: _builtins.str
+    """Optional. Only this memory; unknown names are NOT_FOUND."""
+    from_day: _builtins.str
+    """Optional. Days in UTC as YYYY-MM-DD, both included; empty leaves that end open."""
+    to_day: _builtins.str
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        memory: _builtins.str = ...,
+        from_day: _builtins.str = ...,
+        to_day: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_day", b"from_day", "memory", b"memory", "session", b"session", "to_day", b"to_day"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCostRequest: _TypeAlias = GetCostRequest  # noqa: Y015
+
+@_typing.final
+class LogCost(_message.Message):
+    """What reading a log cost, as table 3 of the PRISM paper counts it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    TOTAL_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    WRITTEN_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    COST_INDEX_FIELD_NUMBER: _builtins.int
+    COST_MICRO_USD_FIELD_NUMBER: _builtins.int
+    prompts: _builtins.int
+    """Prompts."""
+    total_tokens: _builtins.int
+    """Tokens of all prompts."""
+    cached_tokens: _builtins.int
+    """Of these, those read from the cache."""
+    written_tokens: _builtins.int
+    """Of these, those written to it."""
+    output_tokens: _builtins.int
+    """Tokens of all replies."""
+    cost_index: _builtins.float
+    """(total - cached + 3 x output) / 1,000,000: the paper's, whatever the model."""
+    cost_micro_usd: _builtins.int
+    """In millionths of a US dollar. Unset when no price is known."""
+    def __init__(
+        self,
+        *,
+        prompts: _builtins.int = ...,
+        total_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        written_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        cost_index: _builtins.float = ...,
+        cost_micro_usd: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_micro_usd", b"_cost_micro_usd", "cost_micro_usd", b"cost_micro_usd"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_micro_usd", b"_cost_micro_usd", "cached_tokens", b"cached_tokens", "cost_index", b"cost_index", "cost_micro_usd", b"cost_micro_usd", "output_tokens", b"output_tokens", "prompts", b"prompts", "total_tokens", b"total_tokens", "written_tokens", b"written_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_micro_usd: _TypeAlias = _typing.Literal["cost_micro_usd"]  # noqa: Y015
+    _WhichOneofArgType__cost_micro_usd: _TypeAlias = _typing.Literal["_cost_micro_usd", b"_cost_micro_usd"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_micro_usd) -> _WhichOneofReturnType__cost_micro_usd | None: ...
+
+Global___LogCost: _TypeAlias = LogCost  # noqa: Y015
+
+@_typing.final
+class GetCostResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Line(_message.Message):
+        """Calls of one memory, purpose and model."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        MEMORY_FIELD_NUMBER: _builtins.int
+        PURPOSE_FIELD_NUMBER: _builtins.int
+        MODEL_FIELD_NUMBER: _builtins.int
+        SPEND_FIELD_NUMBER: _builtins.int
+        memory: _builtins.str
+        """Empty for calls that no memory made."""
+        purpose: _builtins.str
+        """"revise", "consolidate", "answer" or "schema"."""
+        model: _builtins.str
+        """Model as provider/name."""
+        @_builtins.property
+        def spend(self) -> Global___Spend: ...
+        def __init__(
+            self,
+            *,
+            memory: _builtins.str = ...,
+            purpose: _builtins.str = ...,
+            model: _builtins.str = ...,
+            spend: Global___Spend | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["spend", b"spend"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "model", b"model", "purpose", b"purpose", "spend", b"spend"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Residual(_message.Message):
+        """Calls whose prefix cache behaved alike."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CLASS_FIELD_NUMBER: _builtins.int
+        CALLS_FIELD_NUMBER: _builtins.int
+        PREDICTED_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+        REPORTED_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+        calls: _builtins.int
+        predicted_cached_tokens: _builtins.int
+        reported_cached_tokens: _builtins.int
+        def __init__(
+            self,
+            *,
+            calls: _builtins.int = ...,
+            predicted_cached_tokens: _builtins.int = ...,
+            reported_cached_tokens: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "class", b"class", "predicted_cached_tokens", b"predicted_cached_tokens", "reported_cached_tokens", b"reported_cached_tokens"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Comparison(_message.Message):
+        """What the newest steps of a memory came to, and what they would have come to."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        STEPS_FIELD_NUMBER: _builtins.int
+        ALL_STEPS_FIELD_NUMBER: _builtins.int
+        FROM_POSITION_FIELD_NUMBER: _builtins.int
+        TO_POSITION_FIELD_NUMBER: _builtins.int
+        MODEL_FIELD_NUMBER: _builtins.int
+        MEASURED_FIELD_NUMBER: _builtins.int
+        AS_KEPT_FIELD_NUMBER: _builtins.int
+        IN_PLACE_FIELD_NUMBER: _builtins.int
+        AMENDMENTS_FIELD_NUMBER: _builtins.int
+        ADAPTIVE_FIELD_NUMBER: _builtins.int
+        OPTIMUM_FIELD_NUMBER: _builtins.int
+        TRUNCATED_FIELD_NUMBER: _builtins.int
+        steps: _builtins.int
+        """Steps that are compared, and steps that the memory has."""
+        all_steps: _builtins.int
+        from_position: _builtins.int
+        """Positions that the compared steps read: from_position + 1 to to_position."""
+        to_position: _builtins.int
+        model: _builtins.str
+        """By whose prices."""
+        truncated: _builtins.bool
+        """Not all steps: the newest so many are compared, and none from before a
+        rollback.
+        """
+        @_builtins.property
+        def measured(self) -> Global___LogCost:
+            """As the ledger has these steps."""
+
+        @_builtins.property
+        def as_kept(self) -> Global___LogCost:
+            """All of these are simulated: each token of memory, task and text is counted
+            by its characters, and the provider keeps what it was sent from one step to
+            the next. The memory as it was folded; as one object in each prompt; never
+            folded; folded by price; folded as it is cheapest for whoever knows the
+            whole log.
+            """
+
+        @_builtins.property
+        def in_place(self) -> Global___LogCost: ...
+        @_builtins.property
+        def amendments(self) -> Global___LogCost: ...
+        @_builtins.property
+        def adaptive(self) -> Global___LogCost: ...
+        @_builtins.property
+        def optimum(self) -> Global___LogCost: ...
+        def __init__(
+            self,
+            *,
+            steps: _builtins.int = ...,
+            all_steps: _builtins.int = ...,
+            from_position: _builtins.int = ...,
+            to_position: _builtins.int = ...,
+            model: _builtins.str = ...,
+            measured: Global___LogCost | None = ...,
+            as_kept: Global___LogCost | None = ...,
+            in_place: Global___LogCost | None = ...,
+            amendments: Global___LogCost | None = ...,
+            adaptive: Global___LogCost | None = ...,
+            optimum: Global___LogCost | None = ...,
+            truncated: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "amendments", b"amendments", "as_kept", b"as_kept", "in_place", b"in_place", "measured", b"measured", "optimum", b"optimum"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "all_steps", b"all_steps", "amendments", b"amendments", "as_kept", b"as_kept", "from_position", b"from_position", "in_place", b"in_place", "measured", b"measured", "model", b"model", "optimum", b"optimum", "steps", b"steps", "to_position", b"to_position", "truncated", b"truncated"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOTAL_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    RESIDUALS_FIELD_NUMBER: _builtins.int
+    READING_FIELD_NUMBER: _builtins.int
+    COMPARISON_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def total(self) -> Global___Spend: ...
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetCostResponse.Line]:
+        """By memory, purpose, then model."""
+
+    @_builtins.property
+    def residuals(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetCostResponse.Residual]:
+        """By class."""
+
+    @_builtins.property
+    def reading(self) -> Global___LogCost:
+        """All calls that revised or consolidated a memory. What providers do not report
+        as cached or not is taken as predicted: `total.unreported_calls`.
+        """
+
+    @_builtins.property
+    def comparison(self) -> Global___GetCostResponse.Comparison:
+        """Set for a memory with a step, without from_day and to_day."""
+
+    def __init__(
+        self,
+        *,
+        total: Global___Spend | None = ...,
+        lines: _abc.Iterable[Global___GetCostResponse.Line] | None = ...,
+        residuals: _abc.Iterable[Global___GetCostResponse.Residual] | None = ...,
+        reading: Global___LogCost | None = ...,
+        comparison: Global___GetCostResponse.Comparison | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["comparison", b"comparison", "reading", b"reading", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparison", b"comparison", "lines", b"lines", "reading", b"reading", "residuals", b"residuals", "total", b"total"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCostResponse: _TypeAlias = GetCostResponse  # noqa: Y015

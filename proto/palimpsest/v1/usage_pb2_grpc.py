@@ -40,6 +40,16 @@ class UsageServiceStub:
                 request_serializer=palimpsest_dot_v1_dot_usage__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_usage__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.ListSpend = channel.unary_unary(
+                '/palimpsest.v1.UsageService/ListSpend',
+                request_serializer=palimpsest_dot_v1_dot_usage__pb2.ListSpendRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_usage__pb2.ListSpendResponse.FromString,
+                _registered_method=True)
+        self.GetCost = channel.unary_unary(
+                '/palimpsest.v1.UsageService/GetCost',
+                request_serializer=palimpsest_dot_v1_dot_usage__pb2.GetCostRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_usage__pb2.GetCostResponse.FromString,
+                _registered_method=True)
 
 
 class UsageServiceServicer:
@@ -57,6 +67,32 @@ class UsageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSpend(self, request, context):
+        """Sums what was spent: of the whole tenant, a session or a memory, in lines for
+        each session or memory, or each day, in pages.
+
+        Guarantees: the sums are those of the ledger: a call is in them as soon as its
+        outcome is stored, on the day (UTC) on which it was stored. `total` and the
+        lines are as of one moment within a page.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCost(self, request, context):
+        """Says what a session or a memory came to, call by purpose and model, and why
+        caches had other tokens than predicted. For a memory also what its newest
+        steps would have come to had it been folded otherwise.
+
+        Guarantees: the sums are those of the ledger. The comparison is a simulation;
+        it says of how many steps.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_UsageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -64,6 +100,16 @@ def add_UsageServiceServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=palimpsest_dot_v1_dot_usage__pb2.GetUsageRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_usage__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'ListSpend': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSpend,
+                    request_deserializer=palimpsest_dot_v1_dot_usage__pb2.ListSpendRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_usage__pb2.ListSpendResponse.SerializeToString,
+            ),
+            'GetCost': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCost,
+                    request_deserializer=palimpsest_dot_v1_dot_usage__pb2.GetCostRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_usage__pb2.GetCostResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,6 +140,60 @@ class UsageService:
             '/palimpsest.v1.UsageService/GetUsage',
             palimpsest_dot_v1_dot_usage__pb2.GetUsageRequest.SerializeToString,
             palimpsest_dot_v1_dot_usage__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSpend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.UsageService/ListSpend',
+            palimpsest_dot_v1_dot_usage__pb2.ListSpendRequest.SerializeToString,
+            palimpsest_dot_v1_dot_usage__pb2.ListSpendResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.UsageService/GetCost',
+            palimpsest_dot_v1_dot_usage__pb2.GetCostRequest.SerializeToString,
+            palimpsest_dot_v1_dot_usage__pb2.GetCostResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,24 @@ class UsageServiceStub:
     Guarantees: every call whose reply was used is counted once.
     Safety: reads only.
     """
+    ListSpend: _grpc.UnaryUnaryMultiCallable[_usage_pb2.ListSpendRequest, _usage_pb2.ListSpendResponse]
+    """Sums what was spent: of the whole tenant, a session or a memory, in lines for
+    each session or memory, or each day, in pages.
+
+    Guarantees: the sums are those of the ledger: a call is in them as soon as its
+    outcome is stored, on the day (UTC) on which it was stored. `total` and the
+    lines are as of one moment within a page.
+    Safety: reads only.
+    """
+    GetCost: _grpc.UnaryUnaryMultiCallable[_usage_pb2.GetCostRequest, _usage_pb2.GetCostResponse]
+    """Says what a session or a memory came to, call by purpose and model, and why
+    caches had other tokens than predicted. For a memory also what its newest
+    steps would have come to had it been folded otherwise.
+
+    Guarantees: the sums are those of the ledger. The comparison is a simulation;
+    it says of how many steps.
+    Safety: reads only.
+    """
 
 @_typing.type_check_only
 class UsageServiceAsyncStub(UsageServiceStub):
@@ -51,6 +69,24 @@ class UsageServiceAsyncStub(UsageServiceStub):
     schemas belongs to the session, and to none of its memories.
 
     Guarantees: every call whose reply was used is counted once.
+    Safety: reads only.
+    """
+    ListSpend: _aio.UnaryUnaryMultiCallable[_usage_pb2.ListSpendRequest, _usage_pb2.ListSpendResponse]  # type: ignore[assignment]
+    """Sums what was spent: of the whole tenant, a session or a memory, in lines for
+    each session or memory, or each day, in pages.
+
+    Guarantees: the sums are those of the ledger: a call is in them as soon as its
+    outcome is stored, on the day (UTC) on which it was stored. `total` and the
+    lines are as of one moment within a page.
+    Safety: reads only.
+    """
+    GetCost: _aio.UnaryUnaryMultiCallable[_usage_pb2.GetCostRequest, _usage_pb2.GetCostResponse]  # type: ignore[assignment]
+    """Says what a session or a memory came to, call by purpose and model, and why
+    caches had other tokens than predicted. For a memory also what its newest
+    steps would have come to had it been folded otherwise.
+
+    Guarantees: the sums are those of the ledger. The comparison is a simulation;
+    it says of how many steps.
     Safety: reads only.
     """
 
@@ -67,6 +103,36 @@ class UsageServiceServicer(metaclass=_abc_1.ABCMeta):
         schemas belongs to the session, and to none of its memories.
 
         Guarantees: every call whose reply was used is counted once.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def ListSpend(
+        self,
+        request: _usage_pb2.ListSpendRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_usage_pb2.ListSpendResponse, _abc.Awaitable[_usage_pb2.ListSpendResponse]]:
+        """Sums what was spent: of the whole tenant, a session or a memory, in lines for
+        each session or memory, or each day, in pages.
+
+        Guarantees: the sums are those of the ledger: a call is in them as soon as its
+        outcome is stored, on the day (UTC) on which it was stored. `total` and the
+        lines are as of one moment within a page.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def GetCost(
+        self,
+        request: _usage_pb2.GetCostRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_usage_pb2.GetCostResponse, _abc.Awaitable[_usage_pb2.GetCostResponse]]:
+        """Says what a session or a memory came to, call by purpose and model, and why
+        caches had other tokens than predicted. For a memory also what its newest
+        steps would have come to had it been folded otherwise.
+
+        Guarantees: the sums are those of the ledger. The comparison is a simulation;
+        it says of how many steps.
         Safety: reads only.
         """
 

@@ -15,13 +15,14 @@ from service.rpc.interceptors.base import Around, Context
 #: Others are read first, and refused with a reason of their own.
 _STORED = {"task", "question", "model", "comment", "query"}
 _NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
+_LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
 #: What to say in place of the patterns of the proto: not everybody reads those.
 PATTERNS = {
     "^[a-z0-9][a-z0-9_-]*$": _NAME,
     "^([a-z0-9][a-z0-9_-]*)?$": _NAME,
-    "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$": (
-        "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
-    ),
+    "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$": _LONG_NAME,
+    "^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$": _LONG_NAME,
+    "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$": "must be a day such as 2026-11-30",
 }
 
 

@@ -1,0 +1,285 @@
+"""The command for costs: what calls came to, and what they would have come to."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import date
+from typing import Annotated, Any, TypedDict
+
+import typer
+from rich.table import Table
+
+import palimpsest
+from palimpsest.costs import Comparison, Cost, LogCost, Spend, SpendReport
+from service.cli.output import CommandError, out, plain, show, show_json
+from service.cli.talk import DEFAULT_ADDRESS, Address, Json, run
+
+_DAY_HELP = "A day in UTC, YYYY-MM-DD."
+#: The lines of a comparison: name in JSON, and for people.
+_SIMULATED = {
+    "as_kept": "as it was folded",
+    "in_place": "in_place",
+    "amendments": "amendments, never folded",
+    "adaptive": "adaptive",
+    "optimum": "optimum, in hindsight",
+}
+#: Millionths of a dollar in a dollar.
+_MICRO = 1_000_000
+
+
+class _Days(TypedDict):
+    from_day: date | None
+    to_day: date | None
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(cost)
+
+
+def cost(
+    session: Annotated[str, typer.Argument(help="The session; without it all of them.")] = "",
+    memory: Annotated[str, typer.Option("--memory", "-m", help="Only this memory.")] = "",
+    by_day: Annotated[bool, typer.Option("--by-day", help="A line for each day.")] = False,
+    day: Annotated[str, typer.Option("--day", help=_DAY_HELP, metavar="DAY")] = "",
+    first: Annotated[
+        str, typer.Option("--from", help=f"{_DAY_HELP} The first.", metavar="DAY")
+    ] = "",
+    last: Annotated[str, typer.Option("--to", help=f"{_DAY_HELP} The last.", metavar="DAY")] = "",
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Show what model calls cost; for a memory also what other ways of folding would have.
+
+    Costs are read from the ledger. The comparison of a memory is simulated.
+    """
+    if memory and not session:
+        raise CommandError("--memory needs the session: palimpsest cost SESSION --memory NAME")
+    days = _days(day, first, last)
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            if by_day or not session:
+                report = await _spend(client, session, memory, by_day, days)
+                _print_spend(report, as_json)
+            else:
+                found = await client.session(session).cost(memory, **days)
+                _print_cost(found, memory, as_json)
+
+    run(work())
+
+
+def _days(day: str, first: str, last: str) -> _Days:
+    if day and (first or last):
+        raise CommandError("give --day, or --from and --to")
+    named = {"--day": day} if day else {"--from": first, "--to": last}
+    read = {name: _day(name, text) for name, text in named.items()}
+    from_day, to_day = (read["--day"],) * 2 if day else (read["--from"], read["--to"])
+    if from_day and to_day and from_day > to_day:
+        raise CommandError(f"--from {from_day} is behind --to {to_day}")
+    return {"from_day": from_day, "to_day": to_day}
+
+
+def _day(name: str, text: str) -> date | None:
+    if not text:
+        return None
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        found = None
+    # Python reads other forms as well, which the service does not.
+    if found is None or found.isoformat() != text:
+        raise CommandError(f"{name}: {text!r} is no day such as 2026-11-30")
+    return found
+
+
+async def _spend(
+    client: palimpsest.Client,
+    session: str,
+    memory: str,
+    by_day: bool,
+    days: _Days,
+) -> SpendReport:
+    if not session:
+        return await client.spend(level="session", by_day=by_day, **days)
+    return await client.session(session).spend(memory, by_day=by_day, **days)
+
+
+def _print_spend(report: SpendReport, as_json: bool) -> None:
+    if as_json:
+        lines = [
+            {
+                "session": line.session,
+                "memory": line.memory or None,
+                "day": line.day.isoformat() if line.day else None,
+                **_json(line.spend),
+            }
+            for line in report.lines
+        ]
+        show_json({"total": _json(report.total), "lines": lines})
+        return
+    by_day = any(line.day for line in report.lines)
+    memories = any(line.memory for line in report.lines)
+    names = ["session", *(["memory"] if memories else []), *(["day"] if by_day else [])]
+    table = _table(names)
+    for line in report.lines:
+        shown = [line.session, *([line.memory] if memories else [])]
+        _add(table, [*shown, *([str(line.day)] if by_day else [])], line.spend)
+    _add(table, ["total", *[""] * (len(names) - 1)], report.total)
+    out.print(table)
+    _note_unknown(report.total)
+
+
+def _table(names: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name)
+    for name in ("calls", "failed", "input", "predicted", "reported", "output", "USD"):
+        table.add_column(name, justify="right")
+    return table
+
+
+def _add(table: Table, names: Sequence[str], spend: Spend) -> None:
+    unknown = spend.unreported_calls and spend.unreported_calls == spend.calls
+    unpriced = spend.unpriced_calls and spend.unpriced_calls == spend.calls
+    table.add_row(
+        *(plain(name) for name in names),
+        f"{spend.calls:,}",
+        f"{spend.failed_calls:,}",
+        f"{spend.input_tokens:,}",
+        f"{spend.predicted_cached_tokens:,}",
+        "unknown" if unknown else f"{spend.reported_cached_tokens:,}",
+        f"{spend.output_tokens:,}",
+        "unknown" if unpriced else usd(spend.cost_micro_usd),
+    )
+
+
+def usd(micro_usd: int) -> str:
+    """Money of many small calls: six decimals."""
+    return f"{micro_usd / _MICRO:,.6f}"
+
+
+def _note_unknown(total: Spend) -> None:
+    if total.unreported_calls:
+        show(
+            f"reported: the provider says nothing of its cache for {total.unreported_calls:,}"
+            f" of {total.calls:,} calls; hit % takes what was predicted for them"
+        )
+    if total.unpriced_calls:
+        show(
+            f"USD: {total.unpriced_calls:,} of {total.calls:,} calls have no price; set one in"
+            " PALIMPSEST_MODEL_PRICES"
+        )
+
+
+def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
+    if as_json:
+        show_json(_cost_json(found))
+        return
+    table = _table([*([] if memory else ["memory"]), "purpose", "model"])
+    for line in found.lines:
+        names = [line.purpose, line.model]
+        _add(table, names if memory else [line.memory or "(session)", *names], line.spend)
+    _add(table, ["total", *[""] * (1 if memory else 2)], found.total)
+    out.print(table)
+    _note_unknown(found.total)
+    _print_residuals(found)
+    if found.reading.prompts:
+        show()
+        show("reading the log, measured (revise and consolidate):")
+        out.print(_log_costs({"all of it": found.reading}))
+    if found.comparison is not None:
+        _print_comparison(found.comparison)
+
+
+def _print_residuals(found: Cost) -> None:
+    if not any(one.residual for one in found.residuals):
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("residual")
+    for name in ("calls", "predicted", "reported"):
+        table.add_column(name, justify="right")
+    for one in found.residuals:
+        table.add_row(
+            plain(one.residual) or "not classified",
+            f"{one.calls:,}",
+            f"{one.predicted_cached_tokens:,}",
+            f"{one.reported_cached_tokens:,}",
+        )
+    show()
+    out.print(table)
+
+
+def _print_comparison(compared: Comparison) -> None:
+    newest = f"the newest {compared.steps:,}" if compared.truncated else f"all {compared.steps:,}"
+    show()
+    show(
+        f"{newest} of {compared.all_steps:,} steps,"
+        f" positions {compared.from_position + 1:,} to {compared.to_position:,}:"
+    )
+    rows = {"measured": compared.measured}
+    rows |= {f"simulated: {text}": getattr(compared, name) for name, text in _SIMULATED.items()}
+    out.print(_log_costs(rows))
+    show(
+        "measured: tokens and money are the provider's. simulated: tokens are counted by"
+        f" characters, money by the prices of {compared.model}, and the cache keeps each prompt"
+        " until the next. Compare simulated lines with one another."
+    )
+
+
+def _log_costs(rows: dict[str, LogCost]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("prompts", "hit %", "total", "net", "output", "cost index", "USD"):
+        table.add_column(name, justify="right")
+    for name, one in rows.items():
+        table.add_row(
+            name,
+            f"{one.prompts:,}",
+            f"{one.hit_share:.0%}".rstrip("%"),
+            f"{one.total_tokens:,}",
+            f"{one.net_tokens:,}",
+            f"{one.output_tokens:,}",
+            f"{one.cost_index:.4f}",
+            "unknown" if one.cost_micro_usd is None else usd(one.cost_micro_usd),
+        )
+    return table
+
+
+def _json(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _log_json(one: LogCost) -> dict[str, Any]:
+    return {**_json(one), "net_tokens": one.net_tokens, "hit_share": one.hit_share}
+
+
+def _cost_json(found: Cost) -> dict[str, Any]:
+    compared = found.comparison
+    return {
+        "total": _json(found.total),
+        "lines": [
+            {
+                "memory": line.memory or None,
+                "purpose": line.purpose,
+                "model": line.model,
+                **_json(line.spend),
+            }
+            for line in found.lines
+        ],
+        "residuals": [_json(one) for one in found.residuals],
+        "reading": _log_json(found.reading),
+        "comparison": None if compared is None else _comparison_json(compared),
+    }
+
+
+def _comparison_json(compared: Comparison) -> dict[str, Any]:
+    return {
+        "steps": compared.steps,
+        "all_steps": compared.all_steps,
+        "truncated": compared.truncated,
+        "from_position": compared.from_position,
+        "to_position": compared.to_position,
+        "model": compared.model,
+        "measured": _log_json(compared.measured),
+        "simulated": {name: _log_json(getattr(compared, name)) for name in _SIMULATED},
+    }
