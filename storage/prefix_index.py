@@ -1,36 +1,56 @@
-"""The prefix cache's index in Redis (or Valkey).
+"""The prefix cache's index in Redis (or Valkey, alone or as a cluster).
 
-One hash a memory and one a group of memories with the same task and schema; a field a
-segment, whose value is when it goes cold (Unix seconds). One round trip each way.
-Whatever Redis does, the service goes on: what cannot be looked up is not warm.
+One hash a memory, and one a group of memories with the same task and schema. A field is
+a boundary's id and the number of a place; its value is the tokens up to there and when
+it was sent last. One round trip each way, each command on one key. Whatever Redis does,
+the service goes on: what cannot be looked up is not warm.
 
-Fields have no expiry of their own (Redis before 7.4 knows none), and a memory that is
-never quiet would keep its key: so each value is compared with the clock, and a hash
-that has grown far beyond its prompt is begun anew.
+Fields have no expiry of their own (Redis before 7.4 knows none): each value is compared
+with the caller's clock, the whole key expires later, and a hash that grows beyond what
+Redis keeps compact loses its oldest fields.
 """
 
+import hashlib
+import struct
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
 
-import structlog
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-_log = structlog.get_logger("palimpsest.prefix_cache")
+from service.domain.warmth import Boundary, Question, Seen, Sent, Warmth
+from storage import place_state, reply_copies
+from storage.prefix_functions import VERSION, Functions, Verdict
+from storage.redis_link import Command, RedisLink
 
-#: How long Redis may take before it counts as gone.
-TIMEOUT_SECONDS = 0.2
-#: How long it is left alone after that, so that steps do not wait for it each time.
-PAUSE_SECONDS = 1.0
-#: Fields that a hash may have beyond those of the prompt at hand: what folds left
-#: behind, and the prompts of answers.
-SPARE_FIELDS = 512
+#: Fields of a hash that Redis keeps as a list pack, at its default.
+MAX_FIELDS = 512
+#: What pruning leaves, so that it is not done at every call.
+KEPT_FIELDS = 384
+#: Boundaries of one prompt that are looked up and kept: the first ones, which a fold
+#: leaves alone, and the last ones, which the next prompt shares.
+FIRST_BOUNDARIES = 64
+LAST_BOUNDARIES = 192
+#: A key lives this much longer than its fields are fresh: their age says what survives.
+SLACK_SECONDS = 600
+_SLACK_FACTOR = 2
+
+_VALUE = struct.Struct(">II")
+_MOST = 2**32 - 1
 
 
 class NullPrefixIndex:
     """Knows nothing: for when there is no Redis."""
+
+    async def look(self, question: Question) -> Seen:
+        """Nothing is known."""
+        return Seen.nothing(question)
+
+    async def sent(self, prompt: Sent) -> None:
+        """Forgets."""
 
     async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
         """Nothing is warm."""
@@ -41,97 +61,305 @@ class NullPrefixIndex:
     ) -> None:
         """Forgets."""
 
+    async def queued(self, place: str, tokens: int, now: float) -> None:
+        """Forgets."""
+
+    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+        """None are known."""
+        return ()
+
 
 class RedisPrefixIndex:
     """See `service.llm.prefix_cache.PrefixIndex`."""
 
-    def __init__(self, url: str) -> None:
-        self._redis = Redis.from_url(
-            url,
-            socket_connect_timeout=TIMEOUT_SECONDS,
-            socket_timeout=TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=64,
-        )
-        self._resume_at = 0.0
-        self._lost = False
+    def __init__(self, url: str, *, cluster: bool = False) -> None:
+        self._link = RedisLink(url, cluster=cluster)
+        self._functions = Functions(self._link)
+        self._process = place_state.process_name()
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._redis.aclose()
+        await self._link.close()
+
+    async def look(self, question: Question) -> Seen:
+        """What is warm, what is queued and whether a copy of the reply is there."""
+        places = [place_number(one) for one in question.places]
+        parts = _parts(question)
+        extra = [
+            *([reply_copies.read(question.reply_key)] if question.reply_key else []),
+            *([place_state.read_queue(one) for one in question.places] * question.with_load),
+        ]
+        since = int(question.now) - question.ttl_seconds
+        found = await self._ask(parts, places, since, extra)
+        if found is None:
+            return Seen.nothing(question)
+        warmth, rest = found
+        copy = reply_copies.decode(rest.pop(0)) if question.reply_key else None
+        queued = tuple(place_state.total(one, question.now) for one in rest)
+        return Seen(
+            known=True,
+            warmth=tuple(_deepest(one) for one in zip(*warmth, strict=True))
+            or (Warmth(),) * len(places),
+            queued_tokens=queued or (0,) * len(places),
+            reply=copy,
+        )
+
+    async def sent(self, prompt: Sent) -> None:
+        """Remembers a prompt, what it taught, and its reply."""
+        extra: list[Command] = []
+        if prompt.outcome is not None:
+            extra += place_state.learn(prompt.place, prompt.outcome, prompt.now)
+        if prompt.reply is not None:
+            extra += [reply_copies.write(*prompt.reply)]
+        seconds = prompt.ttl_seconds * _SLACK_FACTOR + SLACK_SECONDS
+        await self._keep(_writes(prompt), seconds, extra)
 
     async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
-        """Which of `ids` are warm."""
-        if not ids or self._paused():
-            return set()
-        try:
-            async with self._redis.pipeline(transaction=False) as pipe:
-                pipe.hmget(_group(group_key), [ids[0]])
-                if ids[1:]:
-                    pipe.hmget(_memory(memory_key), list(ids[1:]))
-                replies = await pipe.execute()
-        except (RedisError, OSError) as error:
-            self._gone(error)
-            return set()
-        self._back()
-        now = time.time()
-        found = [value for reply in replies for value in reply]
-        return {one for one, value in zip(ids, found, strict=True) if _is_warm(value, now)}
+        """Which of `ids` are warm: all up to the deepest."""
+        question = Question(
+            memory_key=memory_key,
+            group_key=group_key,
+            ids=tuple(ids),
+            places=("",),
+            now=time.time(),
+            ttl_seconds=300,
+        )
+        fresh = (await self.look(question)).warmth[0].fresh
+        return set(ids[: fresh.depth]) if fresh else set()
 
     async def touch(
         self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
     ) -> None:
         """Says that a prompt with these ids was sent now."""
-        if not ids or self._paused():
+        await self.sent(
+            Sent(
+                memory_key=memory_key,
+                group_key=group_key,
+                boundaries=tuple((one, 0) for one in ids),
+                with_group=True,
+                place="",
+                now=time.time(),
+                ttl_seconds=ttl_seconds,
+            )
+        )
+
+    async def queued(self, place: str, tokens: int, now: float) -> None:
+        """Says how many tokens of prompts this process has under way at a place."""
+        replies = await self._send(place_state.write_queue(place, self._process, tokens, now))
+        self._sound(replies or ())
+
+    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+        """How often prefixes of each age survived, and did not; () when not known."""
+        replies = await self._send(place_state.read_outcomes(place, now))
+        return place_state.counts(replies) if replies and self._sound(replies) else ()
+
+    async def _ask(
+        self,
+        parts: "Sequence[_Part]",
+        places: Sequence[bytes],
+        since: int,
+        extra: Sequence[Command],
+    ) -> tuple[list[list[Warmth]], list[Any]] | None:
+        """For each part the warmth of each place, and the replies to `extra`."""
+        count = len(parts)
+        while self._functions.usable and parts:
+            replies = await self._send([*(_lpm(one, places, since) for one in parts), *extra])
+            if replies is None:
+                return None
+            verdict = await self._functions.judge(replies[:count])
+            if verdict is Verdict.FINE:
+                if not self._sound(replies):
+                    return None
+                read = [_read_lpm(one, reply) for one, reply in zip(parts, replies, strict=False)]
+                return read, replies[count:]
+            if verdict is Verdict.REFUSED:
+                break
+        replies = await self._send([*(_hmget(one, places) for one in parts), *extra])
+        if replies is None or not self._sound(replies):
+            return None
+        read = [
+            _read_hmget(one, reply, len(places), since)
+            for one, reply in zip(parts, replies, strict=False)
+        ]
+        return read, replies[count:]
+
+    async def _keep(
+        self, writes: "Sequence[_Write]", seconds: int, extra: Sequence[Command]
+    ) -> None:
+        while self._functions.usable and writes:
+            replies = await self._send([*(_touch(one, seconds) for one in writes), *extra])
+            if replies is None:
+                return
+            verdict = await self._functions.judge(replies[: len(writes)])
+            if verdict is Verdict.FINE:
+                self._sound(replies)
+                return
+            # What went beside the calls is there; only they are made again.
+            extra = ()
+            if verdict is Verdict.REFUSED:
+                break
+        plain = [command for one in writes for command in _hset(one, seconds)]
+        replies = await self._send([*plain, *extra])
+        if replies is not None and self._sound(replies):
+            sizes = replies[2 : len(plain) : 3]
+            await self._prune(
+                [one for one, size in zip(writes, sizes, strict=True) if size > MAX_FIELDS]
+            )
+
+    async def _prune(self, grown: "Sequence[_Write]") -> None:
+        held = await self._send([Command(one.key, ("HGETALL", one.key)) for one in grown])
+        if not held or not self._sound(held):
             return
-        cold_at = str(int(time.time()) + ttl_seconds)
-        hashes = [(_group(group_key), ids[:1]), (_memory(memory_key), ids[1:])]
-        try:
-            sizes = await self._write([(k, part) for k, part in hashes if part], cold_at)
-            grown = [
-                (key, part)
-                for (key, part), size in zip(hashes, sizes, strict=False)
-                if size > len(part) + SPARE_FIELDS
+        old = [_oldest(all_of, set(one.fields)) for one, all_of in zip(grown, held, strict=True)]
+        await self._send(
+            [
+                Command(one.key, ("HDEL", one.key, *fields))
+                for one, fields in zip(grown, old, strict=True)
+                if fields
             ]
-            if grown:
-                await self._write(grown, cold_at, anew=True)
-        except (RedisError, OSError) as error:
-            self._gone(error)
-            return
-        self._back()
+        )
 
-    async def _write(
-        self, hashes: Sequence[tuple[str, Sequence[bytes]]], cold_at: str, *, anew: bool = False
-    ) -> list[int]:
-        """Writes fields, in one round trip; how many each hash has now."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for key, part in hashes:
-                if anew:
-                    pipe.delete(key)
-                pipe.hset(key, mapping=dict.fromkeys(part, cold_at))
-                pipe.expireat(key, int(cold_at))
-                pipe.hlen(key)
-            replies = await pipe.execute()
-        step = 4 if anew else 3
-        return [int(size) for size in replies[step - 1 :: step]]
+    async def _send(self, commands: Sequence[Command]) -> list[Any] | None:
+        return await self._link.send(commands) if commands else []
 
-    def _paused(self) -> bool:
-        return time.monotonic() < self._resume_at
-
-    def _gone(self, error: Exception) -> None:
-        self._resume_at = time.monotonic() + PAUSE_SECONDS
-        if not self._lost:
-            self._lost = True
-            _log.warning("redis is gone; predictions are 0 until it is back", cause=str(error))
-
-    def _back(self) -> None:
-        if self._lost:
-            self._lost = False
-            _log.info("redis is back")
+    def _sound(self, replies: Sequence[Any]) -> bool:
+        """Whether no reply is an error; one counts as if Redis was gone."""
+        faults = [one for one in replies if isinstance(one, RedisError)]
+        if faults:
+            self._link.refused(faults[0])
+        return not faults
 
 
-def _is_warm(value: bytes | None, now: float) -> bool:
-    return value is not None and value.isdigit() and int(value) > now
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Boundaries to look for in one hash, from the first on."""
+
+    key: str
+    ids: tuple[bytes, ...]
+    #: The depth of each in the prompt.
+    depths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """What to write in one hash: value by field."""
+
+    key: str
+    fields: dict[bytes, bytes]
+
+
+@lru_cache(maxsize=256)
+def place_number(place: str) -> bytes:
+    """Two bytes that stand for a deployment; two with the same only mislead."""
+    return hashlib.blake2b(place.encode(), digest_size=2).digest()
+
+
+def _parts(question: Question) -> list[_Part]:
+    count = len(question.ids)
+    depths = [*range(2, min(count, FIRST_BOUNDARIES) + 1)]
+    depths += range(max(FIRST_BOUNDARIES, 1, count - LAST_BOUNDARIES) + 1, count + 1)
+    own = tuple(question.ids[depth - 1] for depth in depths)
+    parts = [
+        _Part(_group(question.group_key), question.ids[:1], (1,)),
+        _Part(_memory(question.memory_key), own, tuple(depths)),
+    ]
+    return [one for one in parts if one.ids]
+
+
+def _writes(prompt: Sent) -> list[_Write]:
+    split = 1 if prompt.with_group else 0
+    tail = prompt.boundaries[split:]
+    if len(tail) > FIRST_BOUNDARIES + LAST_BOUNDARIES:
+        tail = (*tail[: FIRST_BOUNDARIES - 1], *tail[-LAST_BOUNDARIES:])
+    number, touched = place_number(prompt.place), int(prompt.now)
+    return [
+        _Write(
+            key,
+            {one + number: _VALUE.pack(min(tokens, _MOST), touched) for one, tokens in boundaries},
+        )
+        for key, boundaries in (
+            (_group(prompt.group_key), prompt.boundaries[:split]),
+            (_memory(prompt.memory_key), tail),
+        )
+        if boundaries
+    ]
+
+
+def _lpm(part: _Part, places: Sequence[bytes], since: int) -> Command:
+    ids = b"".join(part.ids)
+    return Command(
+        part.key,
+        ("FCALL_RO", "pc_lpm", 1, part.key, VERSION, since, b"".join(places), ids),
+    )
+
+
+def _hmget(part: _Part, places: Sequence[bytes]) -> Command:
+    fields = (one + place for one in part.ids for place in places)
+    return Command(part.key, ("HMGET", part.key, *fields))
+
+
+def _read_lpm(part: _Part, reply: Sequence[Any]) -> list[Warmth]:
+    boundaries = [
+        _boundary(part.depths[depth - 1], value) if depth else None
+        for depth, value in zip(reply[::2], reply[1::2], strict=True)
+    ]
+    return [
+        Warmth(fresh=fresh, deepest=deepest)
+        for fresh, deepest in zip(boundaries[::2], boundaries[1::2], strict=True)
+    ]
+
+
+def _read_hmget(part: _Part, reply: Sequence[Any], places: int, since: int) -> list[Warmth]:
+    found = []
+    for place in range(places):
+        own = [
+            _boundary(depth, value)
+            for depth, value in zip(part.depths, reply[place::places], strict=True)
+            if value is not None and len(value) == _VALUE.size
+        ]
+        fresh = [one for one in own if one.touched > since]
+        found.append(Warmth(fresh=fresh[-1] if fresh else None, deepest=own[-1] if own else None))
+    return found
+
+
+def _boundary(depth: int, value: bytes) -> Boundary:
+    tokens, touched = _VALUE.unpack(value)
+    return Boundary(depth=depth, tokens=tokens, touched=touched)
+
+
+def _deepest(found: Sequence[Warmth]) -> Warmth:
+    """Of what the hashes say of one place; a later hash has the deeper boundaries."""
+    return Warmth(
+        fresh=next((one.fresh for one in reversed(found) if one.fresh), None),
+        deepest=next((one.deepest for one in reversed(found) if one.deepest), None),
+    )
+
+
+def _touch(write: _Write, seconds: int) -> Command:
+    fields = chain.from_iterable(write.fields.items())
+    head = ("FCALL", "pc_touch", 1, write.key, VERSION, seconds, MAX_FIELDS, KEPT_FIELDS)
+    return Command(write.key, (*head, *fields))
+
+
+def _hset(write: _Write, seconds: int) -> list[Command]:
+    key = write.key
+    return [
+        Command(key, ("HSET", key, *chain.from_iterable(write.fields.items()))),
+        Command(key, ("EXPIRE", key, seconds)),
+        Command(key, ("HLEN", key)),
+    ]
+
+
+def _oldest(held: dict[bytes, bytes], written: set[bytes]) -> list[bytes]:
+    """The fields that are too many, as `pc_touch` chooses them."""
+
+    def touched(field: bytes) -> int:
+        value = held[field]
+        return int(_VALUE.unpack(value)[1]) if len(value) == _VALUE.size else 0
+
+    # Python's sort keeps the order among equals, as the function does by their positions.
+    old = sorted((one for one in held if one not in written), key=touched)
+    return old[: len(held) - KEPT_FIELDS]
 
 
 def _memory(key: str) -> str:

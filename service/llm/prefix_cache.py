@@ -17,15 +17,30 @@ from uuid import UUID
 from service.domain.flows import Segment
 from service.domain.prices import ModelPrices
 from service.domain.tokens import estimate_tokens
+from service.domain.warmth import ID_BYTES, Question, Seen, Sent
 
-#: Bytes of a segment's id. A collision misleads a prediction, nothing else.
-ID_BYTES = 8
 #: Segments up to this many characters are hashed once a process, longer ones each time.
 REMEMBERED_CHARACTERS = 4096
 
 
 class PrefixIndex(Protocol):
-    """Remembers which prefixes were sent. Never raises: it is advice."""
+    """Remembers which prefixes were sent where. Never raises: it is advice."""
+
+    async def look(self, question: Question) -> Seen:
+        """What is warm of a prompt at each place, and what else one round trip tells."""
+        ...
+
+    async def sent(self, prompt: Sent) -> None:
+        """Says that a place has answered a prompt, and what that taught."""
+        ...
+
+    async def queued(self, place: str, tokens: int, now: float) -> None:
+        """Says how many tokens of prompts this process has under way at a place."""
+        ...
+
+    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+        """For each bucket of ages how often a prefix survived, and did not; () if unknown."""
+        ...
 
     async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
         """Which of `ids` are warm. The first is shared by a group, the rest a memory's."""

@@ -1,0 +1,135 @@
+"""The connection to Redis (or Valkey, alone or as a cluster) that may be lost at any time.
+
+What is kept there is advice, so nothing here raises: a batch of commands is answered,
+or it is not. After a failure Redis is left alone for a moment, so that nobody waits for
+it each time; that it is gone, and back, is one line in the log each.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError, RedisError
+
+_log = structlog.get_logger("palimpsest.prefix_cache")
+
+#: How long Redis may take before it counts as gone.
+TIMEOUT_SECONDS = 0.2
+#: How long it is left alone after that, so that steps do not wait for it each time.
+PAUSE_SECONDS = 1.0
+#: Connections of one process, to each node.
+MAX_CONNECTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command; each touches one key, so that a cluster takes it."""
+
+    #: The key it touches; '' for a command to every primary of a cluster.
+    key: str
+    arguments: tuple[str | bytes | int, ...]
+
+
+class RedisLink:
+    """Sends batches of commands in one round trip."""
+
+    def __init__(self, url: str, *, cluster: bool = False) -> None:
+        self._url = url
+        self._single: Redis | None = None if cluster else Redis.from_url(url, **_OPTIONS)
+        self._cluster: RedisCluster | None = _cluster(url) if cluster else None
+        self._resume_at = 0.0
+        self._lost = False
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        for client in (self._single, self._cluster):
+            if client is not None:
+                await client.aclose()
+
+    async def send(self, commands: Sequence[Command]) -> list[Any] | None:
+        """The reply to each, which may be a RedisError; None when Redis is gone."""
+        if time.monotonic() < self._resume_at:
+            return None
+        try:
+            replies = await self._send(commands)
+            if self._cluster is None and any(isinstance(one, MovedError) for one in replies):
+                # The node says that it is one of a cluster's.
+                await self._become_cluster()
+                replies = await self._send(commands)
+        except (RedisError, OSError) as error:
+            self._gone(error)
+            return None
+        self._back()
+        return replies
+
+    async def send_everywhere(self, *arguments: str | bytes | int) -> list[Any] | None:
+        """The reply of each primary; None when one of them is gone."""
+        if self._cluster is None:
+            return await self.send([Command("", arguments)])
+        try:
+            return [
+                await self._cluster.execute_command(*arguments, target_nodes=node)
+                for node in self._cluster.get_primaries()
+            ]
+        except RedisError as error:
+            # Some refuse the command itself, which leaves them reachable.
+            return [error]
+        except OSError as error:
+            self._gone(error)
+            return None
+
+    def refused(self, error: RedisError) -> None:
+        """Takes an answer that only a sick server gives as if it had given none."""
+        self._gone(error)
+
+    async def _send(self, commands: Sequence[Command]) -> list[Any]:
+        if self._cluster is not None:
+            return await self._send_to_nodes(self._cluster, commands)
+        assert self._single is not None, "one of the two is there"
+        async with self._single.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command.arguments)
+            return list(await pipe.execute(raise_on_error=False))
+
+    async def _send_to_nodes(self, cluster: RedisCluster, commands: Sequence[Command]) -> list[Any]:
+        await cluster.initialize()
+        async with cluster.pipeline() as pipe:
+            for command in commands:
+                # Named here: the client would ask a node which argument of FCALL is the key.
+                node = cluster.get_node_from_key(command.key)
+                pipe.execute_command(*command.arguments, target_nodes=node)
+            return list(await pipe.execute(raise_on_error=False))
+
+    async def _become_cluster(self) -> None:
+        assert self._single is not None, "a cluster stays one"
+        self._cluster, single = _cluster(self._url), self._single
+        self._single = None
+        await single.aclose()
+
+    def _gone(self, error: Exception) -> None:
+        self._resume_at = time.monotonic() + PAUSE_SECONDS
+        if not self._lost:
+            self._lost = True
+            _log.warning("redis is gone; predictions are 0 until it is back", cause=str(error))
+
+    def _back(self) -> None:
+        if self._lost:
+            self._lost = False
+            _log.info("redis is back")
+
+
+_OPTIONS: dict[str, Any] = {
+    "socket_connect_timeout": TIMEOUT_SECONDS,
+    "socket_timeout": TIMEOUT_SECONDS,
+    "retry": Retry(NoBackoff(), 0),
+    "max_connections": MAX_CONNECTIONS,
+}
+
+
+def _cluster(url: str) -> RedisCluster:
+    return RedisCluster.from_url(url, **_OPTIONS, require_full_coverage=False)
