@@ -17,9 +17,10 @@ from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.llm.caller import Caller
 from service.llm.facts import Facts
-from service.llm.gateway import Gateway, OneDeployment
+from service.llm.gateway import Gateway
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
+from service.llm.routing import Router
 from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
 from service.rpc.budgets import BudgetService
@@ -121,7 +122,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             await far.start()
         gateway = Gateway(
             journal,
-            OneDeployment(index, prices.of),
+            Router(config.deployments, index, prices.of),
             NearOrFar(near, far),
             prices=prices.of,
             lease_seconds=config.call_lease_seconds,
@@ -161,7 +162,7 @@ async def call(
 def _index(config: Config, stack: AsyncExitStack) -> PrefixIndex:
     if config.redis_url is None:
         return NullPrefixIndex()
-    redis = RedisPrefixIndex(config.redis_url.get_secret_value())
+    redis = RedisPrefixIndex(config.redis_url.get_secret_value(), cluster=config.redis_cluster)
     stack.push_async_callback(redis.close)
     return redis
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.deployment_config import Deployments
 from service.model_config import ModelPriceOverrides, ModelSettings
 
 #: One host: SQLAlchemy reads no list of them. A password may hold what ought to be escaped.
@@ -100,6 +101,8 @@ class Config(BaseSettings):
     dispatch_database_url: DatabaseUrl | None = None
     #: redis:// URL of the prefix cache's index. Without it predictions are 0.
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
+    #: Whether that is a Redis cluster; else it is found out at the first command.
+    redis_cluster: bool = False
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
@@ -121,6 +124,8 @@ class Config(BaseSettings):
     model_settings: ModelSettings = Field(default_factory=dict)
     #: Tokens of a prompt and its reply, for models that litellm's list does not know.
     model_window_tokens: Count = 32_768
+    #: Several deployments of models: a JSON list, or the path of a file with one.
+    deployments: Deployments = ()
     #: How long a model call may take.
     model_timeout_seconds: Seconds = 120.0
     #: Transport tries of one model call before its step counts as failed.

@@ -12,7 +12,6 @@ Redis keeps compact loses its oldest fields.
 
 import hashlib
 import struct
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,15 +49,6 @@ class NullPrefixIndex:
         return Seen.nothing(question)
 
     async def sent(self, prompt: Sent) -> None:
-        """Forgets."""
-
-    async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
-        """Nothing is warm."""
-        return set()
-
-    async def touch(
-        self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
-    ) -> None:
         """Forgets."""
 
     async def queued(self, place: str, tokens: int, now: float) -> None:
@@ -113,35 +103,6 @@ class RedisPrefixIndex:
             extra += [reply_copies.write(*prompt.reply)]
         seconds = prompt.ttl_seconds * _SLACK_FACTOR + SLACK_SECONDS
         await self._keep(_writes(prompt), seconds, extra)
-
-    async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
-        """Which of `ids` are warm: all up to the deepest."""
-        question = Question(
-            memory_key=memory_key,
-            group_key=group_key,
-            ids=tuple(ids),
-            places=("",),
-            now=time.time(),
-            ttl_seconds=300,
-        )
-        fresh = (await self.look(question)).warmth[0].fresh
-        return set(ids[: fresh.depth]) if fresh else set()
-
-    async def touch(
-        self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
-    ) -> None:
-        """Says that a prompt with these ids was sent now."""
-        await self.sent(
-            Sent(
-                memory_key=memory_key,
-                group_key=group_key,
-                boundaries=tuple((one, 0) for one in ids),
-                with_group=True,
-                place="",
-                now=time.time(),
-                ttl_seconds=ttl_seconds,
-            )
-        )
 
     async def queued(self, place: str, tokens: int, now: float) -> None:
         """Says how many tokens of prompts this process has under way at a place."""

@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable
 
 from service.config import Config
 from service.llm.caller import Caller
-from service.llm.gateway import Gateway, OneDeployment
+from service.llm.gateway import Gateway
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
+from service.llm.routing import Router
 from service.llm.transport import Transport
 from service.usecases.journal import Journal
 from storage.database import Database
@@ -42,7 +43,7 @@ def gateway(
     )
     return Gateway(
         journal,
-        OneDeployment(index, prices),
+        Router((), index, prices),
         caller,
         prices=prices,
         lease_seconds=lease_seconds,

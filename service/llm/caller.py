@@ -18,6 +18,7 @@ from opentelemetry import metrics, trace
 from service.domain.flows import ModelReply
 from service.domain.ledger import Call, CallScope, Lease
 from service.domain.prices import ModelPrices
+from service.llm.learning import Learner
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.transport import Completion, ModelFailure, Transport
@@ -82,8 +83,7 @@ class Caller:
     ) -> None:
         self._transport = transport
         self._ledger = ledger
-        self._index = index
-        self._prices = prices
+        self._learner = Learner(index, prices)
         self._tries = tries
         self._lease_seconds = lease_seconds
         self._sleep = sleep
@@ -123,15 +123,18 @@ class Caller:
         if time.monotonic() >= order.lease_deadline and not await self._renew(order):
             raise LeaseLost
         async with self._kept(order):
-            for attempt in range(1, self._tries + 1):
+            # Where another deployment can be asked, that is better than to wait.
+            tries = 1 if order.route.spare else self._tries
+            for attempt in range(1, tries + 1):
                 made = await self._try(order)
                 failure = made.failure
-                last = failure is not None and (not failure.retryable or attempt == self._tries)
-                reply = await self._ledger.record(
-                    order.scope, _record(order, made), order.lease, last=last
-                )
+                last = failure is not None and (not failure.retryable or attempt == tries)
+                call = self._record(order, made)
+                reply = await self._ledger.record(order.scope, call, order.lease, last=last)
                 if reply is not None:
-                    await self._after(order, made, reply)
+                    if made.completion is not None:
+                        self._count(made.completion)
+                        await self._learner.learn(order, call)
                     return reply
                 assert failure is not None, "a call without a reply has failed"
                 if last:
@@ -180,12 +183,29 @@ class Caller:
         self._seconds.record(seconds, attributes)
         return _Made(completion, failure, round(seconds * 1000))
 
-    async def _after(self, order: CallOrder, made: _Made, reply: ModelReply) -> None:
-        if made.completion is not None:
-            self._count(made.completion)
-        prefix = order.prefix
-        ttl = self._prices(order.model).ttl_seconds
-        await self._index.touch(prefix.memory_key, prefix.group_key, prefix.ids, ttl)
+    def _record(self, order: CallOrder, made: _Made) -> Call:
+        done = made.completion
+        # At least one token is computed, or there would be nothing to go on from.
+        predicted = min(order.route.predicted_tokens, done.input_tokens - 1) if done else 0
+        return Call(
+            key=order.key,
+            purpose=order.ask.purpose,
+            template=order.ask.template,
+            model=order.model,
+            reply=done.text if done else None,
+            failure=str(made.failure) if made.failure else None,
+            input_tokens=done.input_tokens if done else 0,
+            predicted_cached_tokens=max(predicted, 0),
+            reported_cached_tokens=done.cached_tokens if done else None,
+            cache_write_tokens=done.cache_write_tokens if done else None,
+            output_tokens=done.output_tokens if done else 0,
+            cost_micro_usd=done.cost_micro_usd if done else None,
+            latency_ms=made.latency_ms,
+            deployment=order.plan.deployment,
+            residual=self._learner.residual(order, max(predicted, 0), done.cached_tokens).value
+            if done
+            else None,
+        )
 
     def _count(self, completion: Completion) -> None:
         for kind, tokens in (
@@ -194,26 +214,6 @@ class Caller:
             ("cached", completion.cached_tokens or 0),
         ):
             self._tokens.add(tokens, {"model": completion.model, "kind": kind})
-
-
-def _record(order: CallOrder, made: _Made) -> Call:
-    done = made.completion
-    return Call(
-        key=order.key,
-        purpose=order.ask.purpose,
-        template=order.ask.template,
-        model=order.model,
-        reply=done.text if done else None,
-        failure=str(made.failure) if made.failure else None,
-        input_tokens=done.input_tokens if done else 0,
-        predicted_cached_tokens=min(order.route.predicted_tokens, done.input_tokens) if done else 0,
-        reported_cached_tokens=done.cached_tokens if done else None,
-        cache_write_tokens=done.cache_write_tokens if done else None,
-        output_tokens=done.output_tokens if done else 0,
-        cost_micro_usd=done.cost_micro_usd if done else None,
-        latency_ms=made.latency_ms,
-        deployment=order.plan.deployment,
-    )
 
 
 def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:

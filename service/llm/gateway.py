@@ -21,13 +21,16 @@ from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import LeaseLost
 from service.llm.plans import CallOrder, Chooser, Plan, Route
-from service.llm.prefix_cache import Prefix, PrefixIndex, predict, prefix_of
+from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
+from service.llm.transport import ModelFailure
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
 #: rarely up to so many seconds.
 FIRST_LOOK_SECONDS = 0.05
 MAX_LOOK_SECONDS = 1.0
+#: How often a call that failed goes on to another deployment.
+MAX_MOVES = 8
 
 
 class IntentLedger(Protocol):
@@ -58,19 +61,6 @@ class KnowsForms(Protocol):
     def output_settings(self, model: str) -> bytes:
         """What the configuration adds to the model's calls, in one form; empty if nothing."""
         ...
-
-
-class OneDeployment:
-    """The chooser where every model has one deployment."""
-
-    def __init__(self, index: PrefixIndex, prices: Callable[[str], ModelPrices]) -> None:
-        self._index = index
-        self._prices = prices
-
-    async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
-        """The one there is."""
-        warm = await self._index.lookup(prefix.memory_key, prefix.group_key, prefix.ids)
-        return Route(predicted_tokens=predict(prefix, warm, self._prices(model)))
 
 
 class Gateway:
@@ -114,6 +104,7 @@ class Gateway:
         settings = b"" if self._forms is None else self._forms.output_settings(model)
         key = call_key(ask, prefix, model, scope, settings)
         look = FIRST_LOOK_SECONDS
+        moves = MAX_MOVES
         while True:
             route = await self._chooser.choose(prefix, model, key)
             asked_at = time.monotonic()
@@ -138,10 +129,15 @@ class Gateway:
                         plan=self._plan(ask, prefix, model, route),
                     )
                     try:
-                        return await self._caller.make(order)
+                        async with self._chooser.going(route, _fresh_tokens(ask, route)):
+                            return await self._caller.make(order)
                     except LeaseLost:
                         # Somebody was faster: the reply is theirs to get.
                         continue
+                    except ModelFailure as failure:
+                        if not failure.retryable or not route.spare or not moves:
+                            raise
+                        moves -= 1
 
     def _plan(self, ask: ModelAsk, prefix: Prefix, model: str, route: Route) -> Plan:
         return Plan(
@@ -161,6 +157,12 @@ class Gateway:
                 self._prices(model), input_tokens=prompt, output_tokens=ask.max_output_tokens
             ),
         )
+
+
+def _fresh_tokens(ask: ModelAsk, route: Route) -> int:
+    """About how many tokens of a prompt have to be read anew."""
+    prompt = sum(estimate_tokens(segment.text) for segment in ask.segments)
+    return max(prompt - route.predicted_tokens, 1)
 
 
 def call_key(

@@ -1,5 +1,6 @@
 """How a call is made: by which deployment, with which marks, and what is expected of it."""
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,10 +21,18 @@ class Route:
     known: bool = True
     #: Leading segments that are warm there.
     warm_segments: int = 0
+    #: Tokens up to their end, as the index has them.
+    warm_tokens: int = 0
     #: Since the warm prefix was last used, in seconds; None when nothing is warm.
     age_seconds: float | None = None
     #: Tokens that are warm at another deployment and not at this one.
     elsewhere_tokens: int = 0
+    #: Tokens that the provider may still have though their time is over, and since when
+    #: they were not used; the warm ones where there are no deeper ones.
+    deepest_tokens: int = 0
+    deepest_age_seconds: float | None = None
+    #: Other deployments that can be asked when this one fails.
+    spare: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,4 +73,8 @@ class Chooser(Protocol):
 
     async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
         """Never raises: without knowledge it chooses all the same."""
+        ...
+
+    def going(self, route: Route, tokens: int) -> AbstractAsyncContextManager[None]:
+        """Surrounds a call that is under way; a failure that leaves it teaches something."""
         ...

@@ -21,6 +21,8 @@ from service.domain.warmth import ID_BYTES, Question, Seen, Sent
 
 #: Segments up to this many characters are hashed once a process, longer ones each time.
 REMEMBERED_CHARACTERS = 4096
+#: How far an estimate of tokens may be off; further, the provider counts something else.
+MAX_RATIO = 4.0
 
 
 class PrefixIndex(Protocol):
@@ -40,16 +42,6 @@ class PrefixIndex(Protocol):
 
     async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
         """For each bucket of ages how often a prefix survived, and did not; () if unknown."""
-        ...
-
-    async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
-        """Which of `ids` are warm. The first is shared by a group, the rest a memory's."""
-        ...
-
-    async def touch(
-        self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
-    ) -> None:
-        """Says that a prompt with these ids was sent now."""
         ...
 
 
@@ -92,15 +84,40 @@ def prefix_of(
     )
 
 
-def predict(prefix: Prefix, warm: set[bytes], prices: ModelPrices) -> int:
-    """Tokens that the provider should find in its cache."""
-    deepest = 0
-    for one, tokens in zip(prefix.ids, prefix.tokens, strict=True):
-        if one in warm:
-            deepest = tokens
-    if deepest < prices.min_tokens:
+def expected_tokens(warm_tokens: int, prices: ModelPrices) -> int:
+    """Tokens that the provider should find of a prefix that is warm there."""
+    if warm_tokens < prices.min_tokens:
         return 0
-    return deepest - deepest % prices.granularity_tokens
+    return warm_tokens - warm_tokens % prices.granularity_tokens
+
+
+def calibrated(
+    prefix: Prefix,
+    *,
+    rest: Sequence[str],
+    input_tokens: int,
+    warm_segments: int,
+    warm_tokens: int,
+) -> tuple[int, ...]:
+    """Tokens up to each boundary, as the provider counts.
+
+    Ours are estimates; what the whole prompt came to, by the provider's count, says how
+    far they are off on average. Up to the boundary that was read they are as they were
+    when that was sent, or as the provider reported it: so errors do not add up from call
+    to call. `rest` is what stands behind the prefix.
+    """
+    if not prefix.tokens:
+        return ()
+    estimate = prefix.tokens[-1] + sum(estimate_tokens(text) for text in rest)
+    ratio = min(max(input_tokens / max(estimate, 1), 1 / MAX_RATIO), MAX_RATIO)
+    at = prefix.tokens[warm_segments - 1] if 0 < warm_segments <= len(prefix.tokens) else 0
+    # Nothing was read, or nothing is known of it: the average holds from the beginning.
+    anchor = float(warm_tokens) if at and warm_tokens > 0 else 0.0
+    at = at if anchor else 0
+    return tuple(
+        round(anchor * tokens / at if tokens < at else anchor + (tokens - at) * ratio)
+        for tokens in prefix.tokens
+    )
 
 
 def _seed(model: str, tenant_id: UUID) -> bytes:

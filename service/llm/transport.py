@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
+from service.llm.deployments import DeploymentCalls
 from service.llm.library import litellm_library
 from service.llm.model_map import keeps_to_schemas
 from service.llm.plans import PLAIN, Plan
@@ -75,6 +76,7 @@ class LitellmTransport:
         self._config = config
         self._prices = Prices(config)
         self._settings = Settings(config)
+        self._deployments = DeploymentCalls(config.deployments)
         self._litellm: Any = None
         self._importing = asyncio.Lock()
 
@@ -113,7 +115,11 @@ class LitellmTransport:
 
         try:
             with asking(ask.content):
-                response = await litellm.acompletion(**self._arguments(ask, model, plan))
+                arguments = self._arguments(ask, model, plan)
+                if plan.deployment:
+                    response = await self._deployments.complete(plan.deployment, arguments)
+                else:
+                    response = await litellm.acompletion(**arguments)
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.

@@ -18,12 +18,14 @@ from service.caller.wire import frame, order_to_json
 from service.config import Config
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.warmth import Sent
 from service.domain.work import WorkItem
 from service.llm.caller import Caller
 from service.llm.facts import Facts
-from service.llm.gateway import Gateway, OneDeployment
+from service.llm.gateway import Gateway
 from service.llm.plans import PLAIN, CallOrder, Plan
 from service.llm.prices import Prices
+from service.llm.routing import Router
 from service.llm.transport import Completion, LitellmTransport
 from service.usecases.journal import Journal
 from service.usecases.revise import Reviser
@@ -115,8 +117,8 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
             return reply
 
     class TrappedIndex(RedisPrefixIndex):
-        async def touch(self, *arguments: Any) -> None:
-            await super().touch(*arguments)
+        async def sent(self, prompt: Sent) -> None:
+            await super().sent(prompt)
             trap.spring(Point.COPIED)
 
     async def serve() -> None:
@@ -193,7 +195,7 @@ def worker(config: Config, path: Path, trap: Trap, items: list[WorkItem]) -> Non
         prices = Prices(config)
         gateway = Gateway(
             TrappedJournal(database, lease_seconds=LEASE_SECONDS),
-            OneDeployment(NullPrefixIndex(), prices.of),
+            Router((), NullPrefixIndex(), prices.of),
             TrappedCaller(path, stop_seconds=1),
             prices=prices.of,
             lease_seconds=LEASE_SECONDS,

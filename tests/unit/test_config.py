@@ -1,5 +1,8 @@
 """The environment: what a process refuses to start with, in one clear line."""
 
+import json
+from pathlib import Path
+
 import pytest
 from pydantic import SecretStr
 
@@ -56,3 +59,81 @@ def test_other_values_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config()
     assert (config.log_level, config.listen) == ("warning", "[::]:0")
     assert config.redis_url == SecretStr("rediss://:key@cache:6380/0")
+
+
+PLACE = {"name": "one", "model": "openai/m", "api_base": "https://one.example/v1"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("{", "is neither a JSON list of deployments nor a file with one"),
+        ('{"name": "one"}', "is neither a JSON list of deployments nor a file with one"),
+        ("/no/such/secret-word.json", "the file cannot be read: No such file or directory"),
+        ("[1]", "deployment 1: "),
+        ('[{"name": "one"}]', "deployment 1.model: Field required"),
+        ('[{"name": "a b", "model": "openai/m"}]', "deployment 1.name: "),
+        ('[{"name": "a", "model": "m"}]', "deployment 1.model: "),
+        (
+            '[{"name": "a", "model": "openai/m", "key": "secret-word"}]',
+            "deployment 1.key: Extra inputs are not permitted",
+        ),
+        (
+            '[{"name": "a", "model": "openai/m", "api_base": "secret-word"}]',
+            "deployment 1.api_base: ",
+        ),
+        (
+            '[{"name": "a", "model": "openai/m", "api_key": {"secret-word": 1}}]',
+            "deployment 1.api_key: ",
+        ),
+        ('[{"name": "a", "model": "openai/m", "tokens_per_second": 0}]', "deployment 1.tokens"),
+        ('[{"name": "a", "model": "openai/m", "tokens_per_second": NaN}]', "deployment 1.tokens"),
+        (
+            '[{"name": "a", "model": "openai/m"}, {"name": "a", "model": "openai/n"}]',
+            "names the deployment 'a' twice",
+        ),
+        (
+            '[{"name": "a", "model": "openai/m", "api_key": "secret-word", "api_key_env": "HOME"}]',
+            "gives the deployment 'a' both api_key and api_key_env",
+        ),
+        (
+            '[{"name": "a", "model": "openai/m", "api_key_env": "NO_SUCH_KEY"}]',
+            "the variable NO_SUCH_KEY for 'a' is not set",
+        ),
+        ('[{"name": "a", "model": "offline/extractive"}]', "'a': the offline model runs"),
+        (f"[{','.join(['1'] * 257)}]", "has 257 deployments; at most 256 are taken"),
+    ],
+)
+def test_wrong_deployments_are_told_without_a_key(
+    monkeypatch: pytest.MonkeyPatch, value: str, said: str
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", value)
+    with pytest.raises(CommandError) as caught:
+        read_config()
+    assert str(caught.value).startswith(f"PALIMPSEST_DEPLOYMENTS: {said}")
+    assert "secret-word" not in str(caught.value)
+
+
+def test_deployments_are_read_from_the_variable_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PLACE_KEY", "secret-word")
+    value = json.dumps(
+        [
+            PLACE,
+            {"name": "two", "model": "openai/m", "api_key_env": "PLACE_KEY", "max_in_flight": 4},
+            {"name": "three", "model": "azure/n", "litellm_model": "azure/x", "api_key": "secret"},
+        ]
+    )
+    file = tmp_path / "deployments.json"
+    file.write_text(value)
+    for said in (value, str(file)):
+        monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", said)
+        config = read_config()
+        one, two, three = config.deployments
+        assert (one.name, one.target, one.key()) == ("one", "openai/m", None)
+        assert (two.key(), two.max_in_flight) == ("secret-word", 4)
+        assert (three.key(), three.target) == ("secret", "azure/x")
+        assert "secret" not in repr(config)
+    monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", "")
+    assert read_config().deployments == ()

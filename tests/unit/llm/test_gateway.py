@@ -1,7 +1,8 @@
 """The gateway against a scripted transport: paid once, retried, predicted, recorded."""
 
-from collections.abc import Sequence
+import asyncio
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,12 +13,22 @@ from hypothesis import strategies as st
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.tokens import estimate_tokens
+from service.domain.warmth import Sent
 from service.llm import prefix_cache
 from service.llm.caller import BACKOFF_SECONDS, JITTER, MAX_RETRY_AFTER_SECONDS, Caller
-from service.llm.gateway import Gateway, KnowsForms, OneDeployment, call_key
+from service.llm.gateway import Gateway, KnowsForms, call_key
 from service.llm.plans import Plan
-from service.llm.prefix_cache import REMEMBERED_CHARACTERS, predict, prefix_of
+from service.llm.prefix_cache import (
+    REMEMBERED_CHARACTERS,
+    Prefix,
+    calibrated,
+    expected_tokens,
+    prefix_of,
+)
+from service.llm.routing import Router
 from service.llm.transport import Completion, ModelFailure
+from tests.fake_index import DictIndex
 
 SCOPE = CallScope(
     tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="revise:1:1"
@@ -51,7 +62,7 @@ class Script:
         return Completion(
             text=outcome,
             model=model,
-            input_tokens=1000,
+            input_tokens=sum(estimate_tokens(one.text) for one in ask.segments),
             output_tokens=5,
             cached_tokens=None,
             cache_write_tokens=None,
@@ -97,23 +108,10 @@ class Ledger:
         return self.find_reply(call.key)
 
 
-@dataclass
-class Index:
-    warm: set[bytes] = field(default_factory=set)
-
-    async def lookup(self, memory_key: str, group_key: str, ids: Sequence[bytes]) -> set[bytes]:
-        return self.warm & set(ids)
-
-    async def touch(
-        self, memory_key: str, group_key: str, ids: Sequence[bytes], ttl_seconds: int
-    ) -> None:
-        self.warm |= set(ids)
-
-
 def gateway(
     script: Script,
     ledger: Ledger,
-    index: Index,
+    index: DictIndex,
     waits: list[float],
     forms: KnowsForms | None = None,
 ) -> Gateway:
@@ -123,7 +121,7 @@ def gateway(
     caller = Caller(
         script, ledger, index, prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=sleep
     )
-    chooser = OneDeployment(index, lambda _: PLAIN)
+    chooser = Router((), index, lambda _: PLAIN)
     return Gateway(
         ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9, forms=forms, sleep=sleep
     )
@@ -131,7 +129,7 @@ def gateway(
 
 async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call() -> None:
     script, ledger = Script(["one", "two", "three"]), Ledger()
-    calls = gateway(script, ledger, Index(), [])
+    calls = gateway(script, ledger, DictIndex(), [])
     first = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
     again = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
     assert (first.text, again.text, script.asked) == ("one", "one", 1)
@@ -154,7 +152,7 @@ async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call()
 )
 async def test_whatever_affects_the_output_makes_another_call(other: ModelAsk) -> None:
     script, ledger = Script(["one", "two"]), Ledger()
-    calls = gateway(script, ledger, Index(), [])
+    calls = gateway(script, ledger, DictIndex(), [])
     await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
     await calls.call(other, model="m/x", scope=SCOPE)
     assert script.asked == 2
@@ -163,7 +161,7 @@ async def test_whatever_affects_the_output_makes_another_call(other: ModelAsk) -
 async def test_asks_that_differ_in_their_replys_schema_only_are_different_calls() -> None:
     schemas: list[dict[str, Any] | None] = [None, {}, {"a": 1, "b": 2}, {"b": 2, "a": 1}]
     ledger = Ledger()
-    calls = gateway(Script(["" for _ in schemas]), ledger, Index(), [])
+    calls = gateway(Script(["" for _ in schemas]), ledger, DictIndex(), [])
     for schema in schemas:
         await calls.call(replace(make_ask("a"), reply_schema=schema), model="m/x", scope=SCOPE)
     assert len({call.key for call in ledger.calls}) == len(schemas)
@@ -188,10 +186,10 @@ def test_it_is_told_which_models_keep_to_a_schema() -> None:
         def output_settings(self, model: str) -> bytes:
             return b""
 
-    knowing = gateway(Script([]), Ledger(), Index(), [], Forms())
+    knowing = gateway(Script([]), Ledger(), DictIndex(), [], Forms())
     assert knowing.structured("m/strict")
     assert not knowing.structured("m/loose")
-    assert not gateway(Script([]), Ledger(), Index(), []).structured("m/strict")
+    assert not gateway(Script([]), Ledger(), DictIndex(), []).structured("m/strict")
 
 
 async def test_what_is_configured_of_a_model_makes_another_call() -> None:
@@ -205,7 +203,7 @@ async def test_what_is_configured_of_a_model_makes_another_call() -> None:
             return self.settings
 
     script, ledger, forms = Script(["one", "two", "three"]), Ledger(), Forms()
-    calls = gateway(script, ledger, Index(), [], forms)
+    calls = gateway(script, ledger, DictIndex(), [], forms)
     texts = []
     for settings in (b"", b"settings:a", b"settings:b", b"settings:a", b""):
         forms.settings = settings
@@ -217,7 +215,7 @@ async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> 
     waits: list[float] = []
     busy = ModelFailure("busy", retryable=True, retry_after_seconds=4.0)
     ledger = Ledger()
-    calls = gateway(Script([busy, busy, "at last"]), ledger, Index(), waits)
+    calls = gateway(Script([busy, busy, "at last"]), ledger, DictIndex(), waits)
     assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "at last"
     assert [call.failure for call in ledger.calls] == ["busy", "busy", None]
     assert all(4.0 <= wait <= 4.0 * (1 + JITTER) for wait in waits)
@@ -228,7 +226,7 @@ async def test_waits_double_and_differ_between_calls_but_not_between_runs() -> N
     async def waits_of(text: str) -> list[float]:
         waits: list[float] = []
         script = Script([ModelFailure("busy", retryable=True) for _ in range(2)] + ["done"])
-        calls = gateway(script, Ledger(), Index(), waits)
+        calls = gateway(script, Ledger(), DictIndex(), waits)
         await calls.call(make_ask(text), model="m/x", scope=SCOPE)
         return waits
 
@@ -242,7 +240,7 @@ async def test_waits_double_and_differ_between_calls_but_not_between_runs() -> N
 async def test_a_provider_may_ask_for_a_long_wait_but_not_for_any() -> None:
     waits: list[float] = []
     far = [ModelFailure("busy", retryable=True, retry_after_seconds=s) for s in (60.0, 1e9)]
-    calls = gateway(Script([*far, "done"]), Ledger(), Index(), waits)
+    calls = gateway(Script([*far, "done"]), Ledger(), DictIndex(), waits)
     await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
     assert waits[0] >= 60.0
     assert waits[1] <= MAX_RETRY_AFTER_SECONDS * (1 + JITTER)
@@ -255,7 +253,7 @@ async def test_the_reply_of_whoever_was_first_counts() -> None:
         ) -> ModelReply | None:
             return ModelReply(text="theirs", model=call.model)
 
-    calls = gateway(Script(["ours"]), Late(), Index(), [])
+    calls = gateway(Script(["ours"]), Late(), DictIndex(), [])
     assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "theirs"
 
 
@@ -263,12 +261,14 @@ async def test_the_reply_of_whoever_was_first_counts() -> None:
 async def test_what_does_not_pass_is_raised(retryable: bool, tries: int) -> None:
     script = Script([ModelFailure("no", retryable=retryable) for _ in range(5)])
     with pytest.raises(ModelFailure, match="no"):
-        await gateway(script, Ledger(), Index(), []).call(make_ask("a"), model="m/x", scope=SCOPE)
+        await gateway(script, Ledger(), DictIndex(), []).call(
+            make_ask("a"), model="m/x", scope=SCOPE
+        )
     assert script.asked == tries
 
 
 async def test_the_prompt_before_is_predicted_to_be_cached() -> None:
-    ledger, index = Ledger(), Index()
+    ledger, index = Ledger(), DictIndex()
     calls = gateway(Script(["", "", ""]), ledger, index, [])
     for number, texts in enumerate((("a" * 400,), ("a" * 400, "b" * 80), ("c",))):
         scope = replace(SCOPE, occasion=f"revise:{number}:1")
@@ -277,7 +277,7 @@ async def test_the_prompt_before_is_predicted_to_be_cached() -> None:
 
 
 async def test_calls_that_no_memory_makes_belong_to_their_session() -> None:
-    calls = gateway(Script(["one", "two", "three"]), Ledger(), Index(), [])
+    calls = gateway(Script(["one", "two", "three"]), Ledger(), DictIndex(), [])
     scope = replace(SCOPE, memory_id=None, occasion="schema:1")
     elsewhere = replace(scope, session_key=UUID(int=9))
     texts = [(await calls.call(make_ask("x"), model="m/x", scope=s)).text for s in (scope,) * 2]
@@ -309,21 +309,40 @@ PLAIN = ModelPrices(
 
 @given(TEXTS, TEXTS)
 def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: list[str]) -> None:
-    def prefix(texts: list[str], tenant: UUID = SCOPE.tenant_id, model: str = "m") -> object:
+    def prefix(texts: list[str], tenant: UUID = SCOPE.tenant_id, model: str = "m") -> Prefix:
         return prefix_of(
             make_ask(*texts).segments, model=model, tenant_id=tenant, owner_id=SCOPE.owner_id
         )
 
-    before, after = prefix(sent), prefix(now)
-    warm = set(before.ids)  # type: ignore[attr-defined]
-    common = 0
-    for one, other in zip(sent, now, strict=False):
-        if one != other:
-            break
-        common += len(one) // 4
-    assert predict(after, warm, PLAIN) == common  # type: ignore[arg-type]
-    assert predict(prefix(now, tenant=uuid4()), warm, PLAIN) == 0  # type: ignore[arg-type]
-    assert predict(prefix(now, model="other"), warm, PLAIN) == 0  # type: ignore[arg-type]
+    async def check() -> None:
+        index, before = DictIndex(), prefix(sent)
+        router = Router((), index, lambda _: PLAIN, clock=lambda: 1000.0)
+
+        async def predicted(now: Prefix, model: str = "m") -> int:
+            return (await router.choose(now, model, b"")).predicted_tokens
+
+        await index.sent(
+            Sent(
+                memory_key=before.memory_key,
+                group_key=before.group_key,
+                boundaries=tuple(zip(before.ids, before.tokens, strict=True)),
+                with_group=True,
+                place="m",
+                now=1000.0,
+                ttl_seconds=1,
+            )
+        )
+        common = 0
+        for one, other in zip(sent, now, strict=False):
+            if one != other:
+                break
+            common += len(one) // 4
+        assert await predicted(prefix(now)) == common
+        assert await predicted(prefix(now, tenant=uuid4())) == 0
+        assert await predicted(prefix(now, model="other")) == 0
+        assert await predicted(prefix(now), "elsewhere") == 0
+
+    asyncio.run(check())
 
 
 def test_long_segments_are_told_apart_and_not_kept() -> None:
@@ -340,9 +359,43 @@ def test_long_segments_are_told_apart_and_not_kept() -> None:
 
 
 def test_predictions_respect_the_providers_minimum_and_granularity() -> None:
-    one = prefix_of(
-        make_ask("x" * 8000).segments, model="m", tenant_id=UUID(int=1), owner_id=UUID(int=1)
-    )
     coarse = replace(PLAIN, granularity_tokens=128, min_tokens=1024)
-    assert predict(one, set(one.ids), coarse) == 1920
-    assert predict(one, set(one.ids), replace(coarse, min_tokens=2001)) == 0
+    assert [expected_tokens(tokens, coarse) for tokens in (0, 1023, 1024, 1151, 1152)] == [
+        0,
+        0,
+        1024,
+        1024,
+        1152,
+    ]
+
+
+def counted(*tokens: int) -> Prefix:
+    ids = tuple(b"%08d" % number for number in range(len(tokens)))
+    return Prefix(memory_key="m", group_key="g", ids=ids, tokens=tokens)
+
+
+def test_counts_are_what_the_provider_counts_on_average() -> None:
+    found = calibrated(
+        counted(100, 300), rest=["x" * 400], input_tokens=800, warm_segments=0, warm_tokens=0
+    )
+    assert found == (200, 600)
+    wild = calibrated(counted(100), rest=[], input_tokens=100_000, warm_segments=0, warm_tokens=0)
+    assert wild == (400,)
+
+
+def test_up_to_the_boundary_that_was_read_counts_stay_as_they_were() -> None:
+    found = calibrated(
+        counted(100, 300, 340), rest=["x" * 240], input_tokens=800, warm_segments=2, warm_tokens=330
+    )
+    assert found == (110, 330, 330 + 80)
+    assert calibrated(counted(), rest=[], input_tokens=5, warm_segments=0, warm_tokens=0) == ()
+
+
+@given(st.lists(st.integers(0, 5000), max_size=8), st.integers(0, 50_000), st.integers(0, 8))
+def test_counts_never_fall_with_depth(sizes: list[int], total: int, warm: int) -> None:
+    tokens = tuple(accumulate(sizes))
+    found = calibrated(
+        counted(*tokens), rest=["y"], input_tokens=total, warm_segments=warm, warm_tokens=77 * warm
+    )
+    assert list(found) == sorted(found)
+    assert len(found) == len(tokens)

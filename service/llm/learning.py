@@ -1,0 +1,147 @@
+"""What a call teaches about the provider's cache: why it differed, and what is warm now.
+
+One for each process that makes calls. What it remembers to tell reasons apart is small,
+and lost with the process: see `service.llm.residuals`.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.domain.ledger import Call
+from service.domain.prices import ModelPrices
+from service.domain.warmth import Outcome, Sent
+from service.llm.plans import CallOrder
+from service.llm.prefix_cache import PrefixIndex, calibrated
+from service.llm.renderers import kept_ends
+from service.llm.residuals import Evidence, Residual, classify, tolerance
+from service.llm.routing import place_of
+from service.llm.survival import bucket_of
+
+#: Places that are remembered; the one that was not used for longest is forgotten.
+MAX_PLACES = 1024
+#: Owners in a row that are remembered of one place.
+MAX_OWNERS = 16
+
+
+@dataclass(slots=True)
+class _Place:
+    """What one place did with what should have been warm there."""
+
+    hits: int = 0
+    misses_in_a_row: int = 0
+    #: Owners of whose warm prompts nothing was found, since something was.
+    cold_owners: set[str] = field(default_factory=set)
+
+
+class Learner:
+    """Compares what was predicted with what was reported, and tells the index."""
+
+    def __init__(
+        self,
+        index: PrefixIndex,
+        prices: Callable[[str], ModelPrices],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._index = index
+        self._prices = prices
+        self._clock = clock
+        self._places: OrderedDict[tuple[str, str], _Place] = OrderedDict()
+
+    def residual(self, order: CallOrder, predicted: int, reported: int | None) -> Residual:
+        """Why a call's cache had other tokens than predicted."""
+        route, prices = order.route, self._prices(order.model)
+        provider = order.model.partition("/")[0]
+        place = self._place(provider, place_of(order.model, route.deployment))
+        if route.known and reported is not None and predicted:
+            near = tolerance(predicted, prices.granularity_tokens)
+            _note(place, order.prefix.memory_key, reported, hit=reported >= predicted - near)
+        return classify(
+            Evidence(
+                known=route.known,
+                predicted_tokens=predicted,
+                reported_tokens=reported,
+                granularity_tokens=prices.granularity_tokens,
+                elsewhere_tokens=route.elsewhere_tokens,
+                hits=place.hits,
+                misses_in_a_row=place.misses_in_a_row,
+                cold_owners=len(place.cold_owners),
+                cold_places=sum(
+                    bool(one.cold_owners) and one.hits > 0
+                    for (of, _), one in self._places.items()
+                    if of == provider
+                ),
+            )
+        )
+
+    async def learn(self, order: CallOrder, call: Call) -> None:
+        """Tells the index what is warm now, and whether what was warm had survived."""
+        prefix, route, prices = order.prefix, order.route, self._prices(order.model)
+        rest = order.ask.segments[len(prefix.ids) :]
+        tokens = calibrated(
+            prefix,
+            rest=[one.text for one in rest],
+            input_tokens=call.input_tokens,
+            warm_segments=route.warm_segments,
+            warm_tokens=_anchor(order, call, prices),
+        )
+        kept = kept_ends(prefix, order.plan.marks, prices)
+        await self._index.sent(
+            Sent(
+                memory_key=prefix.memory_key,
+                group_key=prefix.group_key,
+                boundaries=tuple((prefix.ids[at], tokens[at]) for at in kept),
+                with_group=0 in kept,
+                place=place_of(order.model, route.deployment),
+                now=self._clock(),
+                ttl_seconds=prices.ttl_seconds,
+                outcome=_outcome(order, call, prices),
+            )
+        )
+
+    def _place(self, provider: str, name: str) -> _Place:
+        place = self._places.setdefault((provider, name), _Place())
+        self._places.move_to_end((provider, name))
+        if len(self._places) > MAX_PLACES:
+            self._places.popitem(last=False)
+        return place
+
+
+def _note(place: _Place, owner: str, reported: int, *, hit: bool) -> None:
+    if hit:
+        place.hits += 1
+        place.misses_in_a_row = 0
+    else:
+        place.misses_in_a_row += 1
+    if reported:
+        place.cold_owners.clear()
+    elif len(place.cold_owners) < MAX_OWNERS:
+        place.cold_owners.add(owner)
+
+
+def _anchor(order: CallOrder, call: Call, prices: ModelPrices) -> int:
+    """Tokens up to the boundary that was read: as reported where that says it better."""
+    route, reported = order.route, call.reported_cached_tokens
+    if not reported or not route.warm_tokens:
+        return route.warm_tokens
+    granularity = prices.granularity_tokens
+    if reported == route.warm_tokens - route.warm_tokens % granularity:
+        # As predicted; what is in the index is finer than what is reported.
+        return route.warm_tokens
+    near = abs(reported - route.warm_tokens) <= max(route.warm_tokens // 4, granularity)
+    # Far off it is another boundary's.
+    return reported + granularity // 2 if near else route.warm_tokens
+
+
+def _outcome(order: CallOrder, call: Call, prices: ModelPrices) -> Outcome | None:
+    route, reported = order.route, call.reported_cached_tokens
+    age = route.deepest_age_seconds
+    if not route.known or reported is None or not route.deepest_tokens or age is None:
+        return None
+    near = tolerance(route.deepest_tokens, prices.granularity_tokens)
+    return Outcome(
+        bucket=bucket_of(age, prices.ttl_seconds),
+        survived=reported >= route.deepest_tokens - near,
+    )

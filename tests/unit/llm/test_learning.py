@@ -1,0 +1,225 @@
+"""What a call teaches: counts of boundaries, what is warm, survival, and reasons."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.ledger import Call, CallScope, Lease
+from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.warmth import Outcome
+from service.llm.learning import Learner
+from service.llm.plans import CallOrder, Plan, Route
+from service.llm.prefix_cache import prefix_of
+from service.llm.residuals import Residual
+from service.llm.routing import Router
+from tests.fake_index import DictIndex
+
+MODEL = "m/x"
+SCOPE = CallScope(
+    tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="revise:1:1"
+)
+PLAIN = ModelPrices(
+    family=CacheFamily.PLAIN,
+    input_usd=None,
+    read=0.1,
+    write=1.0,
+    output=5.0,
+    granularity_tokens=16,
+    min_tokens=0,
+    ttl_seconds=300,
+)
+EXPLICIT = replace(PLAIN, family=CacheFamily.EXPLICIT, granularity_tokens=1, max_marks=4)
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def order(
+    *texts: str, route: Route, marks: tuple[int, ...] = (), model: str = MODEL, owner: int = 3
+) -> CallOrder:
+    stable = [Segment(kind=SegmentKind.BASE, text=text) for text in texts]
+    chunk = Segment(kind=SegmentKind.CHUNK, text="c" * 400, reusable=False)
+    ask = ModelAsk(
+        purpose=Purpose.REVISE,
+        template="t/1",
+        segments=(*stable, chunk),
+        content=None,
+        max_output_tokens=10,
+    )
+    return CallOrder(
+        ask=ask,
+        model=model,
+        scope=SCOPE,
+        key=b"k",
+        lease=Lease(fence=1),
+        lease_deadline=0.0,
+        prefix=prefix_of(
+            ask.segments, model=model, tenant_id=SCOPE.tenant_id, owner_id=UUID(int=owner)
+        ),
+        route=route,
+        plan=Plan(deployment=route.deployment, marks=marks),
+    )
+
+
+def call(made: CallOrder, *, input_tokens: int, reported: int | None) -> Call:
+    return Call(
+        key=made.key,
+        purpose=Purpose.REVISE,
+        template="t/1",
+        model=made.model,
+        reply="",
+        failure=None,
+        input_tokens=input_tokens,
+        predicted_cached_tokens=made.route.predicted_tokens,
+        reported_cached_tokens=reported,
+        cache_write_tokens=None,
+        output_tokens=1,
+        cost_micro_usd=None,
+        latency_ms=1,
+    )
+
+
+def learner(index: DictIndex, clock: Clock, prices: ModelPrices = PLAIN) -> Learner:
+    return Learner(index, lambda _: prices, clock=clock)
+
+
+@dataclass
+class Engine:
+    """Counts tokens in a way of its own, and keeps every prefix by blocks of 16."""
+
+    tokens_per_character: float
+    seen: str = ""
+
+    def answer(self, text: str) -> tuple[int, int]:
+        """Tokens of a prompt, and how many of them it had."""
+        common = 0
+        for one, other in zip(text, self.seen, strict=False):
+            if one != other:
+                break
+            common += 1
+        self.seen = text
+        cached = int(common * self.tokens_per_character)
+        return int(len(text) * self.tokens_per_character), cached - cached % 16
+
+
+@pytest.mark.parametrize("tokens_per_character", [0.19, 0.25, 0.31, 0.6])
+async def test_predictions_come_true_to_a_block_whatever_the_tokenizer(
+    tokens_per_character: float,
+) -> None:
+    """A memory that grows by amendments, and a provider that counts otherwise than we do."""
+    index, clock, engine = DictIndex(), Clock(), Engine(tokens_per_character)
+    router = Router((), index, lambda _: PLAIN, clock=clock)
+    teacher = learner(index, clock)
+    texts = ["task " * 200, "base " * 400]
+    residuals = []
+    for step in range(60):
+        made = order(*texts, route=Route())
+        route = await router.choose(made.prefix, MODEL, b"")
+        made = order(*texts, route=route)
+        # No chunk begins like another, or like an amendment.
+        tokens, cached = engine.answer("".join(texts) + f"{step}!" + "c" * 400)
+        if step:
+            assert abs(route.predicted_tokens - cached) <= 16
+        residuals.append(teacher.residual(made, route.predicted_tokens, cached))
+        await teacher.learn(made, call(made, input_tokens=tokens, reported=cached))
+        texts.append(f"[{step}] set a to b. " * (1 + step % 5))
+        clock.now += 20
+    assert set(residuals) == {Residual.NONE}
+
+
+async def test_only_what_carried_a_mark_is_warm_where_marks_are_needed() -> None:
+    index, clock = DictIndex(), Clock()
+    teacher = learner(index, clock, EXPLICIT)
+    made = order("a" * 400, "b" * 400, "c" * 400, "d" * 400, route=Route(), marks=(0, 2))
+    await teacher.learn(made, call(made, input_tokens=500, reported=0))
+    (prompt,) = index.prompts
+    ids = made.prefix.ids
+    assert prompt.boundaries == ((ids[0], 100), (ids[2], 300))
+    assert prompt.with_group
+    read = replace(made, plan=Plan(marks=(2, 3)), route=Route(warm_segments=3, warm_tokens=300))
+    await teacher.learn(read, call(read, input_tokens=500, reported=300))
+    assert index.prompts[1].boundaries == ((ids[2], 300), (ids[3], 400))
+    assert not index.prompts[1].with_group
+    unmarked = replace(made, plan=Plan())
+    await teacher.learn(unmarked, call(unmarked, input_tokens=500, reported=0))
+    assert index.prompts[2].boundaries == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reported", "outcome"),
+    [
+        ({}, 4000, Outcome(bucket=0, survived=True)),
+        ({}, 3990, Outcome(bucket=0, survived=True)),
+        ({}, 2000, Outcome(bucket=0, survived=False)),
+        ({"deepest_age_seconds": 400.0}, 0, Outcome(bucket=4, survived=False)),
+        ({"deepest_age_seconds": 4000.0}, 4000, Outcome(bucket=5, survived=True)),
+        ({}, None, None),
+        ({"known": False}, 4000, None),
+        ({"deepest_tokens": 0}, 0, None),
+        ({"deepest_age_seconds": None}, 0, None),
+    ],
+)
+async def test_whether_a_prefix_survived(
+    changes: dict[str, Any], reported: int | None, outcome: Outcome | None
+) -> None:
+    index = DictIndex()
+    route = replace(Route(deepest_tokens=4000, deepest_age_seconds=10.0), **changes)
+    made = order("a" * 16_000, route=route)
+    await learner(index, Clock()).learn(made, call(made, input_tokens=4100, reported=reported))
+    assert index.prompts[0].outcome == outcome
+
+
+WARM = Route(predicted_tokens=960, warm_segments=1, warm_tokens=970, age_seconds=5.0)
+
+
+def test_a_template_that_differs_is_told_from_a_cache_that_forgets() -> None:
+    teacher = learner(DictIndex(), Clock())
+    never = order("a", route=WARM)
+    found = [teacher.residual(never, 960, 320) for _ in range(4)]
+    assert found == [Residual.EVICTED] * 2 + [Residual.DRIFT] * 2
+    at_times = order("a", route=WARM, model="m/y")
+    assert teacher.residual(at_times, 960, 960) is Residual.NONE
+    found = [teacher.residual(at_times, 960, 320) for _ in range(4)]
+    assert found == [Residual.EVICTED] * 4
+
+
+def test_an_outage_is_several_owners_or_places_that_are_cold_at_once() -> None:
+    teacher = learner(DictIndex(), Clock())
+
+    def seen(owner: int, reported: int, place: str = "") -> Residual:
+        route = replace(WARM, deployment=place)
+        return teacher.residual(order("a", route=route, owner=owner), 960, reported)
+
+    assert seen(1, 960) is Residual.NONE
+    assert [seen(1, 0) for _ in range(5)] == [Residual.EVICTED] * 5, "of one owner only"
+    assert [seen(owner, 0) for owner in (2, 3)] == [Residual.EVICTED, Residual.OUTAGE]
+    assert seen(4, 960) is Residual.NONE
+    assert seen(4, 0) is Residual.EVICTED, "it is back"
+    for place in ("one", "two"):
+        assert seen(5, 960, place) is Residual.NONE
+    assert seen(5, 0, "one") is Residual.OUTAGE, "with the other place, which is cold still"
+
+
+def test_what_is_warm_elsewhere_was_misrouted_and_silence_is_unknown() -> None:
+    teacher = learner(DictIndex(), Clock())
+    elsewhere = order("a", route=Route(elsewhere_tokens=4000))
+    assert teacher.residual(elsewhere, 0, 0) is Residual.MISROUTED
+    assert teacher.residual(order("a", route=WARM), 960, None) is Residual.UNKNOWN
+    lost = order("a", route=Route(known=False))
+    assert teacher.residual(lost, 0, 512) is Residual.UNKNOWN
+
+
+def test_it_remembers_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.llm.learning.MAX_PLACES", 3)
+    teacher = learner(DictIndex(), Clock())
+    for number in range(50):
+        teacher.residual(order("a", route=WARM, model=f"m/{number}"), 960, 0)
+    assert len(teacher._places) == 3
