@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.deployment_config import Deployment
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.prices import CacheFamily, ModelPrices
@@ -244,6 +245,50 @@ async def test_a_provider_may_ask_for_a_long_wait_but_not_for_any() -> None:
     await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
     assert waits[0] >= 60.0
     assert waits[1] <= MAX_RETRY_AFTER_SECONDS * (1 + JITTER)
+
+
+def shared(script: Script, ledger: Ledger, waits: list[float], places: int) -> Gateway:
+    """A gateway for a model with several deployments."""
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    index = DictIndex()
+    deployments = [Deployment(name=f"place-{n}", model="m/x") for n in range(places)]
+    caller = Caller(
+        script, ledger, index, prices=lambda _: PLAIN, tries=2, lease_seconds=9, sleep=sleep
+    )
+    router = Router(deployments, index, lambda _: PLAIN)
+    return Gateway(
+        ledger, router, caller, prices=lambda _: PLAIN, lease_seconds=9, forms=None, sleep=sleep
+    )
+
+
+async def test_a_call_that_fails_goes_on_to_another_deployment_at_once() -> None:
+    busy, waits, ledger = ModelFailure("busy", retryable=True), list[float](), Ledger()
+    calls = shared(Script([busy, busy, "at last"]), ledger, waits, 3)
+    assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "at last"
+    assert waits == []
+    assert {call.deployment for call in ledger.calls} == {"place-0", "place-1", "place-2"}
+    assert [call.failure for call in ledger.calls] == ["busy", "busy", None]
+    assert len({call.key for call in ledger.calls}) == 1, "the same model, the same answer"
+    assert ledger.intents == {}
+
+
+async def test_where_all_deployments_fail_the_last_is_tried_as_a_single_one_is() -> None:
+    busy, waits = ModelFailure("busy", retryable=True), list[float]()
+    script, ledger = Script([busy] * 9), Ledger()
+    with pytest.raises(ModelFailure, match="busy"):
+        await shared(script, ledger, waits, 3).call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert (script.asked, len(waits)) == (2 + 2, 1)
+    assert ledger.intents == {}
+
+
+async def test_what_is_refused_is_not_asked_of_another_deployment() -> None:
+    script = Script([ModelFailure("bad", retryable=False), "never"])
+    with pytest.raises(ModelFailure, match="bad"):
+        await shared(script, Ledger(), [], 3).call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert script.asked == 1
 
 
 async def test_the_reply_of_whoever_was_first_counts() -> None:
