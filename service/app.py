@@ -108,7 +108,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
 async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Runs a worker until `stop` is set. Raises CannotStart."""
     async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
-        index = _index(config, stack)
+        index = _index(config, keys, stack)
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         transport = LitellmTransport(config)
         prices = Prices(config)
@@ -146,11 +146,12 @@ async def call(
 ) -> None:
     """Makes the calls of workers: of all that connect at a path, until `stop` is set, or of
     the one at the other end of a socket, until it is gone. Raises CannotStart."""
-    async with _database(config, "caller") as (database, _), AsyncExitStack() as stack:
+    async with _database(config, "caller") as (database, keys), AsyncExitStack() as stack:
         transport = LitellmTransport(config)
         await transport.warm()
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
-        caller = _caller(config, transport, journal, _index(config, stack), Prices(config))
+        index = _index(config, keys, stack)
+        caller = _caller(config, transport, journal, index, Prices(config))
         server = CallerServer(caller)
         if isinstance(at, socket.socket):
             ready()
@@ -159,10 +160,14 @@ async def call(
             await server.listen(at, stop, ready)
 
 
-def _index(config: Config, stack: AsyncExitStack) -> PrefixIndex:
+def _index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> PrefixIndex:
     if config.redis_url is None:
         return NullPrefixIndex()
-    redis = RedisPrefixIndex(config.redis_url.get_secret_value(), cluster=config.redis_cluster)
+    redis = RedisPrefixIndex(
+        config.redis_url.get_secret_value(),
+        cluster=config.redis_cluster,
+        secret=keys.token if config.redis_replies else None,
+    )
     stack.push_async_callback(redis.close)
     return redis
 

@@ -103,6 +103,8 @@ class Config(BaseSettings):
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
     #: Whether that is a Redis cluster; else it is found out at the first command.
     redis_cluster: bool = False
+    #: Whether copies of replies are kept there for a day: text of memories in a second place.
+    redis_replies: bool = True
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
     #: Where `up` keeps its data. As root not in root's home, which is closed to the

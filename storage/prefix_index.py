@@ -21,9 +21,10 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from service.domain.warmth import Boundary, Question, Seen, Sent, Warmth
-from storage import place_state, reply_copies
+from storage import place_state
 from storage.prefix_functions import VERSION, Functions, Verdict
 from storage.redis_link import Command, RedisLink
+from storage.reply_copies import ReplyCopies
 
 #: Fields of a hash that Redis keeps as a list pack, at its default.
 MAX_FIELDS = 512
@@ -62,8 +63,10 @@ class NullPrefixIndex:
 class RedisPrefixIndex:
     """See `service.llm.prefix_cache.PrefixIndex`."""
 
-    def __init__(self, url: str, *, cluster: bool = False) -> None:
+    def __init__(self, url: str, *, cluster: bool = False, secret: bytes | None = None) -> None:
+        """With a `secret`, which only processes of one database share, it keeps replies too."""
         self._link = RedisLink(url, cluster=cluster)
+        self._copies = None if secret is None else ReplyCopies(secret)
         self._functions = Functions(self._link)
         self._process = place_state.process_name()
 
@@ -75,8 +78,9 @@ class RedisPrefixIndex:
         """What is warm, what is queued and whether a copy of the reply is there."""
         places = [place_number(one) for one in question.places]
         parts = _parts(question)
+        wanted = question.reply_key
         extra = [
-            *([reply_copies.read(question.reply_key)] if question.reply_key else []),
+            *([self._copies.read(wanted)] if self._copies and wanted else []),
             *([place_state.read_queue(one) for one in question.places] * question.with_load),
         ]
         since = int(question.now) - question.ttl_seconds
@@ -84,7 +88,7 @@ class RedisPrefixIndex:
         if found is None:
             return Seen.nothing(question)
         warmth, rest = found
-        copy = reply_copies.decode(rest.pop(0)) if question.reply_key else None
+        copy = self._copies.decode(wanted, rest.pop(0)) if self._copies and wanted else None
         queued = tuple(place_state.total(one, question.now) for one in rest)
         return Seen(
             known=True,
@@ -99,8 +103,8 @@ class RedisPrefixIndex:
         extra: list[Command] = []
         if prompt.outcome is not None:
             extra += place_state.learn(prompt.place, prompt.outcome, prompt.now)
-        if prompt.reply is not None:
-            extra += [reply_copies.write(*prompt.reply)]
+        if prompt.reply is not None and self._copies is not None:
+            extra += self._copies.write(*prompt.reply)
         seconds = prompt.ttl_seconds * _SLACK_FACTOR + SLACK_SECONDS
         await self._keep(_writes(prompt), seconds, extra)
 

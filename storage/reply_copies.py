@@ -1,5 +1,11 @@
-"""Copies of replies in Redis: quicker to find than the durable row, and never instead of it."""
+"""Copies of replies in Redis: quicker to find than the durable row, and never instead of it.
 
+Whoever can write there must not be able to make up answers, and what another database's
+processes wrote is none of ours: a copy carries a keyed hash with a secret of the database.
+"""
+
+import hashlib
+import hmac
 import json
 import zlib
 
@@ -12,36 +18,45 @@ _log = structlog.get_logger("palimpsest.prefix_cache")
 
 #: How long a copy is kept.
 COPY_SECONDS = 24 * 3600
-#: A longer text is not unpacked: what is there was not written by us.
-MAX_TEXT_BYTES = 16 * 1024 * 1024
+#: Bytes of a packed copy; longer replies have their durable row only.
+MAX_COPY_BYTES = 64 * 1024
+_MAC_BYTES = 16
 
 
-def read(key: str) -> Command:
-    """Asks for a copy; `key` is the tenant and the call's key."""
-    name = _name(key)
-    return Command(name, ("GET", name))
+class ReplyCopies:
+    """Reads and writes copies for the processes of one database."""
 
+    def __init__(self, secret: bytes) -> None:
+        self._key = hashlib.blake2b(secret, digest_size=32, person=b"reply copies").digest()
 
-def write(key: str, reply: ModelReply) -> Command:
-    """Keeps a copy."""
-    name = _name(key)
-    packed = zlib.compress(json.dumps([reply.text, reply.model]).encode(), level=1)
-    return Command(name, ("SET", name, packed, "EX", COPY_SECONDS))
+    def read(self, key: str) -> Command:
+        """Asks for a copy; `key` is the tenant and the call's key."""
+        name = _name(key)
+        return Command(name, ("GET", name))
 
+    def write(self, key: str, reply: ModelReply) -> list[Command]:
+        """Keeps a copy, unless it is too long."""
+        name = _name(key)
+        packed = zlib.compress(json.dumps([reply.text, reply.model]).encode(), level=1)
+        if len(packed) > MAX_COPY_BYTES:
+            return []
+        return [Command(name, ("SET", name, self._mac(name, packed) + packed, "EX", COPY_SECONDS))]
 
-def decode(value: bytes | None) -> ModelReply | None:
-    """The copy; None when there is none, or it is not one of ours."""
-    if value is None:
-        return None
-    try:
-        unpacked = zlib.decompressobj().decompress(value, MAX_TEXT_BYTES)
-        text, model = json.loads(unpacked)
-    except (zlib.error, ValueError, TypeError):
-        _log.warning("a copy of a reply in redis cannot be read; the durable one serves")
-        return None
-    if not isinstance(text, str) or not isinstance(model, str):
-        return None
-    return ModelReply(text=text, model=model)
+    def decode(self, key: str, value: bytes | None) -> ModelReply | None:
+        """The copy; None when there is none, or it is not ours."""
+        if value is None:
+            return None
+        mac, packed = value[:_MAC_BYTES], value[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, self._mac(_name(key), packed)):
+            _log.warning("a copy of a reply in redis is not ours; the durable one serves")
+            return None
+        text, model = json.loads(zlib.decompress(packed))
+        return ModelReply(text=text, model=model)
+
+    def _mac(self, name: str, packed: bytes) -> bytes:
+        mac = hashlib.blake2b(name.encode() + b"\0", key=self._key, digest_size=_MAC_BYTES)
+        mac.update(packed)
+        return mac.digest()
 
 
 def _name(key: str) -> str:

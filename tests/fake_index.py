@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from service.domain.flows import ModelReply
 from service.domain.warmth import Boundary, Question, Seen, Sent, Warmth
 from storage.place_state import BUCKETS
 
@@ -16,6 +17,7 @@ class DictIndex:
     held: dict[tuple[str, bytes, str], Boundary] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     counts: dict[str, list[list[float]]] = field(default_factory=dict)
+    replies: dict[str, ModelReply] = field(default_factory=dict)
     prompts: list[Sent] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
 
@@ -29,6 +31,7 @@ class DictIndex:
             queued_tokens=tuple(
                 self.queues.get(place, 0) * question.with_load for place in question.places
             ),
+            reply=self.replies.get(question.reply_key or ""),
         )
 
     def _warmth(self, question: Question, place: str) -> Warmth:
@@ -51,6 +54,8 @@ class DictIndex:
             self.held[key, one, prompt.place] = Boundary(
                 depth=1, tokens=tokens, touched=int(prompt.now)
             )
+        if prompt.reply is not None:
+            self.replies[prompt.reply[0]] = prompt.reply[1]
         if prompt.outcome is not None:
             counts = self.counts.setdefault(prompt.place, [[0.0, 0.0] for _ in range(BUCKETS)])
             counts[prompt.outcome.bucket][not prompt.outcome.survived] += 1

@@ -134,7 +134,7 @@ class Caller:
                 if reply is not None:
                     if made.completion is not None:
                         self._count(made.completion)
-                        await self._learner.learn(order, call)
+                        await self._learner.learn(order, call, reply)
                     return reply
                 assert failure is not None, "a call without a reply has failed"
                 if last:

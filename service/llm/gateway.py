@@ -20,7 +20,7 @@ from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import LeaseLost
-from service.llm.plans import CallOrder, Chooser, Plan, Route
+from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
 from service.llm.transport import ModelFailure
@@ -106,7 +106,10 @@ class Gateway:
         look = FIRST_LOOK_SECONDS
         moves = MAX_MOVES
         while True:
-            route = await self._chooser.choose(prefix, model, key)
+            route, copy = await self._chooser.choose(prefix, model, reply_key(scope, key))
+            if copy is not None:
+                self._replays.add(1, {"model": model})
+                return copy
             asked_at = time.monotonic()
             begun = await self._ledger.begin(scope, key, self._reservation(ask, model, route))
             match begun:

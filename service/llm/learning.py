@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.domain.flows import ModelReply
 from service.domain.ledger import Call
 from service.domain.prices import ModelPrices
 from service.domain.warmth import Outcome, Sent
@@ -76,8 +77,11 @@ class Learner:
             )
         )
 
-    async def learn(self, order: CallOrder, call: Call) -> None:
-        """Tells the index what is warm now, and whether what was warm had survived."""
+    async def learn(self, order: CallOrder, call: Call, reply: ModelReply) -> None:
+        """Tells the index what is warm now, whether what was warm had survived, and the reply.
+
+        `reply` is the one that counts: stored durably, of whoever was first.
+        """
         prefix, route, prices = order.prefix, order.route, self._prices(order.model)
         rest = order.ask.segments[len(prefix.ids) :]
         tokens = calibrated(
@@ -98,6 +102,7 @@ class Learner:
                 now=self._clock(),
                 ttl_seconds=prices.ttl_seconds,
                 outcome=_outcome(order, call, prices),
+                reply=(order.reply_key, reply),
             )
         )
 

@@ -4,7 +4,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.domain.flows import ModelAsk
+from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope, Lease
 from service.llm.prefix_cache import Prefix
 
@@ -67,12 +67,27 @@ class CallOrder:
     route: Route
     plan: Plan
 
+    @property
+    def reply_key(self) -> str:
+        """What a copy of the reply is found by."""
+        return reply_key(self.scope, self.key)
+
+
+def reply_key(scope: CallScope, key: bytes) -> str:
+    """What a copy of a call's reply is found by."""
+    return f"{scope.tenant_id}:{key.hex()}"
+
 
 class Chooser(Protocol):
     """Finds the deployment for a call."""
 
-    async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
-        """Never raises: without knowledge it chooses all the same."""
+    async def choose(
+        self, prefix: Prefix, model: str, reply_key: str
+    ) -> tuple[Route, ModelReply | None]:
+        """Where to go, and the copy of the reply where there is one.
+
+        Never raises: without knowledge it chooses all the same.
+        """
         ...
 
     def going(self, route: Route, tokens: int) -> AbstractAsyncContextManager[None]:

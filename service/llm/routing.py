@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from service.deployment_config import Deployment
+from service.domain.flows import ModelReply
 from service.domain.prices import ModelPrices
 from service.domain.warmth import Question, Seen, Warmth
 from service.llm import survival
@@ -90,8 +91,13 @@ class Router:
         self._states = {one.name: _State() for one in deployments}
         self._learned: dict[str, tuple[float, Sequence[tuple[float, float]]]] = {}
 
-    async def choose(self, prefix: Prefix, model: str, key: bytes) -> Route:
-        """Where a call goes. Never raises: without knowledge it chooses all the same."""
+    async def choose(
+        self, prefix: Prefix, model: str, reply_key: str
+    ) -> tuple[Route, ModelReply | None]:
+        """Where a call goes, and the copy of its reply where it was made already.
+
+        Never raises: without knowledge it chooses all the same.
+        """
         deployments = self._of_model.get(model, ())
         names = tuple(one.name for one in deployments)
         prices = self._prices(model)
@@ -103,18 +109,28 @@ class Router:
             places=names or (place_of(model, ""),),
             now=now,
             ttl_seconds=prices.ttl_seconds,
+            reply_key=reply_key,
             with_load=len(names) > 1,
         )
         seen = await self._index.look(question)
-        if len(names) <= 1:
-            return _route(prefix, prices, seen, 0, now, deployment=names[0] if names else "")
-        usable = self._usable(names)
+        if len(names) > 1 and seen.reply is None:
+            return await self._cheapest(deployments, prefix, prices, seen, now), None
+        return _route(prefix, prices, seen, 0, now, deployment="".join(names[:1])), seen.reply
+
+    async def _cheapest(
+        self,
+        deployments: Sequence[Deployment],
+        prefix: Prefix,
+        prices: ModelPrices,
+        seen: Seen,
+        now: float,
+    ) -> Route:
+        usable = self._usable([one.name for one in deployments])
         candidates = [
             await self._candidate(deployments[at], seen, at, prices, now) for at in usable
         ]
-        chosen = pick(candidates, prefix, prices)
-        at = names.index(candidates[chosen].name)
-        route = _route(prefix, prices, seen, at, now, deployment=names[at])
+        at = usable[pick(candidates, prefix, prices)]
+        route = _route(prefix, prices, seen, at, now, deployment=deployments[at].name)
         return replace(route, spare=len(usable) - 1)
 
     @asynccontextmanager

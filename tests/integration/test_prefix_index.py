@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from unittest.mock import patch
 
@@ -25,6 +26,7 @@ IDS = (b"task0000", b"base0000", b"amend001")
 NOW = 1_000_000.0
 TTL = 60
 COLD = Warmth()
+SECRET = b"of this database"
 
 
 def question(**changes: Any) -> Question:
@@ -77,7 +79,8 @@ async def index(server: ValkeyServer, request: pytest.FixtureRequest):  # type: 
         redis.flushall()
         redis.function_flush()
     plain = request.param == "plain"
-    index = RedisPrefixIndex(without_functions(server) if plain else server.url)
+    url = without_functions(server) if plain else server.url
+    index = RedisPrefixIndex(url, secret=SECRET)
     yield index
     assert index._functions.usable is not plain
     await index.close()
@@ -173,7 +176,7 @@ async def test_what_others_wrote_there_is_not_warm(
     with Redis.from_url(server.url) as redis:
         redis.hset("pc:{t:m}:seg", IDS[1] + prefix_index.place_number("one"), "nonsense, longer")
         redis.set("pc:{t:r}:resp", b"nonsense")
-        redis.set("pc:{t:s}:resp", zlib.compress(b'{"a": 1}'))
+        redis.set("pc:{t:s}:resp", bytes(16) + zlib.compress(b'["made up", "m/n"]'))
         redis.hset(place_state.read_queue("one").key, "somebody", "many")
     await index.sent(sent((IDS[0], 100)))
     seen = await index.look(question(reply_key="t:r", with_load=True))
@@ -193,6 +196,26 @@ async def test_a_reply_is_kept_and_found_in_the_same_look(
     with Redis.from_url(server.url) as redis:
         assert 0 < redis.ttl("pc:{t:key}:resp") <= 24 * 3600
         assert redis.strlen("pc:{t:key}:resp") < 200
+        redis.copy("pc:{t:key}:resp", "pc:{t:other}:resp")
+    assert (await index.look(question(reply_key="t:other"))).reply is None, "of another call"
+
+
+async def test_a_reply_of_another_database_is_not_ours(
+    index: RedisPrefixIndex, server: ValkeyServer
+) -> None:
+    other = RedisPrefixIndex(server.url, secret=b"of another database")
+    silent = RedisPrefixIndex(server.url)
+    await other.sent(sent(reply=("t:key", ModelReply(text="theirs", model="m/n"))))
+    asked = question(reply_key="t:key")
+    assert (await index.look(asked)).reply is None
+    assert (await silent.look(asked)).reply is None
+    assert (await other.look(asked)).reply is not None
+    await silent.sent(sent(reply=("t:none", ModelReply(text="x", model="m/n"))))
+    await index.sent(sent(reply=("t:long", ModelReply(text=token_hex(100_000), model="m/n"))))
+    with Redis.from_url(server.url) as redis:
+        assert redis.keys("*resp*") == [b"pc:{t:key}:resp"], "too long ones are not kept"
+    await other.close()
+    await silent.close()
 
 
 async def test_the_queue_of_a_place_is_what_all_processes_say(
@@ -328,8 +351,8 @@ def test_functions_and_plain_commands_prune_alike(
 
 async def test_a_cluster_is_found_out_and_each_node_gets_the_functions(folder: Path) -> None:
     with cluster(folder) as urls:
-        told = RedisPrefixIndex(urls[0], cluster=True)
-        found_out = RedisPrefixIndex(urls[1])
+        told = RedisPrefixIndex(urls[0], cluster=True, secret=SECRET)
+        found_out = RedisPrefixIndex(urls[1], secret=SECRET)
         for number in range(30):
             keys = {"memory_key": f"t:m{number}", "group_key": f"t:g{number % 7}"}
             reply = ModelReply(text=str(number), model="m/n")

@@ -291,6 +291,17 @@ async def test_what_is_refused_is_not_asked_of_another_deployment() -> None:
     assert script.asked == 1
 
 
+async def test_a_copy_of_the_reply_is_as_good_as_the_durable_one() -> None:
+    script, ledger, index = Script(["one", "two"]), Ledger(), DictIndex()
+    calls = gateway(script, ledger, index, [])
+    first = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    ledger.calls.clear()
+    assert await calls.call(make_ask("a"), model="m/x", scope=SCOPE) == first
+    assert (script.asked, ledger.intents) == (1, {})
+    index.replies.clear()
+    assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "two"
+
+
 async def test_the_reply_of_whoever_was_first_counts() -> None:
     class Late(Ledger):
         async def record(
@@ -364,7 +375,7 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
         router = Router((), index, lambda _: PLAIN, clock=lambda: 1000.0)
 
         async def predicted(now: Prefix, model: str = "m") -> int:
-            return (await router.choose(now, model, b"")).predicted_tokens
+            return (await router.choose(now, model, "t:key"))[0].predicted_tokens
 
         await index.sent(
             Sent(

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import Call, CallScope, Lease
 from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.warmth import Outcome
@@ -32,6 +32,9 @@ PLAIN = ModelPrices(
     ttl_seconds=300,
 )
 EXPLICIT = replace(PLAIN, family=CacheFamily.EXPLICIT, granularity_tokens=1, max_marks=4)
+
+
+REPLY = ModelReply(text="said", model=MODEL)
 
 
 @dataclass
@@ -122,14 +125,14 @@ async def test_predictions_come_true_to_a_block_whatever_the_tokenizer(
     residuals = []
     for step in range(60):
         made = order(*texts, route=Route())
-        route = await router.choose(made.prefix, MODEL, b"")
+        route, _ = await router.choose(made.prefix, MODEL, made.reply_key)
         made = order(*texts, route=route)
         # No chunk begins like another, or like an amendment.
         tokens, cached = engine.answer("".join(texts) + f"{step}!" + "c" * 400)
         if step:
             assert abs(route.predicted_tokens - cached) <= 16
         residuals.append(teacher.residual(made, route.predicted_tokens, cached))
-        await teacher.learn(made, call(made, input_tokens=tokens, reported=cached))
+        await teacher.learn(made, call(made, input_tokens=tokens, reported=cached), REPLY)
         texts.append(f"[{step}] set a to b. " * (1 + step % 5))
         clock.now += 20
     assert set(residuals) == {Residual.NONE}
@@ -139,17 +142,17 @@ async def test_only_what_carried_a_mark_is_warm_where_marks_are_needed() -> None
     index, clock = DictIndex(), Clock()
     teacher = learner(index, clock, EXPLICIT)
     made = order("a" * 400, "b" * 400, "c" * 400, "d" * 400, route=Route(), marks=(0, 2))
-    await teacher.learn(made, call(made, input_tokens=500, reported=0))
+    await teacher.learn(made, call(made, input_tokens=500, reported=0), REPLY)
     (prompt,) = index.prompts
     ids = made.prefix.ids
     assert prompt.boundaries == ((ids[0], 100), (ids[2], 300))
     assert prompt.with_group
     read = replace(made, plan=Plan(marks=(2, 3)), route=Route(warm_segments=3, warm_tokens=300))
-    await teacher.learn(read, call(read, input_tokens=500, reported=300))
+    await teacher.learn(read, call(read, input_tokens=500, reported=300), REPLY)
     assert index.prompts[1].boundaries == ((ids[2], 300), (ids[3], 400))
     assert not index.prompts[1].with_group
     unmarked = replace(made, plan=Plan())
-    await teacher.learn(unmarked, call(unmarked, input_tokens=500, reported=0))
+    await teacher.learn(unmarked, call(unmarked, input_tokens=500, reported=0), REPLY)
     assert index.prompts[2].boundaries == ()
 
 
@@ -173,7 +176,9 @@ async def test_whether_a_prefix_survived(
     index = DictIndex()
     route = replace(Route(deepest_tokens=4000, deepest_age_seconds=10.0), **changes)
     made = order("a" * 16_000, route=route)
-    await learner(index, Clock()).learn(made, call(made, input_tokens=4100, reported=reported))
+    await learner(index, Clock()).learn(
+        made, call(made, input_tokens=4100, reported=reported), REPLY
+    )
     assert index.prompts[0].outcome == outcome
 
 

@@ -76,11 +76,17 @@ async def send(index: DictIndex, one: Prefix, place: str, now: float) -> None:
     )
 
 
+async def where(chooser: Router, one: Prefix, model: str) -> Route:
+    route, reply = await chooser.choose(one, model, "t:key")
+    assert reply is None
+    return route
+
+
 async def test_one_place_costs_one_look_and_no_name() -> None:
     index, clock = DictIndex(), Clock()
     chooser = router([], index, clock)
     await send(index, prefix(), MODEL, clock.now - 30)
-    route = await chooser.choose(prefix(), MODEL, b"")
+    route = await where(chooser, prefix(), MODEL)
     assert route == Route(
         predicted_tokens=4000,
         warm_segments=2,
@@ -93,11 +99,11 @@ async def test_one_place_costs_one_look_and_no_name() -> None:
     async with chooser.going(route, 5):
         assert index.queues == {}
     single = router(places(1), index, clock)
-    route = await single.choose(prefix(), MODEL, b"")
+    route = await where(single, prefix(), MODEL)
     assert (route.deployment, route.spare, route.predicted_tokens) == ("place-0", 0, 0)
     async with single.going(route, 5):
         assert index.queues == {}
-    other = await single.choose(prefix(), "openai/other", b"")
+    other = await where(single, prefix(), "openai/other")
     assert other.deployment == ""
 
 
@@ -107,7 +113,7 @@ async def test_the_place_where_the_prompt_is_warm_is_taken() -> None:
     for number in range(4):
         one = prefix(number)
         await send(index, one, f"place-{number}", clock.now)
-        route = await chooser.choose(one, MODEL, b"")
+        route = await where(chooser, one, MODEL)
         assert (route.deployment, route.predicted_tokens) == (f"place-{number}", 4000)
         assert (route.elsewhere_tokens, route.spare) == (0, 3)
 
@@ -118,10 +124,10 @@ async def test_deeper_is_better_and_what_is_elsewhere_is_told() -> None:
     one = prefix()
     await send(index, replace(one, ids=one.ids[:1], tokens=one.tokens[:1]), "place-0", clock.now)
     await send(index, one, "place-1", clock.now)
-    route = await chooser.choose(one, MODEL, b"")
+    route = await where(chooser, one, MODEL)
     assert (route.deployment, route.predicted_tokens) == ("place-1", 4000)
     index.queues["place-1"] = 50_000
-    route = await chooser.choose(one, MODEL, b"")
+    route = await where(chooser, one, MODEL)
     assert (route.deployment, route.predicted_tokens) == ("place-0", 1000 - 1000 % 16)
     assert route.elsewhere_tokens == 4000
 
@@ -132,11 +138,11 @@ async def test_what_hardly_survives_is_worth_little() -> None:
     one = prefix()
     await send(index, one, "place-0", clock.now)
     await send(index, one, "place-1", clock.now - 250)
-    assert (await chooser.choose(one, MODEL, b"")).deployment == "place-0"
+    assert (await where(chooser, one, MODEL)).deployment == "place-0"
     index.counts["place-0"] = [[0.0, 100.0]] * 6
-    assert (await chooser.choose(one, MODEL, b"")).deployment == "place-0", "learned once"
+    assert (await where(chooser, one, MODEL)).deployment == "place-0", "learned once"
     clock.now += LEARNED_SECONDS + 1
-    assert (await chooser.choose(one, MODEL, b"")).deployment == "place-1"
+    assert (await where(chooser, one, MODEL)).deployment == "place-1"
 
 
 async def test_what_outlived_its_time_is_worth_a_try_and_not_predicted() -> None:
@@ -145,7 +151,7 @@ async def test_what_outlived_its_time_is_worth_a_try_and_not_predicted() -> None
     for number in range(6):
         one = prefix(number)
         await send(index, one, "place-1", clock.now - 400)
-        route = await chooser.choose(one, MODEL, b"")
+        route = await where(chooser, one, MODEL)
         assert (route.deployment, route.predicted_tokens, route.warm_segments) == ("place-1", 0, 0)
         assert (route.deepest_tokens, route.deepest_age_seconds) == (4000, 400.0)
         assert route.age_seconds is None
@@ -158,7 +164,7 @@ async def test_processes_agree_on_the_owners_place_and_spread_owners(known: bool
     for number in range(200):
         one = prefix(UUID(int=number))
         names = {
-            (await router(places(4), index, Clock()).choose(one, MODEL, b"")).deployment
+            (await where(router(places(4), index, Clock()), one, MODEL)).deployment
             for _ in range(3)
         }
         assert len(names) == 1
@@ -171,8 +177,8 @@ async def test_a_place_less_moves_only_its_owners() -> None:
     before, after = router(places(5), index, clock), router(places(4), index, clock)
     for number in range(100):
         one = prefix(UUID(int=number))
-        was = (await before.choose(one, MODEL, b"")).deployment
-        now = (await after.choose(one, MODEL, b"")).deployment
+        was = (await where(before, one, MODEL)).deployment
+        now = (await where(after, one, MODEL)).deployment
         assert was in {now, "place-4"}
 
 
@@ -180,25 +186,25 @@ async def test_cold_owners_leave_a_place_that_has_too_much_to_do() -> None:
     index, clock = DictIndex(), Clock()
     chooser = router(places(2), index, clock)
     one = prefix()
-    own = (await chooser.choose(one, MODEL, b"")).deployment
+    own = (await where(chooser, one, MODEL)).deployment
     index.queues[own] = 4000
-    assert (await chooser.choose(one, MODEL, b"")).deployment == own, "one prompt more is no load"
+    assert (await where(chooser, one, MODEL)).deployment == own, "one prompt more is no load"
     index.queues[own] = 40_000
-    assert (await chooser.choose(one, MODEL, b"")).deployment != own
+    assert (await where(chooser, one, MODEL)).deployment != own
 
 
 async def test_calls_under_way_count_and_bound() -> None:
     index, clock = DictIndex(), Clock()
     chooser = router(places(2, max_in_flight=1), index, clock)
     one = prefix()
-    first = await chooser.choose(one, MODEL, b"")
+    first = await where(chooser, one, MODEL)
     async with chooser.going(first, 300):
         assert index.queues == {first.deployment: 300}
-        second = await chooser.choose(one, MODEL, b"")
+        second = await where(chooser, one, MODEL)
         assert second.deployment != first.deployment
         async with chooser.going(second, 20):
             assert index.queues == {first.deployment: 300, second.deployment: 20}
-            third = await chooser.choose(one, MODEL, b"")
+            third = await where(chooser, one, MODEL)
             assert third.deployment, "when all are full one is taken all the same"
     assert set(index.queues.values()) == {0}
     with pytest.raises(asyncio.CancelledError):
@@ -217,23 +223,23 @@ async def test_a_place_that_fails_is_left_alone_for_a_while() -> None:
     index, clock = DictIndex(), Clock()
     chooser = router(places(2), index, clock)
     one = prefix()
-    own = await chooser.choose(one, MODEL, b"")
+    own = await where(chooser, one, MODEL)
     await send(index, one, own.deployment, clock.now)
     await fail(chooser, own)
-    other = await chooser.choose(one, MODEL, b"")
+    other = await where(chooser, one, MODEL)
     assert other.deployment != own.deployment
     assert (other.spare, other.elsewhere_tokens) == (0, 4000), "nobody is left to go on to"
     clock.now += COOLDOWN_SECONDS
-    assert (await chooser.choose(one, MODEL, b"")).deployment == own.deployment
+    assert (await where(chooser, one, MODEL)).deployment == own.deployment
     await fail(chooser, own)
     clock.now += COOLDOWN_SECONDS
-    assert (await chooser.choose(one, MODEL, b"")).deployment != own.deployment, "twice as long"
+    assert (await where(chooser, one, MODEL)).deployment != own.deployment, "twice as long"
     clock.now += COOLDOWN_SECONDS
     async with chooser.going(own, 10):
         pass
     await fail(chooser, own)
     clock.now += COOLDOWN_SECONDS
-    assert (await chooser.choose(one, MODEL, b"")).deployment == own.deployment, "forgiven"
+    assert (await where(chooser, one, MODEL)).deployment == own.deployment, "forgiven"
 
 
 async def test_when_all_fail_the_first_that_may_again_is_asked() -> None:
@@ -244,24 +250,24 @@ async def test_when_all_fail_the_first_that_may_again_is_asked() -> None:
     for number, seconds in enumerate(waits):
         failure = ModelFailure("busy", retryable=True, retry_after_seconds=seconds)
         await fail(chooser, Route(deployment=f"place-{number}"), failure)
-    route = await chooser.choose(one, MODEL, b"")
+    route = await where(chooser, one, MODEL)
     assert (route.deployment, route.spare) == ("place-1", 0)
     clock.now += MAX_COOLDOWN_SECONDS
-    assert (await chooser.choose(one, MODEL, b"")).spare == 2, "none is left alone for ever"
+    assert (await where(chooser, one, MODEL)).spare == 2, "none is left alone for ever"
 
 
 async def test_a_call_that_is_refused_says_nothing_about_its_place() -> None:
     index, clock = DictIndex(), Clock()
     chooser = router(places(2), index, clock)
-    own = await chooser.choose(prefix(), MODEL, b"")
+    own = await where(chooser, prefix(), MODEL)
     await fail(chooser, own, ModelFailure("bad", retryable=False))
-    assert (await chooser.choose(prefix(), MODEL, b"")).deployment == own.deployment
+    assert (await where(chooser, prefix(), MODEL)).deployment == own.deployment
 
 
 async def test_a_prompt_without_a_reusable_prefix_goes_somewhere() -> None:
     chooser = router(places(2), DictIndex(), Clock())
     empty = Prefix(memory_key="t:m", group_key="", ids=(), tokens=())
-    assert (await chooser.choose(empty, MODEL, b"")).deployment in {"place-0", "place-1"}
+    assert (await where(chooser, empty, MODEL)).deployment in {"place-0", "place-1"}
 
 
 _CANDIDATES = st.lists(
