@@ -132,7 +132,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             database,
             dispatcher,
             Hints(dispatcher.hint),
-            Reviser(database, gateway, Facts(config).of, keys.marker, config),
+            Reviser(database, gateway, Facts(config).of, prices.of, keys.marker, config),
             Answerer(database, gateway, keys.marker, config),
             Generator(database, gateway, keys.marker, config),
             config,

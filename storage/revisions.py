@@ -4,7 +4,7 @@ The keys of `storage.tables.revision` refuse a gap, a repeat or a fork whatever 
 here does; the compare-and-set in `commit_revision` finds out before they have to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -58,6 +58,10 @@ class Claim:
     consolidate_position: int | None = None
     #: Size of the memory behind its last consolidation; 0 when there was none.
     consolidated_tokens: int = 0
+    #: What the folding policy counted, with the revision that it counted up to.
+    fold_state: Any = None
+    #: When the newest revision was committed; None where it was just now.
+    committed_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +89,9 @@ class NewRevision:
     #: Of a consolidation: the size of the memory behind it. 0 where so much was taken away
     #: by hand that the size behind the last one says nothing any more; None leaves it.
     consolidated_tokens: int | None = None
+    #: What the folding policy has counted up to this revision; None leaves what is there,
+    #: which then is an older revision's.
+    fold_state: Mapping[str, Any] | None = None
 
 
 _CLAIM = (
@@ -99,6 +106,16 @@ _CLAIM = (
     memory.c.flush_position,
     memory.c.consolidate_position,
     memory.c.consolidated_tokens,
+    memory.c.fold_state,
+    select(revision.c.created_at)
+    .where(
+        revision.c.session_key == memory.c.session_key,
+        revision.c.memory_id == memory.c.memory_id,
+        revision.c.revision == memory.c.revision,
+    )
+    .correlate(memory)
+    .scalar_subquery()
+    .label("committed_at"),
 )
 
 
@@ -213,6 +230,8 @@ def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, 
         changes["attempts"] = 0
     if new.consolidated_tokens is not None:
         changes["consolidated_tokens"] = new.consolidated_tokens
+    if new.fold_state is not None:
+        changes["fold_state"] = new.fold_state
     if has_work is not None:
         changes["has_work"] = or_(literal(has_work), still_wanted.is_not(None))
     return changes

@@ -54,7 +54,7 @@ def memory_create(
     model: Annotated[str, typer.Option(help="Model as provider/name.")] = "",
     encoding: Annotated[
         values.Encoding, typer.Option(help="How prompts show the memory.")
-    ] = "amendments",
+    ] = "adaptive",
     operations: Annotated[
         values.Operations, typer.Option(help="What the model may do.")
     ] = "add_and_update",
@@ -68,7 +68,10 @@ def memory_create(
         int, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step; 0: 2,000.")
     ] = 0,
     fold_tokens: Annotated[
-        int, typer.Option(min=0, max=MAX_TOKENS, help="Fold amendments behind; 0: 8,000.")
+        int,
+        typer.Option(
+            min=0, max=MAX_TOKENS, help="Fold amendments behind at the latest; 0: 100,000."
+        ),
     ] = 0,
     memory_tokens: Annotated[
         int,

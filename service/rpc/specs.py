@@ -10,6 +10,7 @@ from service.domain.prism.spec import (
     Operations,
     PrismSpec,
     ReplyFormat,
+    default_fold_tokens,
 )
 from service.domain.schemas.json_source import parse_json_schema
 from service.domain.schemas.source import parse_source
@@ -17,7 +18,6 @@ from service.domain.schemas.tree import Schema, render
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
-DEFAULT_FOLD_TOKENS = 8000
 
 _Message = memories_pb2.PrismSpec
 
@@ -27,7 +27,8 @@ _ON_FAILURE = {
     _Message.ON_FAILURE_SKIP: OnFailure.SKIP,
 }
 _ENCODINGS = {
-    _Message.ENCODING_UNSPECIFIED: Encoding.AMENDMENTS,
+    _Message.ENCODING_UNSPECIFIED: Encoding.ADAPTIVE,
+    _Message.ENCODING_ADAPTIVE: Encoding.ADAPTIVE,
     _Message.ENCODING_AMENDMENTS: Encoding.AMENDMENTS,
     _Message.ENCODING_IN_PLACE: Encoding.IN_PLACE,
 }
@@ -58,15 +59,16 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
     source = message.schema_source
     if message.json_schema:
         source = render(schema_of("", message.json_schema))
+    encoding = _ENCODINGS[message.encoding]
     return PrismSpec(
         schema_source=source,
         task=message.task,
         question=message.question,
-        encoding=_ENCODINGS[message.encoding],
+        encoding=encoding,
         chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
         model=message.model,
         on_failure=_ON_FAILURE[message.on_failure],
-        fold_tokens=message.fold_tokens or DEFAULT_FOLD_TOKENS,
+        fold_tokens=message.fold_tokens or default_fold_tokens(encoding),
         operations=_OPERATIONS[message.operations],
         coercion=_COERCIONS[message.coercion],
         reply_format=_REPLY_FORMATS[message.reply_format],

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -38,7 +37,7 @@ class Rebuilder:
         """
         old, new = names
         source = await self._memories.get(tenant_id, session, old)
-        spec: PrismSpec = replace(source.spec, **changes)
+        spec: PrismSpec = source.spec.changed(changes)
         made = await self._memories.create(tenant_id, session, new, spec, rebuilt_from=old)
         goal = made.head
         yield made, goal == 0

@@ -20,9 +20,11 @@ from opentelemetry.trace import Span
 from service.config import Config
 from service.domain.errors import BudgetExhausted, FailedPrecondition
 from service.domain.ledger import CallScope
+from service.domain.prices import ModelPrices
 from service.domain.prism import asking as prism
 from service.domain.prism import pacing
 from service.domain.prism.amendments import Revision
+from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.prism.rules import Rules
@@ -60,12 +62,14 @@ class Reviser:
         database: Database,
         gateway: Gateway,
         facts: Callable[[str], ModelFacts],
+        prices: Callable[[str], ModelPrices],
         marker_key: bytes,
         config: Config,
     ) -> None:
         self._database = database
         self._gateway = gateway
         self._facts = facts
+        self._prices = prices
         self._marker_key = marker_key
         self._config = config
         self._steps = meter().create_counter(
@@ -132,7 +136,9 @@ class Reviser:
             model=model,
             structured=structured,
             facts=facts,
+            prices=self._prices(model),
             bounds=Bounds.of(facts.window_tokens, facts.count(task)),
+            fold_state=FoldState.from_json(held.fold_state, held.revision),
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
@@ -158,6 +164,8 @@ class Reviser:
                 return seconds
         if need is Need.ROOM:
             return await self._failed(state, group[-1].position, no_room(state))
+        if state.folds_first(group):
+            return await self._fold(state, group)
         return await self._guarded(state, group[-1].position, self._step(state, group))
 
     async def _guarded(
@@ -233,6 +241,7 @@ class Reviser:
             amendments=revision.amendments,
             rejections=revision.rejections,
             value=memory.value_json if revision.amendments else None,
+            fold_state=state.counted(prompted=True),
         )
         has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
         return state.moved(new, memory) if has_work else None
@@ -269,13 +278,17 @@ class Reviser:
         await self._commit(state, new, may_rest=False)
         return state.moved(new, memory)
 
-    async def _fold(self, state: State) -> State:
-        memory = state.memory.fold()
+    async def _fold(self, state: State, group: Sequence[SizedChunk] = ()) -> State:
+        memory, counted = state.folded(group)
+        moved = memory.value_json != state.memory.value_json
         new = NewRevision(
             kind="fold",
             to_position=state.held.applied_position,
             digest=_digest(memory),
+            # The same with its keys in another order.
+            value=memory.value_json if moved else None,
             base=memory.base_json,
+            fold_state=counted.to_json() if state.is_adaptive else None,
         )
         await self._commit(state, new, may_rest=False)
         return state.moved(new, memory)
@@ -350,6 +363,7 @@ class Reviser:
             to_position=to_position,
             digest=_digest(memory),
             consolidated_tokens=None if reads else memory.live_tokens,
+            fold_state=state.counted(prompted=False),
         )
         async with self._database.transaction(state.tenant_id) as tx:
             await revisions.commit_revision(tx, state.held, new, has_work=True)

@@ -1,14 +1,17 @@
 """A memory in a worker's hands, between two steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from service.domain.errors import FailedPrecondition
-from service.domain.prism import pacing
+from service.domain.prices import ModelPrices
+from service.domain.prism import folding, pacing
+from service.domain.prism.folding import FoldState, Sizes
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, SizedChunk
-from service.domain.prism.spec import PrismSpec
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.reasons import Reason
 from service.llm.facts import ModelFacts
 from storage.revisions import Claim, NewRevision
@@ -29,7 +32,10 @@ class State:
     #: Whether it is asked for replies by a schema.
     structured: bool
     facts: ModelFacts
+    prices: ModelPrices
     bounds: Bounds
+    #: What the folding policy has counted; nobody looks at it where the encoding has none.
+    fold_state: FoldState
     #: Chunks behind the cursor that were read already.
     pending: Sequence[SizedChunk] = ()
     #: Where the next step ends, when a worker that died had paid for it already.
@@ -48,6 +54,7 @@ class State:
             revision=self.held.revision + 1,
             applied_position=position,
             attempts=0 if position > self.held.applied_position else self.held.attempts,
+            committed_at=None,
         )
         if new.consolidated_tokens is not None:
             wanted = held.consolidate_position
@@ -58,7 +65,59 @@ class State:
                 consolidate_position=wanted if (wanted or 0) > position else None,
             )
         pending = tuple(one for one in self.pending if one.position > position)
-        return replace(self, held=held, memory=memory, pending=pending, paid_position=None)
+        return replace(
+            self,
+            held=held,
+            memory=memory,
+            fold_state=FoldState.from_json(new.fold_state, held.revision),
+            pending=pending,
+            paid_position=None,
+        )
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether it is folded by price."""
+        return self.spec.encoding is Encoding.ADAPTIVE
+
+    def folds_first(self, group: Sequence[SizedChunk]) -> bool:
+        """Whether it is folded before the prompt over these chunks.
+
+        Only stored rows and prices decide, so that a worker that takes over decides alike.
+        """
+        if not self.is_adaptive or not self.memory.batches:
+            return False
+        return folding.is_due(
+            self._sizes(), self.fold_state, self.prices, cold=self._is_cold(group)
+        )
+
+    def folded(self, group: Sequence[SizedChunk]) -> tuple[PrismMemory, FoldState]:
+        """The memory folded, and what is counted then; `group` is read next, if any is."""
+        if not self.is_adaptive:
+            return self.memory.fold(), self.fold_state
+        cold = self._is_cold(group)
+        return folding.fold(self.memory, self.fold_state, self.prices, cold=cold)
+
+    def counted(self, *, prompted: bool) -> Mapping[str, Any] | None:
+        """What is counted behind the next revision; whether a prompt showed this one."""
+        if not self.is_adaptive:
+            return None
+        if not prompted:
+            return self.fold_state.skipped().to_json()
+        return self.fold_state.stepped(self._sizes(), self.prices).to_json()
+
+    def _sizes(self) -> Sizes:
+        return Sizes.of(self.memory, self.bounds.task_tokens, self.fold_state.prompted)
+
+    def _is_cold(self, group: Sequence[SizedChunk]) -> bool:
+        """Whether the chunk came when the provider had forgotten the last prompt.
+
+        By the times in the log: what waited in a backlog came before the last revision.
+        """
+        before = self.held.committed_at
+        if before is None or not group:
+            return False
+        waited = group[0].logged.created_at - before
+        return waited.total_seconds() > self.prices.ttl_seconds
 
 
 def next_group(state: State) -> tuple[Sequence[SizedChunk], bool]:

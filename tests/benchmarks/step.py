@@ -23,6 +23,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.llm.plans import Plan
+from service.llm.prices import Prices
 from service.llm.transport import Completion
 from service.usecases.revise import Reviser
 from storage import memories, sessions
@@ -115,8 +116,9 @@ async def _reviser(
     database = Database.connect(servers.new_database(), pool_size=4, name="bench")
     index = RedisPrefixIndex(servers.valkey.url)
     calls = gateway(model, database, index=index, lease_seconds=10.0)
+    config = Config(drain_seconds=3600)
     try:
-        yield database, Reviser(database, calls, _facts, b"marker", Config(drain_seconds=3600))
+        yield database, Reviser(database, calls, _facts, Prices(Config()).of, b"marker", config)
     finally:
         await index.close()
         await database.close()

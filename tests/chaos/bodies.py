@@ -200,7 +200,7 @@ def worker(config: Config, path: Path, trap: Trap, items: list[WorkItem]) -> Non
             prices=prices.of,
             lease_seconds=LEASE_SECONDS,
         )
-        reviser = TrappedReviser(database, gateway, Facts(config).of, b"marker", config)
+        reviser = TrappedReviser(database, gateway, Facts(config).of, prices.of, b"marker", config)
         await asyncio.gather(*(reviser.drain(item) for item in items))
 
     revisions.commit_revision = trapped_commit

@@ -6,7 +6,8 @@ from typing import Any
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
-from service.domain.prism.spec import PrismSpec
+from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
@@ -23,8 +24,23 @@ from tests.integration.writing import append_texts
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
 ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
+#: Folded by size, so that what is counted in most tests does not depend on prices.
 SPEC = PrismSpec(
-    schema_source="class N:\n    topics: dict[str, str]\n", chunk_tokens=1, model="test/scripted"
+    schema_source="class N:\n    topics: dict[str, str]\n",
+    chunk_tokens=1,
+    model="test/scripted",
+    encoding=Encoding.AMENDMENTS,
+    fold_tokens=FOLD_TOKENS,
+)
+PRICES = ModelPrices(
+    family=CacheFamily.PLAIN,
+    input_usd=None,
+    read=0.1,
+    write=1.25,
+    output=5,
+    granularity_tokens=1,
+    min_tokens=0,
+    ttl_seconds=300,
 )
 
 
@@ -65,14 +81,19 @@ CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
 
 
 def reviser(
-    database: Database, script: Script, config: Config = CONFIG, *, window: int = 32_768
+    database: Database,
+    script: Script,
+    config: Config = CONFIG,
+    *,
+    window: int = 32_768,
+    prices: ModelPrices = PRICES,
 ) -> Reviser:
     """A worker's reviser, whose model has a window of so many tokens."""
 
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
-    return Reviser(database, gateway(script, database), facts, b"marker", config)
+    return Reviser(database, gateway(script, database), facts, lambda _: prices, b"marker", config)
 
 
 async def make(database: Database, texts: list[str], **changes: Any) -> None:

@@ -200,7 +200,7 @@ async def test_edits_that_come_at_once_all_count(memory: palimpsest.Memory) -> N
 
 
 async def test_a_rollback_restores_a_state_byte_for_byte(session: palimpsest.Session) -> None:
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     await memory.get(fully_applied=True)
     await memory.revise([Edit.put("$.visitors", 3), Edit.remove("$.title")])
@@ -392,7 +392,7 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
 
 
 async def test_a_rebuild_does_not_wait_for_more_chunks(session: palimpsest.Session) -> None:
-    memory = await session.create_memory("m", SCHEMA, linger=3600)
+    memory = await session.create_memory("m", SCHEMA, linger=3600, encoding="amendments")
     await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     made = await memory.rebuild("n")
     assert (await made.get()).applied_position == 1

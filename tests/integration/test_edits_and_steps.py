@@ -93,7 +93,7 @@ async def test_a_step_under_way_is_made_again_on_the_edited_memory(
         return add("$.topics.'text'", [f"call {number}"])
 
     model.reply = reply
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     token = await fill(session, "one", "two")
     assert await asyncio.to_thread(asked.wait, 60)
     edited = await memory.revise([Edit.put("$.count", 7)])
@@ -113,7 +113,7 @@ async def test_edits_amid_many_steps_lose_nothing(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
     model.reply = lambda n: add(f"$.topics.'t{n}'", [str(n)])
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     texts = [f"chunk {number}" for number in range(15)]
 
     async def edit() -> None:
@@ -136,7 +136,7 @@ async def test_a_stalled_memory_can_be_edited_and_goes_on_behind_it(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
     model.script = [(401, {}, '{"error": {"message": "no"}}')]
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     token = await fill(session, "one")
     with pytest.raises(errors.FailedPrecondition):
         await memory.get(after=token)
@@ -165,7 +165,7 @@ async def test_a_consolidation_waits_until_the_log_is_read(
         return add("$.topics.'a'", ["long"]) if "chunk-a" in text else add("$.topics.'b'", ["b"])
 
     model.reply = reply
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await fill(session, "chunk-a", "chunk-b")
     asked = await memory.consolidate()
     assert asked.consolidate_position == 2
@@ -196,7 +196,9 @@ async def test_a_consolidation_waits_until_the_log_is_read(
 async def test_a_rebuild_reads_the_log_again_with_other_settings(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, task="The old task.")
+    memory = await session.create_memory(
+        "m", SCHEMA, chunk_tokens=1, task="The old task.", encoding="amendments"
+    )
     token = await fill(session, "one", "two", "three")
     await memory.get(after=token)
     before = await memory.get()
@@ -233,7 +235,7 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
 async def test_a_rebuild_that_stalls_says_so_and_stays(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
-    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await memory.get(after=await fill(session, "one", "two"))
     calls = len(model.prompts)
 

@@ -42,7 +42,7 @@ async def fill(session: palimpsest.Session, texts: list[str]) -> str:
 @pytest.fixture
 async def memory(session: palimpsest.Session) -> palimpsest.Memory:
     """Three steps over three chunks: revisions 1 to 3."""
-    made = await session.create_memory("m", SCHEMA, chunk_tokens=1)
+    made = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await fill(session, TEXTS)
     assert (await made.get(fully_applied=True)).revision == 3
     return made

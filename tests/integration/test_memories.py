@@ -36,7 +36,9 @@ async def fill(session: palimpsest.Session, texts: list[str]) -> str:
 
 
 async def test_an_ask_with_the_acks_token_sees_what_was_written(session: Any) -> None:
-    memory = await session.create_memory("notes", schema_source=SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory(
+        "notes", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
+    )
     token = await fill(session, TEXTS)
     heard: list[Waiting | Reading] = []
     answer = await memory.ask(
@@ -52,7 +54,9 @@ async def test_an_ask_with_the_acks_token_sees_what_was_written(session: Any) ->
 
 
 async def test_any_revision_can_be_read_and_the_log_explains_it(session: Any) -> None:
-    memory = await session.create_memory("notes", schema_source=SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory(
+        "notes", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
+    )
     await fill(session, TEXTS)
     newest = await memory.get(fully_applied=True)
     assert (newest.revision, newest.applied_position) == (3, 3)
@@ -101,7 +105,9 @@ async def test_a_fold_is_a_revision_of_its_own_and_changes_nothing(session: Any)
 
 
 async def test_usage_counts_every_call_and_predicts_the_cache(session: Any) -> None:
-    memory = await session.create_memory("notes", schema_source=SCHEMA, chunk_tokens=1)
+    memory = await session.create_memory(
+        "notes", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
+    )
     token = await fill(session, TEXTS)
     await memory.ask("What is the bakery?", after=token)
     report = await session.usage("notes")

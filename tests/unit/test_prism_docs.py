@@ -11,8 +11,8 @@ from service.domain.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
 from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
 from service.domain.prism.rules import Rules
-from service.domain.prism.spec import PrismSpec
-from service.rpc.specs import DEFAULT_CHUNK_TOKENS, DEFAULT_FOLD_TOKENS
+from service.domain.prism.spec import PrismSpec, default_fold_tokens
+from service.rpc.specs import DEFAULT_CHUNK_TOKENS
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "prism.md"
 
@@ -49,7 +49,9 @@ def test_the_limits_are_those_of_the_code() -> None:
 def test_the_defaults_are_those_of_the_code() -> None:
     said, spec = cells(), PrismSpec(schema_source="class A: ...")
     assert said["chunk_tokens"] == f"{spec.chunk_tokens:,}" == f"{DEFAULT_CHUNK_TOKENS:,}"
-    assert said["fold_tokens"] == f"{spec.fold_tokens:,}" == f"{DEFAULT_FOLD_TOKENS:,}"
+    assert (
+        said["fold_tokens"] == f"{spec.fold_tokens:,}" == f"{default_fold_tokens(spec.encoding):,}"
+    )
     assert said["linger"] == str(spec.linger_ms)
     for name in ("encoding", "operations", "coercion", "reply_format"):
         assert said[name] == f"`{getattr(spec, name).value}`"

@@ -17,6 +17,7 @@ class JsonText(str):
 
 #: What an enumerated setting may be, and what the proto calls it.
 ENCODINGS: dict[values.Encoding, Any] = {
+    "adaptive": _Spec.ENCODING_ADAPTIVE,
     "amendments": _Spec.ENCODING_AMENDMENTS,
     "in_place": _Spec.ENCODING_IN_PLACE,
 }

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 #: How a memory is written into prompts: a base and a line for each amendment since, or
 #: one JSON object.
-Encoding = Literal["amendments", "in_place"]
+Encoding = Literal["adaptive", "amendments", "in_place"]
 #: What the model may do to a memory.
 Operations = Literal["add_and_update", "add_only"]
 #: What happens to a value of another type than the schema's.
@@ -101,7 +101,7 @@ class MemoryInfo:
     reply_format: ReplyFormat
     #: Chunks are taken together up to this many tokens a step.
     chunk_tokens: int
-    #: Amendments are folded into a new base when they pass this many tokens.
+    #: Amendments are folded into a new base when they pass this many tokens, if not before.
     fold_tokens: int
     #: The memory is consolidated when it passes this many tokens; 0: by the window.
     memory_tokens: int

@@ -145,25 +145,33 @@ class PrismSpec(_message.Message):
     class _EncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._Encoding.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         ENCODING_UNSPECIFIED: PrismSpec._Encoding.ValueType  # 0
-        """The server's choice; today AMENDMENTS."""
+        """The server's choice; today ADAPTIVE."""
         ENCODING_AMENDMENTS: PrismSpec._Encoding.ValueType  # 1
         """A base, then one line for each amendment since; later lines override
-        earlier ones.
+        earlier ones. Folded by size only (`fold_tokens`).
         """
         ENCODING_IN_PLACE: PrismSpec._Encoding.ValueType  # 2
         """The memory as one JSON object, changed where it is."""
+        ENCODING_ADAPTIVE: PrismSpec._Encoding.ValueType  # 3
+        """As AMENDMENTS, but folded when that makes prompts cheaper: by the prices of
+        the model and of its provider's cache.
+        """
 
     class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
         """How the memory is written into prompts (section 3.3)."""
 
     ENCODING_UNSPECIFIED: PrismSpec.Encoding.ValueType  # 0
-    """The server's choice; today AMENDMENTS."""
+    """The server's choice; today ADAPTIVE."""
     ENCODING_AMENDMENTS: PrismSpec.Encoding.ValueType  # 1
     """A base, then one line for each amendment since; later lines override
-    earlier ones.
+    earlier ones. Folded by size only (`fold_tokens`).
     """
     ENCODING_IN_PLACE: PrismSpec.Encoding.ValueType  # 2
     """The memory as one JSON object, changed where it is."""
+    ENCODING_ADAPTIVE: PrismSpec.Encoding.ValueType  # 3
+    """As AMENDMENTS, but folded when that makes prompts cheaper: by the prices of
+    the model and of its provider's cache.
+    """
 
     class _Operations:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -286,7 +294,8 @@ class PrismSpec(_message.Message):
     """Optional. What follows when a step has failed for good."""
     fold_tokens: _builtins.int
     """Optional. Amendments are folded into a new base when they pass this many
-    tokens; 1 to 1,000,000; 0 means 8,000.
+    tokens, if not earlier (ADAPTIVE); 1 to 1,000,000; 0 means 8,000, and 100,000
+    with ADAPTIVE. Memories in place have nothing to fold.
     """
     json_schema: _builtins.str
     """Required, unless `schema_source` is given. The shape of the memory as JSON

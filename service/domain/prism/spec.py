@@ -1,6 +1,7 @@
 """How a PRISM memory is kept: what its creator decides."""
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -11,12 +12,19 @@ from service.domain.schemas.tree import Schema, render
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256
+#: `fold_tokens` where nobody says: for memories that are folded by size, and for adaptive
+#: ones. Those fold long before that unless prompts cost more for it; it bounds what has
+#: to be read and replayed when a worker takes the memory.
+FOLD_TOKENS = 8000
+ADAPTIVE_FOLD_TOKENS = 100_000
 
 
 class Encoding(StrEnum):
     """How a memory is written into prompts (section 3.3)."""
 
-    #: A base, then one line for each amendment since.
+    #: A base, then one line for each amendment since; folded as the model's prices say.
+    ADAPTIVE = "adaptive"
+    #: The same, folded by size only.
     AMENDMENTS = "amendments"
     #: The memory as one object, changed where it is.
     IN_PLACE = "in_place"
@@ -55,6 +63,11 @@ class OnFailure(StrEnum):
     SKIP = "skip"
 
 
+def default_fold_tokens(encoding: Encoding) -> int:
+    """What `fold_tokens` is where nobody says."""
+    return ADAPTIVE_FOLD_TOKENS if encoding is Encoding.ADAPTIVE else FOLD_TOKENS
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrismSpec:
     """How a memory is kept. It never changes, but for the schema's new fields."""
@@ -65,14 +78,14 @@ class PrismSpec:
     task: str = ""
     #: The question it serves; may be empty.
     question: str = ""
-    encoding: Encoding = Encoding.AMENDMENTS
+    encoding: Encoding = Encoding.ADAPTIVE
     #: Chunks are taken together up to this many tokens a step; 1 to 100,000.
     chunk_tokens: int = 2000
     #: Model as provider/name; empty means the service's default.
     model: str = ""
     on_failure: OnFailure = OnFailure.STALL
-    #: Amendments are folded when they pass this many tokens; 1 to 1,000,000.
-    fold_tokens: int = 8000
+    #: Amendments are folded when they pass this many tokens, at the latest; 1 to 1,000,000.
+    fold_tokens: int = ADAPTIVE_FOLD_TOKENS
     operations: Operations = Operations.ADD_AND_UPDATE
     coercion: Coercion = Coercion.REFUSE
     reply_format: ReplyFormat = ReplyFormat.AUTO
@@ -96,6 +109,13 @@ class PrismSpec:
             add_only=self.operations is Operations.ADD_ONLY,
             coerce=self.coercion is Coercion.LOSSLESS,
         )
+
+    def changed(self, changes: Mapping[str, Any]) -> "PrismSpec":
+        """The spec with other fields; a default goes along with the encoding it is for."""
+        new = replace(self, **changes)
+        if self.fold_tokens == default_fold_tokens(self.encoding) and "fold_tokens" not in changes:
+            new = replace(new, fold_tokens=default_fold_tokens(new.encoding))
+        return new
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON.
