@@ -376,8 +376,8 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
 
 
 async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
-    one = await session.create_memory("one", SCHEMA, linger=3600)
-    two = await session.create_memory("two", SCHEMA, linger=3600)
+    one = await session.create_memory("one", SCHEMA, linger=3600, encoding="amendments")
+    two = await session.create_memory("two", SCHEMA, linger=3600, encoding="amendments")
     await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     flushed = await one.flush()
     assert flushed.head == 1

@@ -296,7 +296,12 @@ async def test_the_model_may_only_add_where_the_memory_says_so(
     ]
     model.reply = lambda n: replies[n - 1]
     memory = await session.create_memory(
-        "m", SCHEMA, chunk_tokens=1, operations="add_only", coercion="lossless"
+        "m",
+        SCHEMA,
+        chunk_tokens=1,
+        operations="add_only",
+        coercion="lossless",
+        encoding="amendments",
     )
     state = await memory.get(after=await fill(session, "one", "two"))
     assert state.value == {"topics": {"a": ["x"], "b": ["z"]}, "count": 3}
