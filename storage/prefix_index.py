@@ -39,7 +39,8 @@ SLACK_SECONDS = 600
 _SLACK_FACTOR = 2
 
 _VALUE = struct.Struct(">II")
-_MOST = 2**32 - 1
+#: Above the tokens of a value: they are the provider's own.
+_EXACT = 1 << 31
 
 
 class NullPrefixIndex:
@@ -236,11 +237,14 @@ def _writes(prompt: Sent) -> list[_Write]:
     tail = prompt.boundaries[split:]
     if len(tail) > FIRST_BOUNDARIES + LAST_BOUNDARIES:
         tail = (*tail[: FIRST_BOUNDARIES - 1], *tail[-LAST_BOUNDARIES:])
-    number, touched = place_number(prompt.place), int(prompt.now)
+    number = place_number(prompt.place)
     return [
         _Write(
             key,
-            {one + number: _VALUE.pack(min(tokens, _MOST), touched) for one, tokens in boundaries},
+            {
+                one + number: _pack(tokens, prompt, one == prompt.exact)
+                for one, tokens in boundaries
+            },
         )
         for key, boundaries in (
             (_group(prompt.group_key), prompt.boundaries[:split]),
@@ -287,9 +291,15 @@ def _read_hmget(part: _Part, reply: Sequence[Any], places: int, since: int) -> l
     return found
 
 
+def _pack(tokens: int, prompt: Sent, exact: bool) -> bytes:
+    return _VALUE.pack(min(tokens, _EXACT - 1) | _EXACT * exact, int(prompt.now))
+
+
 def _boundary(depth: int, value: bytes) -> Boundary:
     tokens, touched = _VALUE.unpack(value)
-    return Boundary(depth=depth, tokens=tokens, touched=touched)
+    return Boundary(
+        depth=depth, tokens=tokens & ~_EXACT, touched=touched, exact=bool(tokens & _EXACT)
+    )
 
 
 def _deepest(found: Sequence[Warmth]) -> Warmth:

@@ -52,7 +52,7 @@ class DictIndex:
         for at, (one, tokens) in enumerate(prompt.boundaries):
             key = prompt.group_key if at == 0 and prompt.with_group else prompt.memory_key
             self.held[key, one, prompt.place] = Boundary(
-                depth=1, tokens=tokens, touched=int(prompt.now)
+                depth=1, tokens=tokens, touched=int(prompt.now), exact=one == prompt.exact
             )
         if prompt.reply is not None:
             self.replies[prompt.reply[0]] = prompt.reply[1]

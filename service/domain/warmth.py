@@ -22,6 +22,8 @@ class Boundary:
     tokens: int
     #: When it was sent last, in whole Unix seconds.
     touched: int
+    #: Whether the tokens are what the provider said it found up to here, not an estimate.
+    exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +97,8 @@ class Sent:
     boundaries: tuple[tuple[bytes, int], ...]
     #: Whether the first of them is the group's: the end of the first segment.
     with_group: bool
+    #: Id of the boundary whose tokens are what the provider said; None when none's are.
+    exact: bytes | None = None
     place: str
     #: Unix seconds.
     now: float

@@ -84,12 +84,13 @@ class Learner:
         """
         prefix, route, prices = order.prefix, order.route, self._prices(order.model)
         rest = order.ask.segments[len(prefix.ids) :]
+        anchor, exact = _anchor(order, call, prices)
         tokens = calibrated(
             prefix,
             rest=[one.text for one in rest],
             input_tokens=call.input_tokens,
             warm_segments=route.warm_segments,
-            warm_tokens=_anchor(order, call, prices),
+            warm_tokens=anchor,
         )
         kept = kept_ends(prefix, order.plan.marks, prices)
         await self._index.sent(
@@ -98,6 +99,7 @@ class Learner:
                 group_key=prefix.group_key,
                 boundaries=tuple((prefix.ids[at], tokens[at]) for at in kept),
                 with_group=0 in kept,
+                exact=prefix.ids[route.warm_segments - 1] if exact else None,
                 place=place_of(order.model, route.deployment),
                 now=self._clock(),
                 ttl_seconds=prices.ttl_seconds,
@@ -126,18 +128,25 @@ def _note(place: _Place, owner: str, reported: int, *, hit: bool) -> None:
         place.cold_owners.add(owner)
 
 
-def _anchor(order: CallOrder, call: Call, prices: ModelPrices) -> int:
-    """Tokens up to the boundary that was read: as reported where that says it better."""
+def _anchor(order: CallOrder, call: Call, prices: ModelPrices) -> tuple[int, bool]:
+    """Tokens up to the boundary that was read, and whether the provider has said so.
+
+    It finds at least these, and more where the next segment begins alike: so an estimate
+    is replaced, and what it said before only falls.
+    """
     route, reported = order.route, call.reported_cached_tokens
+    known = (route.warm_tokens, route.warm_exact)
     if not reported or not route.warm_tokens:
-        return route.warm_tokens
+        return known
     granularity = prices.granularity_tokens
+    if abs(reported - route.warm_tokens) > max(route.warm_tokens // 4, granularity):
+        # Another boundary's.
+        return known
     if reported == route.warm_tokens - route.warm_tokens % granularity:
         # As predicted; what is in the index is finer than what is reported.
-        return route.warm_tokens
-    near = abs(reported - route.warm_tokens) <= max(route.warm_tokens // 4, granularity)
-    # Far off it is another boundary's.
-    return reported + granularity // 2 if near else route.warm_tokens
+        return route.warm_tokens, True
+    said = reported + granularity // 2
+    return (min(said, route.warm_tokens) if route.warm_exact else said), True
 
 
 def _outcome(order: CallOrder, call: Call, prices: ModelPrices) -> Outcome | None:

@@ -23,6 +23,8 @@ class Route:
     warm_segments: int = 0
     #: Tokens up to their end, as the index has them.
     warm_tokens: int = 0
+    #: Whether these are what the provider said before, not an estimate.
+    warm_exact: bool = False
     #: Since the warm prefix was last used, in seconds; None when nothing is warm.
     age_seconds: float | None = None
     #: Tokens that are warm at another deployment and not at this one.

@@ -267,6 +267,7 @@ def _route(
         known=seen.known,
         warm_segments=fresh.depth if fresh else 0,
         warm_tokens=fresh.tokens if fresh else 0,
+        warm_exact=fresh.exact if fresh else False,
         age_seconds=max(now - fresh.touched, 0.0) if fresh else None,
         elsewhere_tokens=best if best > predicted else 0,
         deepest_tokens=expected_tokens(deepest.tokens, prices) if deepest else 0,

@@ -136,6 +136,15 @@ async def test_only_what_was_kept_is_warm(index: RedisPrefixIndex) -> None:
     assert (await index.look(question(memory_key="t:m2"))).warmth == (COLD,)
 
 
+async def test_what_the_provider_said_is_told_from_estimates(index: RedisPrefixIndex) -> None:
+    await index.sent(sent((IDS[0], 100), (IDS[1], 2**40), exact=IDS[1]))
+    (found,) = (await index.look(question())).warmth
+    exact = Boundary(depth=2, tokens=2**31 - 1, touched=int(NOW), exact=True)
+    assert found == Warmth(fresh=exact, deepest=exact)
+    await index.sent(sent((IDS[1], 300), with_group=False))
+    assert (await index.look(question())).warmth == (warm(2, 300),)
+
+
 async def test_a_memory_that_is_never_quiet_does_not_grow_for_ever(
     index: RedisPrefixIndex, server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,28 @@ async def test_predictions_come_true_to_a_block_whatever_the_tokenizer(
     assert set(residuals) == {Residual.NONE}
 
 
+async def test_a_memory_that_is_written_in_place_is_not_taken_for_evicted() -> None:
+    """Its text begins like the one before, for longer or shorter: never less than the task."""
+    index, clock, engine = DictIndex(), Clock(), Engine(0.25)
+    router = Router((), index, lambda _: PLAIN, clock=clock)
+    teacher = learner(index, clock)
+    task, predicted = "task " * 200, 0
+    for step in range(40):
+        at = 37 * step % 300
+        base = "b" * at + f"<{step}>" + "b" * (300 - at)
+        made = order(task, base, route=Route())
+        route, _ = await router.choose(made.prefix, MODEL, made.reply_key)
+        made = order(task, base, route=route)
+        tokens, cached = engine.answer(task + base + f"{step}!" + "c" * 400)
+        predicted = route.predicted_tokens
+        found = teacher.residual(made, predicted, cached)
+        await teacher.learn(made, call(made, input_tokens=tokens, reported=cached), REPLY)
+        assert found in {Residual.NONE, Residual.MORE}
+        clock.now += 20
+    assert abs(predicted - 250) <= 16
+    assert all(hits >= misses for hits, misses in index.counts[MODEL])
+
+
 async def test_only_what_carried_a_mark_is_warm_where_marks_are_needed() -> None:
     index, clock = DictIndex(), Clock()
     teacher = learner(index, clock, EXPLICIT)
