@@ -1,6 +1,7 @@
 """The environment: what a process refuses to start with, in one clear line."""
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,10 @@ def test_deployments_are_read_from_the_variable_or_a_file(
         assert "secret" not in repr(config)
     monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", "")
     assert read_config().deployments == ()
+
+
+def test_the_guides_deployments_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/prefix-cache.md").read_text()
+    example = guide.partition("<<'END'\n")[2].partition("END\n")[0]
+    monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", textwrap.dedent(example))
+    assert [one.name for one in read_config().deployments] == ["gpu-a", "gpu-b"]
