@@ -5,6 +5,13 @@ Exact counts come from the model's own usage report. Limits such as
 the same way wherever it is read.
 """
 
+import re
+
+#: The lines about a text from outside (`prompts.marked`) and what one has in tokens: 14 to
+#: 29 by tokenizer, since nothing in a hash is a word. By its bytes it would be 9.
+_MARK = re.compile(r"(?:<<<|>>>)data [0-9a-f]{24}\n")
+MARK_TOKENS = 20
+
 
 def estimate_tokens(text: str) -> int:
     """Tokens of `text`: one for every four bytes of UTF-8, rounded up.
@@ -14,3 +21,12 @@ def estimate_tokens(text: str) -> int:
     tokens a character, which the byte count follows.
     """
     return (len(text.encode()) + 3) // 4
+
+
+def estimate_prompt_tokens(text: str) -> int:
+    """Tokens of a part of a prompt, with the marks about texts from outside counted better.
+
+    For predictions and reservations; not for limits, which are checked with texts alone.
+    """
+    bare, marks = _MARK.subn("", text)
+    return estimate_tokens(bare) + MARK_TOKENS * marks
