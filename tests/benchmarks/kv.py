@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 from pydantic import SecretStr
@@ -42,7 +42,6 @@ from tests.gateways import gateway
 from tests.harness import Servers
 from tests.integration.writing import append_texts
 
-MODEL = "openai/smollm2"
 SCHEMA = "class Harbour:\n    ships: dict[str, str]\n"
 TASK = "Keep what is said about each ship."
 SHIPS = (
@@ -161,8 +160,10 @@ async def measure(servers: Servers, server: Engine, encoding: Encoding, steps: i
     config = Config(
         model_base_url=f"{server.url}/v1", model_api_key=SecretStr(KEY), drain_seconds=3600
     )
+    # The index is told of another engine by another name: what one has, the next has not.
+    model = f"openai/smollm2-{uuid4().hex}"
     async with _reviser(servers, config) as (database, reviser):
-        item = await _prepare(database, encoding, steps)
+        item = await _prepare(database, encoding, steps, model)
         before = server.evaluated_tokens()
         await reviser.drain(item)
         return await _measured(database, item.item_id, server.evaluated_tokens() - before)
@@ -185,11 +186,11 @@ def _facts(_: str) -> ModelFacts:
     return ModelFacts(window_tokens=4096, count=estimate_tokens)
 
 
-async def _prepare(database: Database, encoding: Encoding, steps: int) -> WorkItem:
+async def _prepare(database: Database, encoding: Encoding, steps: int, model: str) -> WorkItem:
     key = session_key(DEFAULT_TENANT, encoding)
     identity = memory_id(key, "harbour")
     spec = PrismSpec(
-        schema_source=SCHEMA, task=TASK, encoding=encoding, chunk_tokens=1, model=MODEL
+        schema_source=SCHEMA, task=TASK, encoding=encoding, chunk_tokens=1, model=model
     )
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, key, encoding)
