@@ -18,7 +18,7 @@ from opentelemetry import metrics
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
-from service.domain.tokens import estimate_tokens
+from service.domain.tokens import estimate_prompt_tokens
 from service.llm.caller import LeaseLost
 from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
 from service.llm.prefix_cache import Prefix, prefix_of
@@ -150,7 +150,7 @@ class Gateway:
         )
 
     def _reservation(self, ask: ModelAsk, model: str, route: Route) -> Reservation:
-        prompt = sum(estimate_tokens(segment.text) for segment in ask.segments)
+        prompt = sum(estimate_prompt_tokens(segment.text) for segment in ask.segments)
         return Reservation(
             purpose=ask.purpose,
             model=model,
@@ -164,7 +164,7 @@ class Gateway:
 
 def _fresh_tokens(ask: ModelAsk, route: Route) -> int:
     """About how many tokens of a prompt have to be read anew."""
-    prompt = sum(estimate_tokens(segment.text) for segment in ask.segments)
+    prompt = sum(estimate_prompt_tokens(segment.text) for segment in ask.segments)
     return max(prompt - route.predicted_tokens, 1)
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from service.domain.flows import Segment
 from service.domain.prices import ModelPrices
-from service.domain.tokens import estimate_tokens
+from service.domain.tokens import estimate_prompt_tokens, estimate_tokens
 from service.domain.warmth import ID_BYTES, Question, Seen, Sent
 
 #: Segments up to this many characters are hashed once a process, longer ones each time.
@@ -108,7 +108,7 @@ def calibrated(
     """
     if not prefix.tokens:
         return ()
-    estimate = prefix.tokens[-1] + sum(estimate_tokens(text) for text in rest)
+    estimate = prefix.tokens[-1] + sum(estimate_prompt_tokens(text) for text in rest)
     ratio = min(max(input_tokens / max(estimate, 1), 1 / MAX_RATIO), MAX_RATIO)
     at = prefix.tokens[warm_segments - 1] if 0 < warm_segments <= len(prefix.tokens) else 0
     # Nothing was read, or nothing is known of it: the average holds from the beginning.
