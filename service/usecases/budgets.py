@@ -10,11 +10,16 @@ from service.domain.ledger import CallScope
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
+from service.telemetry import meter
 from service.usecases.hints import Hints
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from storage import budgets, sessions
 from storage.database import Database, Transaction
 from storage.revisions import Claim
+
+_HELD = meter().create_counter(
+    "palimpsest.steps.held", description="Steps that were put off: a budget is used up"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,5 +123,6 @@ async def hold(
             )
         except BudgetExhausted as still:
             await budgets.hold(tx, held, still)
+            _HELD.add(1)
             return still.resume_seconds if still.waits_for_calls else None
     return 0.0

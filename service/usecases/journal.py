@@ -6,6 +6,7 @@ import structlog
 
 from service.domain.flows import ModelReply
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.usecases.call_meters import CallMeters
 from storage import budgets, calls, intents
 from storage.database import Database
 from storage.errors import Busy as DatabaseBusy
@@ -25,6 +26,7 @@ class Journal:
     def __init__(self, database: Database, *, lease_seconds: float) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
+        self._meters = CallMeters()
 
     async def begin(
         self, scope: CallScope, key: bytes, wanted: Reservation
@@ -75,4 +77,5 @@ class Journal:
                 await intents.end(tx, scope, call.key, lease)
             if not written:
                 return await calls.find_reply(tx, scope.session_key, call.key)
+        self._meters.count(call)
         return None if call.reply is None else ModelReply(text=call.reply, model=call.model)

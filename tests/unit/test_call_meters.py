@@ -1,0 +1,73 @@
+"""What is counted of a call."""
+
+from dataclasses import replace
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from service.domain.flows import Purpose
+from service.domain.ledger import Call
+from service.usecases.call_meters import CallMeters
+
+CALL = Call(
+    key=b"k",
+    purpose=Purpose.REVISE,
+    template="t/1",
+    model="m/x",
+    reply="r",
+    failure=None,
+    input_tokens=100,
+    predicted_cached_tokens=64,
+    reported_cached_tokens=48,
+    cache_write_tokens=None,
+    output_tokens=7,
+    cost_micro_usd=12,
+    latency_ms=1,
+    residual="evicted",
+)
+
+
+def counted(*calls: Call) -> dict[tuple[str, ...], Any]:
+    """Each counter's value by its name and attributes."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    meters = CallMeters(provider.get_meter("test"))
+    for call in calls:
+        meters.count(call)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[tuple[str, ...], Any] = {}
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                name = metric.name.removeprefix("palimpsest.llm.")
+                for point in metric.data.data_points:
+                    attributes = map(str, (point.attributes or {}).values())
+                    found[name, *attributes] = point.value  # type: ignore[union-attr]
+    return found
+
+
+def test_a_call_is_counted_by_model_and_purpose() -> None:
+    assert counted(CALL, replace(CALL, reported_cached_tokens=80, residual="more")) == {
+        ("calls", "m/x", "revise", "reply"): 2,
+        ("ledger.tokens", "m/x", "revise", "input"): 200,
+        ("ledger.tokens", "m/x", "revise", "predicted_cached"): 128,
+        ("ledger.tokens", "m/x", "revise", "reported_cached"): 128,
+        ("ledger.tokens", "m/x", "revise", "output"): 14,
+        ("residual.tokens", "m/x", "revise", "evicted"): 16,
+        ("residual.tokens", "m/x", "revise", "more"): 16,
+        ("cost", "m/x", "revise"): 24,
+    }
+
+
+def test_what_is_unknown_and_what_failed_counts_nothing() -> None:
+    unknown = replace(CALL, reported_cached_tokens=None, cost_micro_usd=None, residual="unknown")
+    failed = replace(CALL, reply=None, failure="no")
+    assert counted(unknown, failed) == {
+        ("calls", "m/x", "revise", "reply"): 1,
+        ("calls", "m/x", "revise", "failure"): 1,
+        ("ledger.tokens", "m/x", "revise", "input"): 100,
+        ("ledger.tokens", "m/x", "revise", "predicted_cached"): 64,
+        ("ledger.tokens", "m/x", "revise", "output"): 7,
+    }
