@@ -162,7 +162,7 @@ def _note_unknown(total: Spend) -> None:
     if total.unreported_calls:
         show(
             f"reported: the provider says nothing of its cache for {total.unreported_calls:,}"
-            f" of {total.calls:,} calls; hit % takes what was predicted for them"
+            f" of {total.calls:,} calls"
         )
     if total.unpriced_calls:
         show(
@@ -185,7 +185,8 @@ def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
     _print_residuals(found)
     if found.reading.prompts:
         show()
-        show("reading the log, measured (revise and consolidate):")
+        guess = "; unreported cache hits as predicted" if found.total.unreported_calls else ""
+        show(f"reading the log, measured (revise and consolidate{guess}):")
         out.print(_log_costs({"all of it": found.reading}))
     if found.comparison is not None:
         _print_comparison(found.comparison)
@@ -220,7 +221,7 @@ def _print_comparison(compared: Comparison) -> None:
     rows |= {f"simulated: {text}": getattr(compared, name) for name, text in _SIMULATED.items()}
     out.print(_log_costs(rows))
     show(
-        "measured: tokens and money are the provider's. simulated: tokens are counted by"
+        "measured: from the ledger, as providers report it. simulated: tokens are counted by"
         f" characters, money by the prices of {compared.model}, and the cache keeps each prompt"
         " until the next. Compare simulated lines with one another."
     )
