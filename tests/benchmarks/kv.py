@@ -31,6 +31,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.llm.plans import Plan
+from service.llm.prices import Prices
 from service.llm.transport import Completion, LitellmTransport
 from service.usecases.revise import Reviser
 from storage import memories, sessions
@@ -176,7 +177,7 @@ async def _reviser(servers: Servers, config: Config) -> AsyncIterator[tuple[Data
     model = Scripted(LitellmTransport(config))
     calls = gateway(model, database, index=index, lease_seconds=60.0, config=config)
     try:
-        yield database, Reviser(database, calls, _facts, b"marker", config)
+        yield database, Reviser(database, calls, _facts, Prices(config).of, b"marker", config)
     finally:
         await index.close()
         await database.close()

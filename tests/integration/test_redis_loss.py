@@ -10,6 +10,7 @@ from sqlalchemy import text
 from service.domain.tenancy import DEFAULT_TENANT
 from service.embedded.valkey import ValkeyServer
 from service.llm.facts import ModelFacts
+from service.llm.prices import Prices
 from service.usecases.revise import Reviser
 from storage.database import Database
 from storage.prefix_index import RedisPrefixIndex
@@ -57,7 +58,8 @@ async def run(database: Database, redis_url: str, disturb: Disturb | None) -> li
     calls = gateway(script, database, index=index)
     facts = ModelFacts(window_tokens=32_768, count=len)
     try:
-        await Reviser(database, calls, lambda _: facts, b"marker", CONFIG).drain(ITEM)
+        prices = Prices(CONFIG).of
+        await Reviser(database, calls, lambda _: facts, prices, b"marker", CONFIG).drain(ITEM)
     finally:
         await index.close()
         await redis.aclose()
