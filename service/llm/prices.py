@@ -7,6 +7,7 @@ be for a server of one's own, whose price nobody else knows.
 
 import re
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from service.config import Config
 from service.domain.prices import CacheFamily, ModelPrices, cost_micro_usd
@@ -75,6 +76,8 @@ _PROVIDERS = {
 }
 #: Who serves Anthropic's models with their marks.
 _CLAUDE_PROVIDERS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
+#: The end of the names of OpenAI's own hosts.
+_OPENAI_HOST = "api.openai.com"
 #: Where litellm passes OpenAI's breakpoints on.
 _BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
 
@@ -85,6 +88,7 @@ class Prices:
     def __init__(self, config: Config) -> None:
         self._overrides = config.model_prices
         self._has_own = bool(config.model_base_url)
+        self._deployments = {one.model: one for one in reversed(config.deployments)}
         self._known: dict[str, ModelPrices] = {}
 
     def of(self, model: str) -> ModelPrices:
@@ -105,18 +109,34 @@ class Prices:
             output_tokens=output_tokens,
         )
 
-    def is_listed(self, model: str) -> bool:
-        """Whether the price is litellm's, not one's own: neither configured nor unknown."""
+    def listed_as(self, model: str) -> str | None:
+        """The name by which litellm may know the price; None when only we can know it.
+
+        That is where one is configured, and for a server of one's own.
+        """
         override: PriceOverride | None = matching(self._overrides, model)
-        return not (self._is_own(model) or (override is not None and override.is_priced))
+        if self._is_own(model) or (override is not None and override.is_priced):
+            return None
+        return None if model.startswith("offline/") else self._served_as(model)
+
+    def _served_as(self, model: str) -> str:
+        # Deployments of a model are alike: the first says what serves it.
+        deployment = self._deployments.get(model)
+        return deployment.target if deployment else model
 
     def _is_own(self, model: str) -> bool:
-        return self._has_own and model.startswith("openai/")
+        deployment = self._deployments.get(model)
+        if deployment is None:
+            return self._has_own and model.startswith("openai/")
+        base = urlsplit(deployment.api_base or "").hostname
+        is_openais = base is None or base.endswith(_OPENAI_HOST)
+        return deployment.target.startswith("openai/") and not is_openais
 
     def _find(self, model: str) -> ModelPrices:
+        served = self._served_as(model)
         # What an endpoint of one's own calls gpt-4o need not be OpenAI's, or its price.
-        entry = None if self._is_own(model) else entry_of(model)
-        habits = _SERVER if self._is_own(model) else _habits(model, entry)
+        entry = None if self._is_own(model) else entry_of(served)
+        habits = _SERVER if self._is_own(model) else _habits(served, entry)
         override: PriceOverride | None = matching(self._overrides, model)
         found = _from_list(model, entry, habits)
         return found if override is None else _overridden(found, override)

@@ -172,10 +172,10 @@ class LitellmTransport:
         )
 
     def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
-        if self._prices.is_listed(model) and not model.startswith("offline/"):
-            listed = _listed_cost(self._litellm, response, model)
-            if listed is not None:
-                return listed
+        name = self._prices.listed_as(model)
+        listed = None if name is None else _listed_cost(self._litellm, response, name)
+        if listed is not None:
+            return listed
         return self._prices.cost_micro_usd(
             model,
             input_tokens=usage.input_tokens,

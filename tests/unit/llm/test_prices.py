@@ -85,10 +85,36 @@ def test_a_server_of_ones_own_has_no_price_but_the_configured() -> None:
     assert own.of("openai/gpt-4o").input_usd is None
     assert own.of("openai/gpt-4o").family is PLAIN
     assert own.of("openai/gpt-4o").granularity_tokens == 1
-    assert not own.is_listed("openai/gpt-4o")
+    assert own.listed_as("openai/gpt-4o") is None
     assert own.of("anthropic/claude-opus-4-6").input_usd == 5e-06
     priced = prices({"openai/*": {"input_usd_per_million": 0.5}}, base_url="http://localhost:1/v1")
     assert priced.of("openai/x").input_usd == 5e-07
+
+
+@pytest.mark.parametrize(
+    ("deployment", "family", "granularity", "usd"),
+    [
+        ({}, KEYED, 128, 2.5e-06),
+        ({"api_base": "https://eu.api.openai.com/v1"}, KEYED, 128, 2.5e-06),
+        ({"api_base": "http://gpu1:8000/v1"}, PLAIN, 1, None),
+        ({"litellm_model": "hosted_vllm/x", "api_base": "http://gpu1:8000"}, PLAIN, 16, None),
+        ({"litellm_model": "azure/gpt-4o", "api_base": "https://x.y"}, KEYED, 128, 2.5e-06),
+    ],
+)
+def test_a_model_has_the_habits_of_what_serves_it(
+    deployment: dict[str, Any], family: CacheFamily, granularity: int, usd: float | None
+) -> None:
+    said: Any = [{"name": "a", "model": "openai/gpt-4o", **deployment}]
+    one = Prices(Config(deployments=said, model_base_url="http://elsewhere/v1"))
+    found = one.of("openai/gpt-4o")
+    assert (found.family, found.granularity_tokens, found.input_usd) == (family, granularity, usd)
+    assert one.of("openai/other").input_usd is None
+    name = one.listed_as("openai/gpt-4o")
+    assert name == (
+        None
+        if (family, granularity) == (PLAIN, 1)
+        else said[0].get("litellm_model", "openai/gpt-4o")
+    )
 
 
 def test_what_is_configured_wins_over_the_list() -> None:
@@ -102,10 +128,11 @@ def test_what_is_configured_wins_over_the_list() -> None:
     listed, found = prices().of("openai/gpt-4o"), one.of("openai/gpt-4o")
     assert (found.read, found.ttl_seconds) == (0.2, 60)
     assert (found.write, found.input_usd) == (listed.write, listed.input_usd)
-    assert not one.is_listed("openai/gpt-4o")
+    assert one.listed_as("openai/gpt-4o") is None
     assert (one.of("groq/x").family, one.of("groq/x").max_marks) == (EXPLICIT, 4)
     assert one.of("anthropic/claude-opus-4-6").max_marks == 0
-    assert one.is_listed("anthropic/claude-opus-4-6"), "its habits are configured, not its price"
+    name = one.listed_as("anthropic/claude-opus-4-6")
+    assert name == "anthropic/claude-opus-4-6", "its habits are configured, not its price"
 
 
 def test_the_longest_beginning_of_a_name_counts_and_the_whole_name_most() -> None:
