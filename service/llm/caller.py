@@ -90,9 +90,6 @@ class Caller:
         self._running: set[asyncio.Task[ModelReply]] = set()
         self._tracer = trace.get_tracer("palimpsest.llm")
         meter = metrics.get_meter("palimpsest.llm")
-        self._tokens = meter.create_counter(
-            "palimpsest.llm.tokens", description="Tokens, by model and kind"
-        )
         self._seconds = meter.create_histogram(
             "palimpsest.llm.duration", unit="s", description="Duration of calls"
         )
@@ -133,7 +130,6 @@ class Caller:
                 reply = await self._ledger.record(order.scope, call, order.lease, last=last)
                 if reply is not None:
                     if made.completion is not None:
-                        self._count(made.completion)
                         await self._learner.learn(order, call, reply)
                     return reply
                 assert failure is not None, "a call without a reply has failed"
@@ -206,14 +202,6 @@ class Caller:
             if done
             else None,
         )
-
-    def _count(self, completion: Completion) -> None:
-        for kind, tokens in (
-            ("input", completion.input_tokens),
-            ("output", completion.output_tokens),
-            ("cached", completion.cached_tokens or 0),
-        ):
-            self._tokens.add(tokens, {"model": completion.model, "kind": kind})
 
 
 def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:

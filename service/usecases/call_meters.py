@@ -19,7 +19,7 @@ class CallMeters:
             "palimpsest.llm.calls", description="Model calls, by model, purpose and outcome"
         )
         self._tokens = by.create_counter(
-            "palimpsest.llm.ledger.tokens",
+            "palimpsest.llm.tokens",
             description="Tokens in the ledger, by model, purpose and kind",
         )
         self._residuals = by.create_counter(

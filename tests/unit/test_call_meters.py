@@ -51,10 +51,10 @@ def counted(*calls: Call) -> dict[tuple[str, ...], Any]:
 def test_a_call_is_counted_by_model_and_purpose() -> None:
     assert counted(CALL, replace(CALL, reported_cached_tokens=80, residual="more")) == {
         ("calls", "m/x", "revise", "reply"): 2,
-        ("ledger.tokens", "m/x", "revise", "input"): 200,
-        ("ledger.tokens", "m/x", "revise", "predicted_cached"): 128,
-        ("ledger.tokens", "m/x", "revise", "reported_cached"): 128,
-        ("ledger.tokens", "m/x", "revise", "output"): 14,
+        ("tokens", "m/x", "revise", "input"): 200,
+        ("tokens", "m/x", "revise", "predicted_cached"): 128,
+        ("tokens", "m/x", "revise", "reported_cached"): 128,
+        ("tokens", "m/x", "revise", "output"): 14,
         ("residual.tokens", "m/x", "revise", "evicted"): 16,
         ("residual.tokens", "m/x", "revise", "more"): 16,
         ("cost", "m/x", "revise"): 24,
@@ -67,7 +67,7 @@ def test_what_is_unknown_and_what_failed_counts_nothing() -> None:
     assert counted(unknown, failed) == {
         ("calls", "m/x", "revise", "reply"): 1,
         ("calls", "m/x", "revise", "failure"): 1,
-        ("ledger.tokens", "m/x", "revise", "input"): 100,
-        ("ledger.tokens", "m/x", "revise", "predicted_cached"): 64,
-        ("ledger.tokens", "m/x", "revise", "output"): 7,
+        ("tokens", "m/x", "revise", "input"): 100,
+        ("tokens", "m/x", "revise", "predicted_cached"): 64,
+        ("tokens", "m/x", "revise", "output"): 7,
     }
