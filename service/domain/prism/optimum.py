@@ -10,7 +10,7 @@ PRUNE_STEPS = 16
 RIVALS = 6
 #: Candidates that are kept at most: where more are left, as in long streams whose prices
 #: make waiting free, the dearest are dropped, and the result is the best of the others.
-MAX_CANDIDATES = 1500
+MAX_CANDIDATES = 1000
 
 
 class Optimum:
@@ -27,6 +27,8 @@ class Optimum:
     ) -> None:
         self._prices = prices
         self._task = task_tokens
+        #: Costs are a price times tokens: nothing is rounded, nothing too short.
+        self._is_linear = prices.granularity_tokens == 1 and prices.min_tokens == 0
         #: Tokens that a character has at most.
         self._density = density
         self._since = 0
@@ -89,11 +91,20 @@ class Optimum:
             kept = [live if same == length else 0 for same in self._same]
         else:
             kept = [live * same // length for same in self._same]
-        known = {
-            warm: prefix(task + live, 0 if cold else task + warm, prices).cost(prices)
-            for warm in set(kept)
-        }
-        costs = [cost + known[warm] for cost, warm in zip(self._cost, kept, strict=True)]
+        tokens = task + live
+        if self._is_linear:
+            # All of it written, less what is saved for each token that is read instead.
+            wide = 0.0 if cold else prices.write - prices.read
+            whole = tokens * prices.write - wide * task
+            costs = [
+                cost + whole - wide * warm for cost, warm in zip(self._cost, kept, strict=True)
+            ]
+        else:
+            known = {
+                warm: prefix(tokens, 0 if cold else task + warm, prices).cost(prices)
+                for warm in set(kept)
+            }
+            costs = [cost + known[warm] for cost, warm in zip(self._cost, kept, strict=True)]
         best = min(costs)
         return best, costs.index(best)
 
@@ -101,6 +112,14 @@ class Optimum:
         """Adds what each candidate's prompt costs when it does not fold."""
         prices, task = self._prices, self._task
         self._shown = [tokens + fresh for tokens in self._shown]
+        if self._is_linear:
+            each = prices.write if cold else prices.read
+            more = task * each + (0.0 if cold else (prices.write - prices.read) * fresh)
+            self._cost = [
+                cost + more + each * tokens
+                for cost, tokens in zip(self._cost, self._shown, strict=True)
+            ]
+            return
         known = {
             tokens: prefix(task + tokens, 0 if cold else task + tokens - fresh, prices).cost(prices)
             for tokens in set(self._shown)
