@@ -83,6 +83,9 @@ def refusal(standings: Iterable[Standing], asked: Asked) -> BudgetExhausted | No
 
 
 def _lasts(error: BudgetExhausted) -> float:
+    if error.waits_for_calls:
+        # However soon the day ends: a budget that is used up is the better reason.
+        return 0.0
     return float("inf") if error.resume_seconds is None else error.resume_seconds
 
 
