@@ -182,7 +182,7 @@ class Caller:
     def _record(self, order: CallOrder, made: _Made) -> Call:
         done = made.completion
         # At least one token is computed, or there would be nothing to go on from.
-        predicted = min(order.route.predicted_tokens, done.input_tokens - 1) if done else 0
+        predicted = min(self._learner.predicted(order), done.input_tokens - 1) if done else 0
         return Call(
             key=order.key,
             purpose=order.ask.purpose,

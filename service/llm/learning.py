@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 from service.domain.flows import ModelReply
 from service.domain.ledger import Call
-from service.domain.prices import ModelPrices
+from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.warmth import Outcome, Sent
 from service.llm.plans import CallOrder
-from service.llm.prefix_cache import PrefixIndex, calibrated
+from service.llm.prefix_cache import PrefixIndex, calibrated, expected_tokens
+from service.llm.recent import Recent, RecentPrompts
 from service.llm.renderers import kept_ends
 from service.llm.residuals import Evidence, Residual, classify, tolerance
 from service.llm.routing import place_of
@@ -50,6 +51,18 @@ class Learner:
         self._prices = prices
         self._clock = clock
         self._places: OrderedDict[tuple[str, str], _Place] = OrderedDict()
+        self._recent = RecentPrompts()
+
+    def predicted(self, order: CallOrder) -> int:
+        """Tokens that the provider should find: what the index says, or the last prompt."""
+        prices = self._prices(order.model)
+        if prices.family is CacheFamily.EXPLICIT:
+            # Nothing is found there but what ends at a mark.
+            return order.route.predicted_tokens
+        since = self._clock() - prices.ttl_seconds
+        recent = self._recent.find(_recent_key(order), since)
+        common = 0 if recent is None else recent.common_tokens(_texts(order))
+        return max(order.route.predicted_tokens, expected_tokens(common, prices))
 
     def residual(self, order: CallOrder, predicted: int, reported: int | None) -> Residual:
         """Why a call's cache had other tokens than predicted."""
@@ -92,6 +105,10 @@ class Learner:
             warm_segments=route.warm_segments,
             warm_tokens=anchor,
         )
+        self._recent.keep(
+            _recent_key(order),
+            Recent(texts=_texts(order), tokens=tokens, sent_at=self._clock()),
+        )
         kept = kept_ends(prefix, order.plan.marks, prices)
         await self._index.sent(
             Sent(
@@ -114,6 +131,16 @@ class Learner:
         if len(self._places) > MAX_PLACES:
             self._places.popitem(last=False)
         return place
+
+
+def _recent_key(order: CallOrder) -> tuple[str, ...]:
+    # Prompts with another task have another beginning: they do not stand for each other.
+    place = place_of(order.model, order.route.deployment)
+    return (place, order.prefix.memory_key, order.prefix.group_key)
+
+
+def _texts(order: CallOrder) -> tuple[str, ...]:
+    return tuple(one.text for one in order.ask.segments[: len(order.prefix.ids)])
 
 
 def _note(place: _Place, owner: str, reported: int, *, hit: bool) -> None:
