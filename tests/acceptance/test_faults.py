@@ -50,7 +50,9 @@ def scripted(model: FakeModel) -> dict[str, str]:
 async def start(address: str, texts: list[str]) -> tuple[palimpsest.Memory, str]:
     async with palimpsest.connect(address) as client:
         session = await client.create_session("s")
-        await session.create_memory("m", schema_source=SCHEMA, chunk_tokens=1)
+        await session.create_memory(
+            "m", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
+        )
         async with session.producer("p") as producer:
             for text in texts:
                 await producer.append(text)
@@ -243,7 +245,9 @@ async def _append_through_crashes(address: str, postgres: PostgresServer) -> tup
     global _token
     async with palimpsest.connect(address) as client:
         session = await client.create_session("s")
-        await session.create_memory("m", schema_source=SCHEMA, chunk_tokens=1)
+        await session.create_memory(
+            "m", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
+        )
         async with session.producer("p") as producer:
             for number in range(60):
                 await producer.append(f"chunk {number}")
