@@ -99,7 +99,8 @@ class Config(BaseSettings):
     migration_database_url: DatabaseUrl | None = None
     #: URL of the dispatch tables; default: database_url.
     dispatch_database_url: DatabaseUrl | None = None
-    #: redis:// URL of the prefix cache's index. Without it predictions are 0.
+    #: redis:// URL of the prefix cache's index. Without it each process predicts from what it
+    #: sent itself.
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
     #: Whether that is a Redis cluster; else it is found out at the first command.
     redis_cluster: bool = False

@@ -115,7 +115,7 @@ class RedisLink:
         self._resume_at = time.monotonic() + PAUSE_SECONDS
         if not self._lost:
             self._lost = True
-            _log.warning("redis is gone; predictions are 0 until it is back", cause=str(error))
+            _log.warning("redis is gone; predictions are worse until it is back", cause=str(error))
 
     def _back(self) -> None:
         if self._lost:

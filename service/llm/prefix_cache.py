@@ -3,7 +3,7 @@
 Providers reuse the longest prefix they have seen. A prompt is a list of segments; the
 id of a segment stands for everything up to its end, so that two prompts share exactly
 the ids of their common prefix. The index remembers which ids were sent and when. It is
-advice: without it predictions are 0 and nothing else changes.
+advice: without it predictions are worse and nothing else changes.
 """
 
 import hashlib
