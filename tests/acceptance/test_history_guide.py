@@ -4,7 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from tests.harness import Servers, api, worker
 
 PAGE = (Path(__file__).parents[2] / "docs/guides/history.md").read_text()
 #: What differs from run to run.
@@ -43,6 +48,14 @@ def printed(command: list[str], address: str, text: str = "") -> list[str]:
     refused = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 0 or refused, done.stderr
     return [TIME.sub("TIME", line) for line in (*done.stdout.splitlines(), *refused)]
+
+
+@pytest.fixture
+def address(servers: Servers) -> Iterator[str]:
+    """A server with nothing in it, as the guide finds it."""
+    url = servers.new_database()
+    with api(url) as (_, address), worker(url):
+        yield address
 
 
 def test_the_guide_prints_what_it_says(address: str) -> None:
