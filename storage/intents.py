@@ -7,7 +7,7 @@ makes the call; everybody else waits for the outcome, or until the lease has run
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import BigInteger, and_, cast, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.flows import ModelReply
@@ -16,6 +16,9 @@ from storage import calls
 from storage.database import Transaction
 from storage.tables import intent
 
+#: An intent whose lease ended so long ago is nobody's any more. Far longer than a reply
+#: that waits for the database to come back.
+DEAD_SECONDS = 3600
 
 async def begin(
     tx: Transaction, scope: CallScope, key: bytes, wanted: Reservation, lease_seconds: float
@@ -36,6 +39,9 @@ async def begin(
             memory_id=scope.memory_id,
             purpose=wanted.purpose.value,
             model=wanted.model,
+            # By the clock, not from 1 on: an intent that ended may begin again, and who
+            # held it before must not take the new one's lease for its own.
+            fence=_now_microseconds(),
             lease_until=until,
             **reserved,
         )
@@ -83,6 +89,24 @@ async def end(tx: Transaction, scope: CallScope, key: bytes, lease: Lease) -> No
     await _remove(tx, scope.session_key, key, lease.fence)
 
 
+async def forget(tx: Transaction, session_key: UUID) -> None:
+    """Removes a session's intents of callers that died, and whose call nobody made again.
+
+    One that somebody takes over just now is left alone.
+    """
+    dead = (
+        select(intent.c.session_key, intent.c.key)
+        .where(
+            intent.c.session_key == session_key,
+            intent.c.lease_until < func.now() - _seconds(DEAD_SECONDS),
+        )
+        # Several workers of a session do this at once; none waits for another.
+        .with_for_update(skip_locked=True)
+    )
+    gone = delete(intent).where(tuple_(intent.c.session_key, intent.c.key).in_(dead))
+    await tx.connection.execute(gone)
+
+
 async def _remove(tx: Transaction, session_key: UUID, key: bytes, fence: int) -> None:
     gone = delete(intent).where(_is(session_key, key), intent.c.fence == fence)
     await tx.connection.execute(gone)
@@ -90,6 +114,10 @@ async def _remove(tx: Transaction, session_key: UUID, key: bytes, fence: int) ->
 
 def _is(session_key: UUID, key: bytes) -> Any:
     return and_(intent.c.session_key == session_key, intent.c.key == key)
+
+
+def _now_microseconds() -> Any:
+    return cast(func.extract("epoch", func.clock_timestamp()) * 1_000_000, BigInteger)
 
 
 def _seconds(seconds: float) -> Any:

@@ -37,7 +37,7 @@ from service.llm.transport import ModelFailure
 from service.telemetry import meter, tracer
 from service.usecases import budgets
 from service.usecases.step_state import MAX_STEP_CHUNKS, State, next_group, no_room
-from storage import calls, log, revisions, sessions, stalls, states
+from storage import calls, intents, log, revisions, sessions, stalls, states
 from storage.database import Database, Transaction
 from storage.errors import StorageError
 from storage.revisions import Claim, Fenced, NewRevision
@@ -110,6 +110,7 @@ class Reviser:
             held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
                 return None
+            await intents.forget(tx, held.session_key)
             rows = await states.read_for_prompts(
                 tx, held.session_key, held.memory_id, held.revision, held.spec.encoding
             )

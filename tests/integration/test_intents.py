@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from service.domain.flows import ModelReply, Purpose
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.journal import Journal
+from storage import intents
 from storage.database import Database
-from tests.integration.scripted import KEY, MEMORY, make
+from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, reviser
 
 SCOPE = CallScope(
     tenant_id=DEFAULT_TENANT, session_key=KEY, memory_id=MEMORY, occasion="revise:1:1"
@@ -102,3 +104,47 @@ async def test_an_intent_that_somebody_left_behind_a_stored_reply_goes_away(
     await asyncio.sleep(0.1)
     assert await journal.begin(SCOPE, b"k", WANTED) == ModelReply(text="paid", model="m/x")
     assert await count(database, "intent") == 0
+
+
+async def test_a_lease_of_before_is_none_of_an_intent_that_began_again(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=0.05)
+    first = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(first, Lease)
+    await asyncio.sleep(0.1)
+    second = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(second, Lease)
+    assert await journal.record(SCOPE, FAILED, second, last=True) is None
+    third = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(third, Lease)
+    assert third.fence > second.fence
+    assert not await journal.renew(SCOPE, b"k", first)
+    await journal.record(SCOPE, FAILED, first, last=True)
+    assert await count(database, "intent") == 1, "it is the third one's"
+
+
+async def test_a_claim_removes_intents_of_callers_that_died_long_ago(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    for key in (b"dead", b"late", b"alive"):
+        assert isinstance(await journal.begin(SCOPE, key, WANTED), Lease)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for key, minutes in ((b"dead", 61), (b"late", 59)):
+            await tx.connection.execute(
+                text("UPDATE intent SET lease_until = now() - :ago WHERE key = :key"),
+                {"ago": timedelta(minutes=minutes), "key": key},
+            )
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        # Whoever has one in hand is not waited for.
+        await tx.connection.execute(text("SELECT 1 FROM intent WHERE key = 'dead' FOR UPDATE"))
+        async with database.transaction(DEFAULT_TENANT) as other:
+            await intents.forget(other, KEY)
+    assert await count(database, "intent") == 3
+    await reviser(database, Script()).drain(ITEM)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        left = await tx.connection.execute(text("SELECT key FROM intent ORDER BY key"))
+        assert [row.key for row in left] == [b"alive", b"late"]

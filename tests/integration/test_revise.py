@@ -186,5 +186,5 @@ async def test_a_step_sends_a_bounded_number_of_statements(database: Database) -
         lambda _c, _cur, statement, *_: sent.append(statement),
     )
     await reviser(database, Script()).drain(ITEM)
-    claim, read_chunks, a_step = 7, 3, 15
+    claim, read_chunks, a_step = 8, 3, 15
     assert len(sent) <= claim + read_chunks + a_step * 12 + 1, "\n".join(sent[-15:])
