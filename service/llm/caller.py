@@ -85,7 +85,7 @@ class Caller:
         self._ledger = ledger
         self._learner = Learner(index, prices)
         self._tries = tries
-        self._lease_seconds = lease_seconds
+        self._renewal_seconds = lease_seconds / RENEWALS
         self._sleep = sleep
         self._running: set[asyncio.Task[ModelReply]] = set()
         self._tracer = trace.get_tracer("palimpsest.llm")
@@ -117,13 +117,17 @@ class Caller:
             task.exception()
 
     async def _make(self, order: CallOrder) -> ModelReply:
-        if time.monotonic() >= order.lease_deadline and not await self._renew(order):
-            raise LeaseLost
+        # An order may have waited: the lease must hold until it is renewed meanwhile.
+        if time.monotonic() >= order.lease_deadline - self._renewal_seconds:
+            await self._hold(order)
         async with self._kept(order):
             # Where another deployment can be asked, that is better than to wait.
             tries = 1 if order.route.spare else self._tries
             for attempt in range(1, tries + 1):
-                made = await self._try(order)
+                if attempt > 1:
+                    # Who stood still, or had no database, may have lost it meanwhile.
+                    await self._hold(order)
+                made = await self._try_whole(order)
                 failure = made.failure
                 last = failure is not None and (not failure.retryable or attempt == tries)
                 call = self._record(order, made)
@@ -150,7 +154,7 @@ class Caller:
 
     async def _keep(self, order: CallOrder) -> None:
         while True:
-            await asyncio.sleep(self._lease_seconds / RENEWALS)
+            await asyncio.sleep(self._renewal_seconds)
             try:
                 await self._renew(order)
             except Exception as error:
@@ -160,6 +164,26 @@ class Caller:
 
     async def _renew(self, order: CallOrder) -> bool:
         return await self._ledger.renew(order.scope, order.key, order.lease)
+
+    async def _hold(self, order: CallOrder) -> None:
+        """Renews the lease before a try. Raises LeaseLost."""
+        if not await self._renew(order):
+            raise LeaseLost
+
+    async def _try_whole(self, order: CallOrder) -> _Made:
+        """One try; a defect that breaks it ends the intent, and is raised as it is."""
+        start = time.perf_counter()
+        try:
+            return await self._try(order)
+        except Exception as error:
+            # Nobody will store an outcome: the next try must not wait for this one's
+            # lease, nor budgets keep its reservation.
+            failure = ModelFailure(f"the call broke: {type(error).__name__}", retryable=False)
+            made = _Made(None, failure, round((time.perf_counter() - start) * 1000))
+            await self._ledger.record(
+                order.scope, self._record(order, made), order.lease, last=True
+            )
+            raise
 
     async def _try(self, order: CallOrder) -> _Made:
         ask, model = order.ask, order.model

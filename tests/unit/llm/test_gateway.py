@@ -1,6 +1,7 @@
 """The gateway against a scripted transport: paid once, retried, predicted, recorded."""
 
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -19,7 +20,7 @@ from service.domain.warmth import Sent
 from service.llm import prefix_cache
 from service.llm.caller import BACKOFF_SECONDS, JITTER, MAX_RETRY_AFTER_SECONDS, Caller
 from service.llm.gateway import Gateway, KnowsForms, call_key
-from service.llm.plans import Plan
+from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import (
     REMEMBERED_CHARACTERS,
     Prefix,
@@ -106,7 +107,7 @@ class Ledger:
             self.calls.append(call)
         if call.reply is not None or last:
             self.intents.pop(call.key, None)
-        return self.find_reply(call.key)
+        return None if call.reply is None else self.find_reply(call.key)
 
 
 def gateway(
@@ -221,6 +222,77 @@ async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> 
     assert [call.failure for call in ledger.calls] == ["busy", "busy", None]
     assert all(4.0 <= wait <= 4.0 * (1 + JITTER) for wait in waits)
     assert len(set(waits)) == 2
+
+
+async def test_a_lease_that_was_lost_between_two_tries_is_not_paid_on() -> None:
+    ledger = Ledger()
+
+    class Stopped(Script):
+        async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+            try:
+                return await super().complete(ask, model, plan)
+            finally:
+                if self.asked == 1:
+                    # Somebody took it over meanwhile, and was paid for by the time we go on.
+                    ledger.intents.clear()
+                    theirs = Script(["theirs"])
+                    other = gateway(theirs, ledger, DictIndex(), [])
+                    await other.call(make_ask("a"), model="m/x", scope=SCOPE)
+
+    script = Stopped([ModelFailure("busy", retryable=True), "paid twice"])
+    calls = gateway(script, ledger, DictIndex(), [])
+    reply = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert (reply.text, script.asked) == ("theirs", 1)
+
+
+async def test_a_call_that_breaks_leaves_no_intent_and_its_error_as_it_is() -> None:
+    class Broken(Script):
+        async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+            raise ZeroDivisionError("a prompt's text")
+
+    ledger = Ledger()
+    calls = gateway(Broken([]), ledger, DictIndex(), [])
+    with pytest.raises(ZeroDivisionError):
+        await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
+    assert not ledger.intents
+    assert [one.failure for one in ledger.calls] == ["the call broke: ZeroDivisionError"]
+
+
+@pytest.mark.parametrize(("left", "renewed"), [(0.9, 0), (0.2, 1)])
+async def test_an_order_that_waited_is_renewed_before_it_is_made(left: float, renewed: int) -> None:
+    ledger = Ledger(intents={b"k": 1})
+    renewals: list[bytes] = []
+
+    async def renew(scope: CallScope, key: bytes, lease: Lease) -> bool:
+        renewals.append(key)
+        return True
+
+    ledger.renew = renew  # type: ignore[method-assign]
+    ask, lease_seconds = make_ask("a"), 30.0
+    caller = Caller(
+        Script(["a reply"]),
+        ledger,
+        DictIndex(),
+        prices=lambda _: PLAIN,
+        tries=1,
+        lease_seconds=lease_seconds,
+    )
+    prefix = prefix_of(
+        ask.segments, model="m/x", tenant_id=SCOPE.tenant_id, owner_id=SCOPE.owner_id
+    )
+    order = CallOrder(
+        ask=ask,
+        model="m/x",
+        scope=SCOPE,
+        key=b"k",
+        lease=Lease(fence=1),
+        lease_deadline=time.monotonic() + left * lease_seconds,
+        prefix=prefix,
+        route=Route(),
+        plan=Plan(),
+    )
+    await caller.make(order)
+    assert len(renewals) == renewed
 
 
 async def test_waits_double_and_differ_between_calls_but_not_between_runs() -> None:
