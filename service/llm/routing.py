@@ -140,8 +140,9 @@ class Router:
         if state is None:
             yield
             return
-        await self._count(route.deployment, state, 1, tokens)
         try:
+            # Within, since whoever is cancelled here has been counted already.
+            await self._count(route.deployment, state, 1, tokens)
             yield
             state.failures, state.cold_until = 0, 0.0
         except ModelFailure as failure:

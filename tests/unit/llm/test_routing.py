@@ -213,6 +213,21 @@ async def test_calls_under_way_count_and_bound() -> None:
     assert set(index.queues.values()) == {0}
 
 
+async def test_a_call_that_is_cancelled_as_it_is_counted_does_not_count_on() -> None:
+    class Slow(DictIndex):
+        async def queued(self, place: str, tokens: int, now: float) -> None:
+            if tokens:
+                raise asyncio.CancelledError
+            await super().queued(place, tokens, now)
+
+    chooser = router(places(2, max_in_flight=1), Slow(), Clock())
+    first = await where(chooser, prefix(), MODEL)
+    with pytest.raises(asyncio.CancelledError):
+        async with chooser.going(first, 300):
+            raise AssertionError("not reached")
+    assert (await where(chooser, prefix(), MODEL)).deployment == first.deployment
+
+
 async def fail(chooser: Router, route: Route, failure: ModelFailure = BUSY) -> None:
     with pytest.raises(ModelFailure):
         async with chooser.going(route, 10):
