@@ -165,7 +165,8 @@ class Reviser:
                 return seconds
         if need is Need.ROOM:
             return await self._failed(state, group[-1].position, no_room(state))
-        if state.folds_first(group):
+        # A prompt that was paid for was not folded for, whatever prices say by now.
+        if state.paid_position != group[-1].position and state.folds_first(group):
             return await self._fold(state, group)
         return await self._guarded(state, group[-1].position, self._step(state, group))
 

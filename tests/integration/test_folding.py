@@ -145,6 +145,36 @@ async def test_a_worker_that_dies_between_a_fold_and_its_step_is_taken_over(
     assert len(made.asked) == 40, "no prompt was made twice"
 
 
+async def test_a_prompt_that_was_paid_for_is_not_folded_for_at_other_prices(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await chunks(database, 12)
+
+    class Killed(BaseException):
+        pass
+
+    made = script()
+    with monkeypatch.context() as patched:
+        commit = revisions.commit_revision
+
+        async def last_dies(tx: Any, held: Any, new: Any, **more: Any) -> bool:
+            if new.to_position == 10:
+                raise Killed
+            return await commit(tx, held, new, **more)
+
+        patched.setattr(revisions, "commit_revision", last_dies)
+        with pytest.raises(Killed):
+            await reviser(database, made, prices=DEAR).drain(ITEM)
+    before = await folds(database)
+    assert (len(made.asked), max(before) < (await read(database)).revision) == (10, True)
+    # Configured anew before another worker takes over: a fold costs nothing.
+    free = replace(PRICES, read=1.0, write=1.0)
+    await reviser(database, made, prices=free).drain(ITEM)
+    assert (await read(database)).applied_position == 12
+    assert len(made.asked) == 12, "no prompt was paid for twice"
+    assert len(await folds(database)) > len(before)
+
+
 async def test_an_edit_by_hand_begins_the_count_anew(database: Database) -> None:
     await chunks(database, 8)
     await reviser(database, script(), prices=DEAR).drain(ITEM)
