@@ -20,6 +20,7 @@ from storage.tables import intent
 #: that waits for the database to come back.
 DEAD_SECONDS = 3600
 
+
 async def begin(
     tx: Transaction, scope: CallScope, key: bytes, wanted: Reservation, lease_seconds: float
 ) -> ModelReply | Busy | Lease:
