@@ -38,6 +38,8 @@ async def test_memories_stay_where_they_are_warm_and_move_when_a_place_fails(
         "PALIMPSEST_REDIS_URL": servers.valkey.url,
         "PALIMPSEST_RECONCILE_SECONDS": "0.2",
         "PALIMPSEST_MODEL_TRIES": "1",
+        # One call at a time: nobody moves for want of waiting less.
+        "PALIMPSEST_WORKER_CONCURRENCY": "1",
         "PALIMPSEST_STEP_TRIES": "1",
     }
     with api(url, **settings) as (_, address), worker(url, **settings):
@@ -59,9 +61,7 @@ async def test_memories_stay_where_they_are_warm_and_move_when_a_place_fails(
 
             await append("one", "two", "three")
             asked = _deployments(servers.as_superuser(url))
-            # One moves only where its own place has too much to do.
-            stayed = sum(len(places) == 1 for places in asked.values())
-            assert stayed >= MEMORIES // 2, "each stays at one"
+            assert all(len(places) == 1 for places in asked.values()), "each stays at one"
             assert sum(len(model.prompts) for model in models) == 3 * MEMORIES
 
             broken = next(iter(asked.values())).pop()
