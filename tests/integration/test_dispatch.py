@@ -52,7 +52,7 @@ async def running(
 
 async def until(condition: object) -> None:
     assert callable(condition)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.02)
 
