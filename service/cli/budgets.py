@@ -124,13 +124,19 @@ def _owner(
 
 
 def _micro_usd(text: str) -> int:
+    refused = f"--usd: {text!r} is negative, too large, or has over 6 decimals"
     try:
-        amount = Decimal(text) * _MICRO
-        micro = int(amount)
-    except (InvalidOperation, ValueError, OverflowError) as error:
+        amount = Decimal(text)
+    except InvalidOperation as error:
         raise CommandError(f"--usd: {text!r} is no amount such as 2.50") from error
-    if micro != amount or not 0 <= micro <= MAX_LIMIT:
-        raise CommandError(f"--usd: {text!r} is negative, too large, or has over 6 decimals")
+    if not amount.is_finite():
+        raise CommandError(f"--usd: {text!r} is no amount such as 2.50")
+    # Bounded first: of 1e999999999 the millionths would be a number of as many digits.
+    if not 0 <= amount <= MAX_LIMIT:
+        raise CommandError(refused)
+    micro = int(amount * _MICRO)
+    if micro != amount * _MICRO or micro > MAX_LIMIT:
+        raise CommandError(refused)
     return micro
 
 

@@ -251,6 +251,7 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("budget", "set", "day", "--tenant", "--usd", "-1"), b"", "'-1' is negative"),
         (("budget", "set", "day", "--tenant", "--usd", "0.0000001"), b"", "over 6 decimals"),
         (("budget", "set", "day", "--tenant", "--usd", "1e99"), b"", "too large"),
+        (("budget", "set", "day", "--tenant", "--usd", "1e999999999"), b"", "too large"),
         (("budget", "set", "day", "-s", "nobody", "--tokens", "1"), b"", "no session 'nobody'"),
         (("budget", "list", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("budget", "clear", "total", "--tenant"), b"", "the tenant has no budget for all time"),
