@@ -44,7 +44,7 @@ def _checked_listen(address: str) -> str:
 
 
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database_url)]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 #: The model that serves when none is configured: deterministic, no network.

@@ -107,6 +107,9 @@ def _begins(model: str, name: str) -> bool:
 
 def _read(value: Any, adapter: TypeAdapter[Any], name: str) -> Any:
     """Settings by model, from JSON or values; one sentence about the first that is wrong."""
+    # An empty variable is as one that is not set, as with deployments.
+    if isinstance(value, str) and not value.strip():
+        return {}
     try:
         said = json.loads(value, parse_constant=_refuse) if isinstance(value, str) else value
     except (ValueError, RecursionError):

@@ -25,6 +25,8 @@ URL = "postgresql://u:secret-word@db"
         ("LOG_LEVEL", "loud", "Input should be 'debug', 'info', 'warning' or 'error'"),
         ("LOG_FORMAT", "xml", "Input should be 'json' or 'console'"),
         ("LIMIT_MAX_MEMORIES", "0", "Input should be greater than or equal to 1"),
+        ("CALL_LEASE_SECONDS", "inf", "Input should be a finite number"),
+        ("MODEL_TIMEOUT_SECONDS", "inf", "Input should be a finite number"),
         ("POOL_SIZE", "0", "Input should be greater than or equal to 1"),
     ],
 )

@@ -176,6 +176,13 @@ def test_prices_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
     }
 
 
+def test_an_empty_variable_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_MODEL_PRICES", "")
+    monkeypatch.setenv("PALIMPSEST_MODEL_SETTINGS", " ")
+    config = Config()
+    assert (config.model_prices, config.model_settings) == ({}, {})
+
+
 def test_a_call_costs_its_tokens_at_their_prices() -> None:
     one = prices({"m/x": {"input_usd_per_million": 2, "read": 0.1, "write": 1.25, "output": 5}})
     cost = one.cost_micro_usd("m/x", input_tokens=1000, cached=600, written=300, output_tokens=10)
