@@ -193,7 +193,9 @@ def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
 
 
 def _print_residuals(found: Cost) -> None:
-    if not any(one.residual for one in found.residuals):
+    # Where no provider said anything there is nothing to compare with, and 0 would be a lie.
+    unreported = found.total.unreported_calls == found.total.calls
+    if unreported or not any(one.residual for one in found.residuals):
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("residual")

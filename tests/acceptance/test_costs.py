@@ -75,6 +75,7 @@ def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: st
     assert "reading the log, measured" in shown
     assert "simulated: optimum, in hindsight" in shown
     assert "Compare simulated lines with one another" in shown
+    assert "residual" not in shown, "there is nothing to compare predictions with"
     assert f"all {compared['steps']} of {compared['steps']} steps" in shown
     everyone = succeed("cost", **at)
     assert session in everyone
