@@ -70,7 +70,9 @@ def memory_create(
     fold_tokens: Annotated[
         int,
         typer.Option(
-            min=0, max=MAX_TOKENS, help="Fold amendments behind; 0: 100,000, or 8,000 with amendments."
+            min=0,
+            max=MAX_TOKENS,
+            help="Fold amendments behind; 0: 100,000, or 8,000 with amendments.",
         ),
     ] = 0,
     memory_tokens: Annotated[
