@@ -8,6 +8,8 @@ from uuid import UUID
 from sqlalchemy import insert, select
 
 from service.domain.prism.spec import PrismSpec
+from service.domain.specs import MemorySpec, spec_from_json
+from service.domain.tree.spec import TreeSpec
 from service.domain.work import WorkKind
 from storage import settling
 from storage.database import Transaction
@@ -48,7 +50,19 @@ class StoredAnswer:
     attempts: int
     created_at: datetime
     #: The memory's spec, with the schema as it is now.
-    spec: PrismSpec
+    spec: MemorySpec
+
+    @property
+    def prism(self) -> PrismSpec:
+        """The spec of a memory that is known to be a PRISM memory."""
+        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def tree(self) -> TreeSpec:
+        """The spec of a memory that is known to be a tree."""
+        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
 
 
 async def create(
@@ -82,6 +96,7 @@ async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnsw
             answer,
             session.c.name.label("session_name"),
             memory.c.name.label("memory_name"),
+            memory.c.kind,
             memory.c.spec,
             memory.c.schema_source,
         )
@@ -98,7 +113,7 @@ async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnsw
         return None
     names = StoredAnswer.__dataclass_fields__
     values = {name: value for name, value in row._mapping.items() if name in names}
-    values["spec"] = PrismSpec.from_json(row.spec, row.schema_source)
+    values["spec"] = spec_from_json(row.kind, row.spec, row.schema_source)
     values["citations"] = tuple(StoredCitation(**one) for one in row.citations)
     return StoredAnswer(**values)
 

@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
+from service.domain.specs import MemorySpec, kind_of, spec_from_json
+from service.domain.tree.spec import TreeSpec
 from storage.database import DirectTransaction, Transaction
 from storage.tables import dead_letter, memory, prism_base, prism_value, revision, session
 
@@ -35,12 +37,12 @@ class StoredMemory:
     name: str
     kind: str
     #: With the schema as it is now.
-    spec: PrismSpec
+    spec: MemorySpec
     revision: int
     applied_position: int
     head: int
     incarnation: int
-    #: "active" or "stalled".
+    #: "active", "stalled" or "sealed".
     status: str
     created_at: datetime
     #: The name of the memory that this one was rebuilt from; None when it was not.
@@ -49,7 +51,21 @@ class StoredMemory:
     consolidate_position: int | None
     #: The sentence of the budget that does not allow its next call; None when it goes on.
     held_reason: str | None
+    #: A tree is closed once everything up to here is in it; None when nobody asked for it.
+    seal_position: int | None
     stall: Stall | None
+
+    @property
+    def prism(self) -> PrismSpec:
+        """The spec of a memory that is known to be a PRISM memory."""
+        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def tree(self) -> TreeSpec:
+        """The spec of a memory that is known to be a tree."""
+        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
 
 
 def held_reason() -> ColumnElement[str | None]:
@@ -76,6 +92,7 @@ def _select_memories() -> Select[Any]:
             memory.c.rebuilt_from,
             memory.c.consolidate_position,
             held_reason(),
+            memory.c.seal_position,
             dead_letter.c.from_position.label("stall_position"),
             dead_letter.c.cause.label("stall_cause"),
             dead_letter.c.attempts.label("stall_attempts"),
@@ -93,11 +110,15 @@ def _select_memories() -> Select[Any]:
     )
 
 
+#: Where the kind stands in a row.
+_KIND = 4
+
+
 def from_row(row: Sequence[Any]) -> StoredMemory:
     """A memory from a row of this module's queries."""
     *before, spec, schema_source = row[:7]
     *after, position, cause, attempts, at = row[7:]
-    fields = (*before, PrismSpec.from_json(spec, schema_source), *after)
+    fields = (*before, spec_from_json(before[_KIND], spec, schema_source), *after)
     return StoredMemory(
         **dict(zip(StoredMemory.__dataclass_fields__, fields, strict=False)),
         stall=None
@@ -112,15 +133,16 @@ async def create(
     session_key: UUID,
     memory_id: UUID,
     name: str,
-    spec: PrismSpec,
+    spec: MemorySpec,
     head: int,
-    value: str,
     digest: bytes,
+    value: str | None = None,
     rebuilt_from: str | None = None,
 ) -> bool:
-    """Makes a PRISM memory at revision 0; False when its name is taken.
+    """Makes a memory at revision 0; False when its name is taken.
 
-    The caller holds the session with `sessions.lock_alone`.
+    `value` is that of a PRISM memory; a tree has none. The caller holds the session with
+    `sessions.lock_alone`.
     """
     new = (
         upsert(memory)
@@ -129,7 +151,7 @@ async def create(
             memory_id=memory_id,
             tenant_id=tx.tenant_id,
             name=name,
-            kind="prism",
+            kind=kind_of(spec).value,
             spec=spec.to_json(),
             has_work=head > 0,
             rebuilt_from=rebuilt_from,
@@ -151,8 +173,9 @@ async def create(
             digest=digest,
         )
     )
-    await tx.connection.execute(insert(prism_base).values(**keys, revision=0, value=value))
-    await tx.connection.execute(insert(prism_value).values(**keys, revision=0, value=value))
+    if value is not None:
+        await tx.connection.execute(insert(prism_base).values(**keys, revision=0, value=value))
+        await tx.connection.execute(insert(prism_value).values(**keys, revision=0, value=value))
     return True
 
 
@@ -182,7 +205,7 @@ async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]
 _COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
     m.rebuilt_from, m.consolidate_position,
-    CASE WHEN m.ready_at > now() THEN m.held_reason END,
+    CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
     d.from_position, d.cause, d.attempts, d.created_at"""
 
 _FROM = """FROM memory m
@@ -194,7 +217,7 @@ _WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
 
 _READ_NEWEST = f"""
 SELECT {_COLUMNS}, v.value {_FROM}
-JOIN prism_value v ON v.session_key = m.session_key AND v.memory_id = m.memory_id
+LEFT JOIN prism_value v ON v.session_key = m.session_key AND v.memory_id = m.memory_id
 {_WHERE}
 """
 
@@ -204,8 +227,11 @@ READ_ROW = f"SELECT {_COLUMNS} {_FROM} {_WHERE}"
 
 async def read_newest(
     tx: DirectTransaction, session_key: UUID, memory_id: UUID
-) -> tuple[StoredMemory, str] | None:
-    """The memory and its newest value as canonical JSON, in one round trip."""
+) -> tuple[StoredMemory, str | None] | None:
+    """The memory and its newest value as canonical JSON, in one round trip.
+
+    The value is None for a memory that is not a PRISM memory.
+    """
     rows = await tx.read(_READ_NEWEST, {"session": session_key, "memory": memory_id})
     if not rows:
         return None

@@ -15,6 +15,8 @@ from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, 
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.prism.spec import PrismSpec
+from service.domain.specs import MemorySpec, spec_from_json
+from service.domain.tree.spec import TreeSpec
 from storage.database import Transaction
 from storage.tables import (
     amendment,
@@ -49,7 +51,7 @@ class Claim:
     revision: int
     applied_position: int
     #: With the schema as it is now.
-    spec: PrismSpec
+    spec: MemorySpec
     #: Failed tries of the step at the cursor.
     attempts: int
     #: Chunks up to here are read without waiting for more.
@@ -62,6 +64,20 @@ class Claim:
     fold_state: Any = None
     #: When the newest revision was committed; None where it was just now.
     committed_at: datetime | None = None
+    #: A tree is closed once everything up to here is in it.
+    seal_position: int | None = None
+
+    @property
+    def prism(self) -> PrismSpec:
+        """The spec of a memory that is known to be a PRISM memory."""
+        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def tree(self) -> TreeSpec:
+        """The spec of a memory that is known to be a tree."""
+        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +123,8 @@ _CLAIM = (
     memory.c.consolidate_position,
     memory.c.consolidated_tokens,
     memory.c.fold_state,
+    memory.c.seal_position,
+    memory.c.kind,
     select(revision.c.created_at)
     .where(
         revision.c.session_key == memory.c.session_key,
@@ -121,8 +139,8 @@ _CLAIM = (
 
 def _claimed(row: Any) -> Claim:
     held = dict(row._mapping)
-    schema_source = held.pop("schema_source")
-    return Claim(**{**held, "spec": PrismSpec.from_json(held["spec"], schema_source)})
+    spec = spec_from_json(held.pop("kind"), held["spec"], held.pop("schema_source"))
+    return Claim(**{**held, "spec": spec})
 
 
 async def claim(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:

@@ -26,7 +26,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 
 metadata = MetaData()
 
@@ -163,6 +163,8 @@ memory = Table(
     Column("fold_state", JSONB),
     # Why no call may be made now: a budget is used up.
     Column("held_reason", Text),
+    # A tree is closed once everything up to here is in it, and reads nothing behind it.
+    Column("seal_position", BigInteger),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -179,8 +181,8 @@ memory = Table(
         initially="DEFERRED",
         use_alter=True,
     ),
-    CheckConstraint("kind IN ('prism')", name="memory_kind"),
-    CheckConstraint("status IN ('active', 'stalled')", name="memory_status"),
+    CheckConstraint("kind IN ('prism', 'tree')", name="memory_kind"),
+    CheckConstraint("status IN ('active', 'stalled', 'sealed')", name="memory_status"),
     Index(
         "memory_runnable",
         "ready_at",
@@ -246,7 +248,8 @@ revision = Table(
         name="revision_restored_fkey",
     ),
     CheckConstraint(
-        "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema')",
+        "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema',"
+        " 'build', 'seal')",
         name="revision_kind",
     ),
     CheckConstraint(
@@ -374,6 +377,85 @@ prism_value = Table(
     Column("unsaved_amendments", Integer, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("session_key", "memory_id", name="prism_value_pkey"),
     _of_revision("prism_value_revision_fkey"),
+)
+
+tree_node = Table(
+    "tree_node",
+    metadata,
+    # A node of a summary tree, written once. The keys leave no room for a gap, an overlap
+    # or a second node over the same text: see `tree_node_chain_fkey`.
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    # 0 for leaves.
+    Column("level", Integer, nullable=False),
+    # 1, 2, 3 … on its level.
+    _count("number"),
+    Column("tenant_id", Uuid, nullable=False),
+    # The revision that brought it.
+    _count("revision"),
+    # On the level below; 0 and 0 for a leaf.
+    _count("first_child"),
+    Column("children", Integer, nullable=False),
+    # The text from here to before there: positions, and characters into their chunks.
+    _count("start_position"),
+    _count("start_offset"),
+    _count("end_position"),
+    _count("end_offset"),
+    Column("summary", Text, nullable=False),
+    Column("made", Text, nullable=False),
+    _count("text_tokens"),
+    _count("summary_tokens"),
+    # The words of a leaf's text, for retrieval.
+    Column("words", TSVECTOR),
+    Column("previous", BigInteger, Computed("NULLIF(number - 1, 0)", persisted=True)),
+    _created(),
+    PrimaryKeyConstraint("session_key", "memory_id", "level", "number", name="tree_node_pkey"),
+    # What the chain below refers to.
+    UniqueConstraint(
+        "session_key",
+        "memory_id",
+        "level",
+        "number",
+        "end_position",
+        "end_offset",
+        name="tree_node_end",
+    ),
+    # The chain: on every level a node begins where the one before it ended.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "level", "previous", "start_position", "start_offset"],
+        [
+            "tree_node.session_key",
+            "tree_node.memory_id",
+            "tree_node.level",
+            "tree_node.number",
+            "tree_node.end_position",
+            "tree_node.end_offset",
+        ],
+        name="tree_node_chain_fkey",
+    ),
+    _of_revision("tree_node_revision_fkey"),
+    CheckConstraint("number >= 1 AND level >= 0", name="tree_node_place"),
+    CheckConstraint(
+        "number > 1 OR (start_position = 1 AND start_offset = 0)", name="tree_node_first"
+    ),
+    CheckConstraint(
+        "(end_position, end_offset) > (start_position, start_offset)", name="tree_node_range"
+    ),
+    CheckConstraint(
+        "(level = 0) = (children = 0) AND (level = 0) = (first_child = 0)",
+        name="tree_node_children",
+    ),
+    CheckConstraint("made IN ('model', 'joined', 'cut', 'skipped')", name="tree_node_made"),
+    # The parent of a child; no child begins two.
+    Index(
+        "tree_node_parent",
+        "session_key",
+        "memory_id",
+        "level",
+        "first_child",
+        unique=True,
+        postgresql_where=text("level > 0"),
+    ),
 )
 
 call = Table(
@@ -550,6 +632,12 @@ answer = Table(
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     _created(),
+    # How the tree is to be navigated; NULL for other readers.
+    Column("navigation", JSONB),
+    # Why there is no answer, where there is none; NULL when there is one.
+    Column("no_answer", Text),
+    # What the navigation came to; NULL until it is complete, and for other readers.
+    Column("statistics", JSONB),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],
@@ -558,6 +646,26 @@ answer = Table(
     ),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="answer_status"),
     Index("answer_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index("answer_by_memory", "session_key", "memory_id", "created_at", "answer_id"),
+)
+
+trajectory_event = Table(
+    "trajectory_event",
+    metadata,
+    # What a navigation looked at and did, written as it happens.
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # As `service.domain.tree.trajectory.Event`, without the ordinal.
+    Column("event", JSONB, nullable=False),
+    _created(),
+    PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="trajectory_event_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "answer_id"],
+        ["answer.session_key", "answer.answer_id"],
+        name="trajectory_event_answer_fkey",
+    ),
 )
 
 schema_draft = Table(

@@ -60,6 +60,10 @@ class Purpose(StrEnum):
     ANSWER = "answer"
     CONSOLIDATE = "consolidate"
     SCHEMA = "schema"
+    #: A summary of a tree: of a text, or of summaries.
+    SUMMARIZE = "summarize"
+    #: A move of a navigation.
+    NAVIGATE = "navigate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +77,8 @@ class ModelAsk:
     segments: tuple[Segment, ...]
     #: The same content as values, for models that are not language models: a
     #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism.asking`,
-    #: or a `SchemaContent` of `service.domain.schemas.generation`.
+    #: a `SchemaContent` of `service.domain.schemas.generation`, or one of
+    #: `service.domain.tree.contents`.
     content: object
     #: Upper bound of the reply, in tokens; 1 or more.
     max_output_tokens: int
@@ -96,15 +101,30 @@ class ModelReply:
     text: str
     #: The model that gave it, as provider/name.
     model: str
+    #: As the provider reports them; `cached_tokens` None: it does not say.
+    input_tokens: int = 0
+    cached_tokens: int | None = None
+    output_tokens: int = 0
 
 
-#: Today an ask is always a model prompt; look-ups join the union with the readers.
-Ask = ModelAsk
-Reply = ModelReply
+class LookUp:
+    """Something that a flow wants to know, or to have known, besides what models say.
+
+    Each method has its own; whoever drives a flow answers those of its method.
+    """
+
+    __slots__ = ()
+
+
+Ask = ModelAsk | LookUp
 
 #: Stands behind a reply that reached its bound before its end, so that what was cut off
 #: is not taken for whole. Part of the reply wherever that is kept.
 CUT_OFF = "\n[CUT OFF]"
 
 T = TypeVar("T")
-Flow = Generator[Sequence[Ask], Sequence[Reply], T]
+#: A flow that asks models only.
+Flow = Generator[Sequence[ModelAsk], Sequence[ModelReply], T]
+#: A flow that looks things up besides: a ModelReply to a ModelAsk, to a look-up what that
+#: says of itself.
+LookingFlow = Generator[Sequence[Ask], Sequence[Any], T]

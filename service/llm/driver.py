@@ -1,15 +1,17 @@
 """The driver: runs a flow against a model."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TypeVar
 
-from service.domain.flows import Ask, Flow, Reply
-
 T = TypeVar("T")
+Ask = TypeVar("Ask")
+Reply = TypeVar("Reply")
 
 
-async def drive(flow: Flow[T], call: Callable[[Ask], Awaitable[Reply]]) -> T:
+async def drive(
+    flow: Generator[Sequence[Ask], Sequence[Reply], T], call: Callable[[Ask], Awaitable[Reply]]
+) -> T:
     """Runs `flow` to its end: each batch of asks in parallel, replies in their order.
 
     When a call fails the others of its batch are cancelled, the flow is closed and the

@@ -17,7 +17,9 @@ from service.config import Limits
 from service.domain.appending import SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.errors import InvalidInput
+from service.domain.prism.spec import PrismSpec
 from service.domain.reasons import Reason
+from service.domain.tree.spec import TreeSpec
 from service.rpc import specs
 from service.usecases.ask import Answered
 from service.usecases.consistency import Consistency
@@ -148,22 +150,29 @@ def logged_chunk(logged: LoggedChunk) -> log_pb2.LoggedChunk:
     )
 
 
+_MEMORY_STATUS = {
+    "active": memories_pb2.Memory.STATUS_ACTIVE,
+    "stalled": memories_pb2.Memory.STATUS_STALLED,
+    "sealed": memories_pb2.Memory.STATUS_SEALED,
+}
+
+
 def memory(stored: StoredMemory) -> memories_pb2.Memory:
     """A memory's row."""
     message = memories_pb2.Memory(
         session=stored.session_name,
         name=stored.name,
-        prism=specs.prism_message(stored.spec),
+        prism=specs.prism_message(stored.spec) if isinstance(stored.spec, PrismSpec) else None,
+        tree=specs.tree_message(stored.spec) if isinstance(stored.spec, TreeSpec) else None,
         revision=stored.revision,
         applied_position=stored.applied_position,
         head=stored.head,
-        status=memories_pb2.Memory.STATUS_STALLED
-        if stored.status == "stalled"
-        else memories_pb2.Memory.STATUS_ACTIVE,
+        status=_MEMORY_STATUS[stored.status],
         create_time=timestamp(stored.created_at),
         rebuilt_from=stored.rebuilt_from or "",
         consolidate_position=stored.consolidate_position,
         held_reason=stored.held_reason,
+        seal_position=stored.seal_position,
     )
     if stored.stall is not None:
         message.stall.position = stored.stall.position

@@ -41,6 +41,7 @@ _RESOURCES = {
     Reason.MEMORY_NOT_FOUND: ("palimpsest.v1.Memory", "memory"),
     Reason.MEMORY_EXISTS: ("palimpsest.v1.Memory", "memory"),
     Reason.ANSWER_NOT_FOUND: ("palimpsest.v1.Answer", "answer"),
+    Reason.NODE_NOT_FOUND: ("palimpsest.v1.TreeNode", "node"),
     Reason.DRAFT_NOT_FOUND: ("palimpsest.v1.SchemaDraft", "draft"),
 }
 

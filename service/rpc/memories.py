@@ -26,7 +26,7 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         self, request: memories_pb2.CreateMemoryRequest, context: Context
     ) -> memories_pb2.CreateMemoryResponse:
         """Creates a memory."""
-        spec = specs.prism_spec(request.prism)
+        spec = specs.memory_spec(request)
         made = await self._memories.create(current_tenant(), request.session, request.name, spec)
         return memories_pb2.CreateMemoryResponse(memory=convert.memory(made))
 

@@ -1,20 +1,21 @@
-"""Between the proto's PrismSpec and ours."""
+"""Between the proto's specs of memories and ours."""
 
 from typing import Any
 
 from palimpsest.v1 import edits_pb2, memories_pb2
+from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prism.spec import (
     Coercion,
     Encoding,
-    OnFailure,
     Operations,
     PrismSpec,
-    ReplyFormat,
     default_fold_tokens,
 )
 from service.domain.schemas.json_source import parse_json_schema
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
+from service.domain.specs import MemorySpec
+from service.domain.tree.spec import TreeSpec, WorkingMemory
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
@@ -42,6 +43,19 @@ _COERCIONS = {
     _Message.COERCION_REFUSE: Coercion.REFUSE,
     _Message.COERCION_LOSSLESS: Coercion.LOSSLESS,
 }
+_Tree = memories_pb2.TreeSpec
+
+_REASONING = {
+    _Tree.REASONING_UNSPECIFIED: True,
+    _Tree.REASONING_ON: True,
+    _Tree.REASONING_OFF: False,
+}
+_WORKING_MEMORIES = {
+    _Tree.WORKING_MEMORY_UNSPECIFIED: WorkingMemory.CUT,
+    _Tree.WORKING_MEMORY_OFF: WorkingMemory.OFF,
+    _Tree.WORKING_MEMORY_CUT: WorkingMemory.CUT,
+    _Tree.WORKING_MEMORY_SUMMARIZED: WorkingMemory.SUMMARIZED,
+}
 _REPLY_FORMATS = {
     _Message.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
     _Message.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
@@ -52,6 +66,46 @@ _REPLY_FORMATS = {
 def schema_of(schema_source: str, json_schema: str) -> Schema:
     """The schema, in whichever of the two ways it is given. Raises SchemaInvalid."""
     return parse_json_schema(json_schema) if json_schema else parse_source(schema_source)
+
+
+def memory_spec(request: memories_pb2.CreateMemoryRequest) -> MemorySpec:
+    """The spec of a memory that is to be made. Raises SchemaInvalid."""
+    if request.WhichOneof("spec") == "tree":
+        return tree_spec(request.tree)
+    return prism_spec(request.prism)
+
+
+def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
+    """A spec with its defaults filled in."""
+    default = TreeSpec()
+    return TreeSpec(
+        segment_tokens=message.segment_tokens or default.segment_tokens,
+        max_children=message.max_children or default.max_children,
+        summary_tokens=message.summary_tokens or default.summary_tokens,
+        reasoning=_REASONING[message.reasoning],
+        working_memory=_WORKING_MEMORIES[message.working_memory],
+        working_memory_tokens=message.working_memory_tokens or default.working_memory_tokens,
+        model=message.model,
+        navigation_model=message.navigation_model,
+        reply_format=_REPLY_FORMATS[message.reply_format],
+        on_failure=_ON_FAILURE[message.on_failure],
+    )
+
+
+def tree_message(spec: TreeSpec) -> memories_pb2.TreeSpec:
+    """A spec as the proto has it."""
+    return _Tree(
+        segment_tokens=spec.segment_tokens,
+        max_children=spec.max_children,
+        summary_tokens=spec.summary_tokens,
+        reasoning=_named(_REASONING, spec.reasoning),
+        working_memory=_named(_WORKING_MEMORIES, spec.working_memory),
+        working_memory_tokens=spec.working_memory_tokens,
+        model=spec.model,
+        navigation_model=spec.navigation_model,
+        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        on_failure=_named(_ON_FAILURE, spec.on_failure),
+    )
 
 
 def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:

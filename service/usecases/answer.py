@@ -26,7 +26,7 @@ class Answerer(Maker[StoredAnswer]):
         """Reads the memory as it was when the question came, and cites it."""
         async with self._database.transaction(item.tenant_id) as tx:
             memory = await _load(tx, wanted)
-        spec = wanted.spec
+        spec = wanted.prism
         model = spec.model or self._config.model
         scope = CallScope(
             tenant_id=item.tenant_id,
@@ -50,7 +50,7 @@ class Answerer(Maker[StoredAnswer]):
 
 
 async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:
-    spec = asked.spec
+    spec = asked.prism
     rows = await states.read_for_prompts(
         tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
     )

@@ -7,13 +7,14 @@ from uuid import UUID
 
 from service.config import Config
 from service.domain.costs import LogCost, added
+from service.domain.memory_choices import ReplyFormat
 from service.domain.prices import ModelPrices, cost_micro_usd
 from service.domain.prism import asking as prism
 from service.domain.prism import schedules
 from service.domain.prism.amendments import Amendment
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schedules import Log, LoggedStep, Tokens
-from service.domain.prism.spec import Encoding, PrismSpec, ReplyFormat
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tokens import estimate_tokens
 from storage import costs, states
 from storage.costs import RevisionFacts, StepFacts
@@ -77,14 +78,14 @@ class Comparer:
 
     async def compare(self, tenant_id: UUID, stored: StoredMemory) -> Compared | None:
         """The comparison; None when the memory has made no step."""
-        model = stored.spec.model or self._config.model
+        model = stored.prism.model or self._config.model
         async with self._alone:
             async with self._database.transaction(tenant_id) as tx:
                 facts = await self._read(tx, stored)
             if facts is None:
                 return None
             prices = self._prices(model)
-            return await asyncio.to_thread(_compared, facts, stored.spec, model, prices)
+            return await asyncio.to_thread(_compared, facts, stored.prism, model, prices)
 
     async def _read(self, tx: Transaction, stored: StoredMemory) -> _Facts | None:
         key = (stored.session_key, stored.memory_id)
@@ -98,7 +99,7 @@ class Comparer:
         first = steps[0].revision
         rows = await states.read_nearest(tx, *key, first - 1)
         assert rows is not None, "a revision has the one before it"
-        schema = stored.spec.schema()
+        schema = stored.prism.schema()
         before = PrismMemory.load(
             schema, base_json=rows.base, amendments=rows.amendments, encoding=Encoding.IN_PLACE
         )
@@ -108,7 +109,7 @@ class Comparer:
         log = Log(
             schema=schema,
             steps=logged,
-            task_tokens=estimate_tokens(self._task(stored.spec)),
+            task_tokens=estimate_tokens(self._task(stored.prism)),
             base_json=before.value_json,
         )
         return _Facts(

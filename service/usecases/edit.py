@@ -127,10 +127,10 @@ class Editor:
             held = await _lock(tx, target)
             rows = await states.read_shown(tx, *item_key(held), held.revision)
             assert rows is not None, "the cursor's foreign key holds the revision"
-            if held.spec.encoding is Encoding.IN_PLACE or not rows.amendments:
+            if held.prism.encoding is Encoding.IN_PLACE or not rows.amendments:
                 return await find_memory(tx, target.session, target.memory), False
             memory = PrismMemory.load(
-                held.spec.schema(), base_json=rows.base, amendments=rows.amendments
+                held.prism.schema(), base_json=rows.base, amendments=rows.amendments
             )
             new = NewRevision(
                 kind="fold",
@@ -160,8 +160,8 @@ class Editor:
         source = render(schema)
         async with self._database.transaction(tenant_id) as tx:
             held = await _lock(tx, target)
-            before = held.spec.schema()
-            if held.spec.shown_schema() == source:
+            before = held.prism.schema()
+            if held.prism.shown_schema() == source:
                 return await find_memory(tx, target.session, target.memory)
             try:
                 check_extends(before, schema)
@@ -207,7 +207,7 @@ async def _load(tx: Transaction, held: Claim, revision: int) -> PrismMemory:
     rows = await states.read_nearest(tx, *item_key(held), revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
     return PrismMemory.load(
-        held.spec.schema(),
+        held.prism.schema(),
         base_json=rows.base,
         amendments=rows.amendments,
         encoding=Encoding.IN_PLACE,

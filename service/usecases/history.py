@@ -18,7 +18,7 @@ from service.domain.prism.provenance import OriginSearch, Touch, Tracer, Write, 
 from service.domain.prism.spec import Encoding
 from service.domain.reasons import Reason
 from service.domain.schemas.tree import Mismatch, Schema
-from service.usecases.lookup import find_memory, item_key, revision_not_found
+from service.usecases.lookup import find_prism, item_key, revision_not_found
 from storage import amendment_log, history, log, states
 from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
 from storage.database import Database, Transaction
@@ -87,7 +87,7 @@ class History:
     ) -> Sequence[LoggedAmendment]:
         """Up to `limit` amendments behind (revision, ordinal). Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, session, name)
+            stored = await find_prism(tx, session, name)
             return await amendment_log.list_amendments(
                 tx, *item_key(stored), after=after, limit=limit, wanted=wanted
             )
@@ -97,7 +97,7 @@ class History:
     ) -> Sequence[LoggedRejection]:
         """Up to `limit` rejections behind (revision, ordinal). Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, session, name)
+            stored = await find_prism(tx, session, name)
             return await amendment_log.list_rejections(tx, *item_key(stored), after, limit)
 
     async def revisions(
@@ -105,14 +105,14 @@ class History:
     ) -> Sequence[StoredRevision]:
         """Up to `limit` revisions behind `after`; -1 begins at the first. Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, session, name)
+            stored = await find_prism(tx, session, name)
             return await history.list_revisions(tx, *item_key(stored), after, limit)
 
     async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
         """A path as it is stored. Raises NotFound, InvalidInput."""
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, session, name)
-        return _place(stored.spec.schema(), None, text, "path_prefix")
+            stored = await find_prism(tx, session, name)
+        return _place(stored.prism.schema(), None, text, "path_prefix")
 
     async def provenance(
         self,
@@ -130,10 +130,10 @@ class History:
         Raises NotFound, OutOfRange, InvalidInput.
         """
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, session, name)
+            stored = await find_prism(tx, session, name)
             at = stored.revision if revision is None else revision
             memory = await load_state(tx, stored, at)
-            place = _place(stored.spec.schema(), memory.value, path, "path")
+            place = _place(stored.prism.schema(), memory.value, path, "path")
             held = value_at(memory.value, place)
             page, first = await _trace(tx, stored, place, held, at, before, limit + 1)
             entries = await _explain(tx, stored, page, first)
@@ -157,7 +157,7 @@ class History:
         states_: list[tuple[int, Json]] = []
         async with self._database.transaction(tenant_id) as tx:
             for name, revision in sides:
-                stored = await find_memory(tx, session, name)
+                stored = await find_prism(tx, session, name)
                 at = stored.revision if revision is None else revision
                 states_.append((at, (await load_state(tx, stored, at)).value))
         (revision_, old), (other_revision, new) = states_
@@ -175,7 +175,7 @@ async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> Pr
     rows = await states.read_nearest(tx, *item_key(stored), revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
     return PrismMemory.load(
-        stored.spec.schema(),
+        stored.prism.schema(),
         base_json=rows.base,
         amendments=rows.amendments,
         encoding=Encoding.IN_PLACE,

@@ -2,8 +2,9 @@
 
 from uuid import UUID
 
-from service.domain.errors import NotFound, OutOfRange
+from service.domain.errors import FailedPrecondition, NotFound, OutOfRange
 from service.domain.reasons import Reason
+from service.domain.specs import MemoryKind, MemorySpec, kind_of
 from service.domain.tenancy import memory_id, session_key
 from storage import memories, revisions, sessions
 from storage.database import Transaction
@@ -20,12 +21,38 @@ async def find_memory(tx: Transaction, session: str, name: str) -> StoredMemory:
     return stored
 
 
+async def find_prism(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A PRISM memory by its name. Raises NotFound, FailedPrecondition (another kind)."""
+    stored = await find_memory(tx, session, name)
+    refuse_other_kind(name, stored.spec, MemoryKind.PRISM)
+    return stored
+
+
+async def find_tree(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A tree by its name. Raises NotFound, FailedPrecondition (another kind)."""
+    stored = await find_memory(tx, session, name)
+    refuse_other_kind(name, stored.spec, MemoryKind.TREE)
+    return stored
+
+
+def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
+    """Raises FailedPrecondition when a memory is not of the kind that a call is for."""
+    kind = kind_of(spec)
+    if kind is not wanted:
+        raise FailedPrecondition(
+            Reason.WRONG_MEMORY_KIND,
+            f"memory {name!r} is a {kind} memory; this is for {wanted} memories",
+            {"memory": name, "kind": kind, "wanted": wanted},
+        )
+
+
 async def lock_memory(tx: Transaction, session: str, name: str) -> Claim:
-    """The same, locked for a change by hand. Raises NotFound."""
+    """A PRISM memory, locked for a change by hand. Raises NotFound, FailedPrecondition."""
     key = session_key(tx.tenant_id, session)
     held = await revisions.lock(tx, key, memory_id(key, name))
     if held is None:
         raise await missing(tx, session, name)
+    refuse_other_kind(name, held.spec, MemoryKind.PRISM)
     return held
 
 

@@ -12,6 +12,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
+from service.domain.specs import MemorySpec
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
@@ -71,12 +72,14 @@ class Memories:
         tenant_id: UUID,
         session: str,
         name: str,
-        spec: PrismSpec,
+        spec: MemorySpec,
         *,
         rebuilt_from: str | None = None,
     ) -> StoredMemory:
-        """Makes a PRISM memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
-        empty = PrismMemory.create(spec.schema())
+        """Makes a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
+        empty = None
+        if isinstance(spec, PrismSpec):
+            empty = PrismMemory.create(spec.schema()).value_json
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
         async with self._database.transaction(tenant_id) as tx:
@@ -92,8 +95,8 @@ class Memories:
                 spec=spec,
                 rebuilt_from=rebuilt_from,
                 head=held.head,
-                value=empty.value_json,
-                digest=hashlib.sha256(empty.value_json.encode()).digest(),
+                value=empty,
+                digest=hashlib.sha256((empty or "").encode()).digest(),
             )
             if not made:
                 raise AlreadyExists(
@@ -159,7 +162,7 @@ class Memories:
         if rows is None:
             raise revision_not_found(name, revision, stored.revision)
         value = PrismMemory.load(
-            stored.spec.schema(),
+            stored.prism.schema(),
             base_json=rows.base,
             amendments=rows.amendments,
             encoding=Encoding.IN_PLACE,
@@ -209,7 +212,9 @@ class Memories:
         if found is None:
             async with self._database.transaction(tenant_id) as tx:
                 raise await missing(tx, session, name)
-        return found
+        stored, value = found
+        assert value is not None, "a PRISM memory has a value"
+        return stored, value
 
     async def _wait(
         self, tenant_id: UUID, stored: StoredMemory, wanted: int, deadline: float | None

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.errors import DeadlineExceeded
-from service.domain.prism.spec import PrismSpec
 from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stopped
 from service.usecases.lookup import item_key
 from service.usecases.memories import Memories
@@ -31,13 +30,13 @@ class Rebuilder:
     ) -> AsyncGenerator[tuple[StoredMemory, bool]]:
         """Makes the second of `names` from the first; it as it is, and whether it is done.
 
-        `changes` are fields of PrismSpec. Raises NotFound, AlreadyExists, Exhausted,
+        `changes` are fields of the memory's spec. Raises NotFound, AlreadyExists, Exhausted,
         SchemaInvalid, FailedPrecondition (stalled), DeadlineExceeded; the memory goes on
         whatever becomes of the call.
         """
         old, new = names
         source = await self._memories.get(tenant_id, session, old)
-        spec: PrismSpec = source.spec.changed(changes)
+        spec = source.spec.changed(changes)
         made = await self._memories.create(tenant_id, session, new, spec, rebuilt_from=old)
         goal = made.head
         yield made, goal == 0

@@ -20,6 +20,7 @@ from opentelemetry.trace import Span
 from service.config import Config
 from service.domain.errors import BudgetExhausted, FailedPrecondition
 from service.domain.ledger import CallScope
+from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prices import ModelPrices
 from service.domain.prism import asking as prism
 from service.domain.prism import pacing
@@ -28,7 +29,7 @@ from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.prism.rules import Rules
-from service.domain.prism.spec import OnFailure, PrismSpec, ReplyFormat
+from service.domain.prism.spec import PrismSpec
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
@@ -112,13 +113,13 @@ class Reviser:
                 return None
             await intents.forget(tx, held.session_key)
             rows = await states.read_for_prompts(
-                tx, held.session_key, held.memory_id, held.revision, held.spec.encoding
+                tx, held.session_key, held.memory_id, held.revision, held.prism.encoding
             )
             paid = await calls.find_occasion(
                 tx, held.session_key, held.memory_id, f"revise:{held.revision + 1}:"
             )
         assert rows is not None, "the cursor's foreign key holds the revision"
-        spec = held.spec
+        spec = held.prism
         model = spec.model or self._config.model
         facts = self._facts(model)
         structured = self._structured(spec, model)

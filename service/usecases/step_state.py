@@ -44,7 +44,7 @@ class State:
     @property
     def spec(self) -> PrismSpec:
         """How the memory is kept."""
-        return self.held.spec
+        return self.held.prism
 
     def moved(self, new: NewRevision, memory: PrismMemory) -> "State":
         """The state after the next revision, which is `new`."""

@@ -67,7 +67,7 @@ class Past:
 
     @property
     def schema(self) -> Schema:
-        return self.stored.spec.schema()
+        return self.stored.prism.schema()
 
 
 async def read_past(database: Database, stored: StoredMemory) -> Past:
@@ -88,7 +88,7 @@ async def read_past(database: Database, stored: StoredMemory) -> Past:
             Amendment(path=Path.parse(a.path), op=a.op, value=parse(a.value))
             for a in by_revision.get(one.revision, [])
         ]
-        values.append(amend(stored.spec.schema(), values[-1], made))
+        values.append(amend(stored.prism.schema(), values[-1], made))
     return Past(stored=stored, revisions=revisions, amendments=by_revision, values=values)
 
 
@@ -139,7 +139,7 @@ async def check_prompts(database: Database, past: Past, expected: Expected) -> N
             past.schema,
             base_json=rows.base,
             amendments=rows.amendments,
-            encoding=past.stored.spec.encoding,
+            encoding=past.stored.prism.encoding,
         )
         read = tuple(range(one.from_position + 1, one.to_position + 1))
         shown = [segment.text for segment in memory.segments()]

@@ -19,9 +19,10 @@ from service.config import Config, Limits
 from service.domain.errors import PalimpsestError
 from service.domain.flows import ModelAsk
 from service.domain.json_values import canonical
+from service.domain.memory_choices import OnFailure
 from service.domain.prism.amendments import Op
 from service.domain.prism.asking import ReviseContent
-from service.domain.prism.spec import Encoding, OnFailure, PrismSpec
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem
@@ -261,7 +262,7 @@ class World:
     async def update_schema(self, name: str) -> None:
         target = self._target(name)
         more = f"extra_{self.changes}: str\n"
-        known = (await self.stored(name)).spec.schema_source
+        known = (await self.stored(name)).prism.schema_source
         schema = parse_source(f"{known.rstrip()}\n    {more}")
         stored = await self.editor.update_schema(DEFAULT_TENANT, target, schema)
         self._acked(name, "schema", stored, target)

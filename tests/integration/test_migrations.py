@@ -97,7 +97,7 @@ async def test_a_memory_of_the_release_before_goes_on(old: str) -> None:
         await database.close()
     assert stored is not None
     assert (stored.revision, stored.applied_position) == (2, 2)
-    assert stored.spec.encoding is Encoding.AMENDMENTS
+    assert stored.prism.encoding is Encoding.AMENDMENTS
 
 
 def test_what_a_new_process_writes_by_default_the_release_before_can_read() -> None:

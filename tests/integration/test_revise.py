@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.prism.spec import OnFailure
+from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.llm.transport import ModelFailure

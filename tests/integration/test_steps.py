@@ -8,11 +8,12 @@ import pytest
 
 from service.config import Limits
 from service.domain.flows import ModelAsk, Purpose
+from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.paths import Path
 from service.domain.prism.amendments import Amendment, Op, Rejection
 from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.spec import Coercion, Encoding, OnFailure, Operations, ReplyFormat
+from service.domain.prism.spec import Coercion, Encoding, Operations
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.transport import ModelFailure
 from service.usecases.citing import cite

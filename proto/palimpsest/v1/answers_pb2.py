@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from palimpsest.v1 import reading_pb2 as palimpsest_dot_v1_dot_reading__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/answers.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bpalimpsest/v1/reading.proto\"\xc8\x01\n\nAskRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x19\n\x05query\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\x80@\x12\x33\n\x0b\x63onsistency\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.ReadConsistency\"\xb5\x02\n\x0b\x41skResponse\x12\x35\n\x07waiting\x18\x01 \x01(\x0b\x32\".palimpsest.v1.AskResponse.WaitingH\x00\x12\x35\n\x07reading\x18\x02 \x01(\x0b\x32\".palimpsest.v1.AskResponse.ReadingH\x00\x12\'\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x15.palimpsest.v1.AnswerH\x00\x1a<\n\x07Waiting\x12\x18\n\x10\x61pplied_position\x18\x01 \x01(\x04\x12\x17\n\x0fwanted_position\x18\x02 \x01(\x04\x1aH\n\x07Reading\x12\x11\n\tanswer_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x03 \x01(\x04\x42\x07\n\x05\x65vent\"M\n\x08\x43itation\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07\x65xcerpt\x18\x04 \x01(\t\"\xb3\x03\n\x06\x41nswer\x12\x11\n\tanswer_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0e\n\x06memory\x18\x03 \x01(\t\x12\r\n\x05query\x18\x04 \x01(\t\x12,\n\x06status\x18\x05 \x01(\x0e\x32\x1c.palimpsest.v1.Answer.Status\x12\x0c\n\x04text\x18\x06 \x01(\t\x12*\n\tcitations\x18\x07 \x03(\x0b\x32\x17.palimpsest.v1.Citation\x12\x10\n\x08revision\x18\x08 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\t \x01(\x04\x12\r\n\x05model\x18\n \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x0b \x01(\t\x12#\n\x05usage\x18\x0c \x01(\x0b\x32\x14.palimpsest.v1.Usage\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x13\n\x0fSTATUS_COMPLETE\x10\x02\x12\x11\n\rSTATUS_FAILED\x10\x03\"k\n\x10GetAnswerRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x1b\n\tanswer_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\":\n\x11GetAnswerResponse\x12%\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Answer2\xa3\x01\n\rAnswerService\x12@\n\x03\x41sk\x12\x19.palimpsest.v1.AskRequest\x1a\x1a.palimpsest.v1.AskResponse\"\x00\x30\x01\x12P\n\tGetAnswer\x12\x1f.palimpsest.v1.GetAnswerRequest\x1a .palimpsest.v1.GetAnswerResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/answers.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bpalimpsest/v1/reading.proto\"\xfe\x01\n\nAskRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x19\n\x05query\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\x80@\x12\x33\n\x0b\x63onsistency\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.ReadConsistency\x12\x34\n\nnavigation\x18\x05 \x01(\x0b\x32 .palimpsest.v1.NavigationRequest\"\x8b\x01\n\x11NavigationRequest\x12\"\n\x07options\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10\x1a\"\x07r\x05\x10\x01(\xe8\x07\x12\x1e\n\rhybrid_leaves\x18\x02 \x01(\rB\x07\xbaH\x04*\x02\x18 \x12\x15\n\x04\x62\x65\x61m\x18\x03 \x01(\rB\x07\xbaH\x04*\x02\x18\x08\x12\x1b\n\tmax_calls\x18\x04 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\"\xf1\x02\n\x0b\x41skResponse\x12\x35\n\x07waiting\x18\x01 \x01(\x0b\x32\".palimpsest.v1.AskResponse.WaitingH\x00\x12\x35\n\x07reading\x18\x02 \x01(\x0b\x32\".palimpsest.v1.AskResponse.ReadingH\x00\x12\'\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x15.palimpsest.v1.AnswerH\x00\x12:\n\x10trajectory_event\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.TrajectoryEventH\x00\x1a<\n\x07Waiting\x12\x18\n\x10\x61pplied_position\x18\x01 \x01(\x04\x12\x17\n\x0fwanted_position\x18\x02 \x01(\x04\x1aH\n\x07Reading\x12\x11\n\tanswer_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x03 \x01(\x04\x42\x07\n\x05\x65vent\"\xa4\x05\n\x0fTrajectoryEvent\x12\x0f\n\x07ordinal\x18\x01 \x01(\r\x12\x31\n\x04kind\x18\x02 \x01(\x0e\x32#.palimpsest.v1.TrajectoryEvent.Kind\x12\x35\n\x06\x61\x63tion\x18\x03 \x01(\x0e\x32%.palimpsest.v1.TrajectoryEvent.Action\x12\x0f\n\x07node_id\x18\x04 \x01(\t\x12\r\n\x05level\x18\x05 \x01(\r\x12\x15\n\rfrom_position\x18\x06 \x01(\x04\x12\x13\n\x0bto_position\x18\x07 \x01(\x04\x12\r\n\x05\x64\x65pth\x18\x08 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\t \x01(\r\x12\x11\n\tshown_ids\x18\n \x03(\t\x12\x12\n\ntarget_ids\x18\x0b \x03(\t\x12\x11\n\treasoning\x18\x0c \x01(\t\x12\x0c\n\x04text\x18\r \x01(\t\x12\x14\n\x0cinput_tokens\x18\x0e \x01(\x04\x12\x1a\n\rcached_tokens\x18\x0f \x01(\x04H\x00\x88\x01\x01\x12\x15\n\routput_tokens\x18\x10 \x01(\x04\"\x87\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x12\n\x0eKIND_RETRIEVAL\x10\x01\x12\x0f\n\x0bKIND_TRIAGE\x10\x02\x12\r\n\tKIND_LEAF\x10\x03\x12\x17\n\x13KIND_WORKING_MEMORY\x10\x04\x12\x0e\n\nKIND_MERGE\x10\x05\x12\x0c\n\x08KIND_END\x10\x06\"}\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x43TION_ENTER\x10\x01\x12\x11\n\rACTION_REVERT\x10\x02\x12\x11\n\rACTION_ANSWER\x10\x03\x12\x12\n\x0e\x41\x43TION_INVALID\x10\x04\x12\x0f\n\x0b\x41\x43TION_NONE\x10\x05\x42\x10\n\x0e_cached_tokens\"\xee\x01\n\x14NavigationStatistics\x12\x13\n\x0bnavigations\x18\x01 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x02 \x01(\x04\x12\r\n\x05stray\x18\x03 \x01(\x04\x12\x16\n\x0estray_answered\x18\x04 \x01(\x04\x12\x15\n\rvalid_actions\x18\x05 \x01(\x04\x12\x17\n\x0finvalid_actions\x18\x06 \x01(\x04\x12\x0f\n\x07reverts\x18\x07 \x01(\x04\x12\x13\n\x0bleaves_read\x18\x08 \x01(\x04\x12\r\n\x05\x63\x61lls\x18\t \x01(\x04\x12\x0e\n\x06tokens\x18\n \x01(\x04\x12\x13\n\x0btext_tokens\x18\x0b \x01(\x04\"\x8a\x01\n\x08\x43itation\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07\x65xcerpt\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\x15\n\rfrom_position\x18\x06 \x01(\x04\x12\x13\n\x0bto_position\x18\x07 \x01(\x04\"\x98\x04\n\x06\x41nswer\x12\x11\n\tanswer_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0e\n\x06memory\x18\x03 \x01(\t\x12\r\n\x05query\x18\x04 \x01(\t\x12,\n\x06status\x18\x05 \x01(\x0e\x32\x1c.palimpsest.v1.Answer.Status\x12\x0c\n\x04text\x18\x06 \x01(\t\x12*\n\tcitations\x18\x07 \x03(\x0b\x32\x17.palimpsest.v1.Citation\x12\x10\n\x08revision\x18\x08 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\t \x01(\x04\x12\r\n\x05model\x18\n \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x0b \x01(\t\x12#\n\x05usage\x18\x0c \x01(\x0b\x32\x14.palimpsest.v1.Usage\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\tno_answer\x18\x0e \x01(\x0e\x32\x17.palimpsest.v1.NoAnswer\x12\x37\n\nstatistics\x18\x0f \x01(\x0b\x32#.palimpsest.v1.NavigationStatistics\"\\\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x13\n\x0fSTATUS_COMPLETE\x10\x02\x12\x11\n\rSTATUS_FAILED\x10\x03\"k\n\x10GetAnswerRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x1b\n\tanswer_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\":\n\x11GetAnswerResponse\x12%\n\x06\x61nswer\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Answer*\x87\x01\n\x08NoAnswer\x12\x19\n\x15NO_ANSWER_UNSPECIFIED\x10\x00\x12\x18\n\x14NO_ANSWER_UNREADABLE\x10\x01\x12\x17\n\x13NO_ANSWER_NOT_FOUND\x10\x02\x12\x18\n\x14NO_ANSWER_STEP_LIMIT\x10\x03\x12\x13\n\x0fNO_ANSWER_EMPTY\x10\x04\x32\xa3\x01\n\rAnswerService\x12@\n\x03\x41sk\x12\x19.palimpsest.v1.AskRequest\x1a\x1a.palimpsest.v1.AskResponse\"\x00\x30\x01\x12P\n\tGetAnswer\x12\x1f.palimpsest.v1.GetAnswerRequest\x1a .palimpsest.v1.GetAnswerResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,28 +40,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ASKREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
   _globals['_ASKREQUEST'].fields_by_name['query']._loaded_options = None
   _globals['_ASKREQUEST'].fields_by_name['query']._serialized_options = b'\272H\007r\005\020\001(\200@'
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['options']._loaded_options = None
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['options']._serialized_options = b'\272H\016\222\001\013\020\032\"\007r\005\020\001(\350\007'
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['hybrid_leaves']._loaded_options = None
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['hybrid_leaves']._serialized_options = b'\272H\004*\002\030 '
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['beam']._loaded_options = None
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['beam']._serialized_options = b'\272H\004*\002\030\010'
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['max_calls']._loaded_options = None
+  _globals['_NAVIGATIONREQUEST'].fields_by_name['max_calls']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_GETANSWERREQUEST'].fields_by_name['session']._loaded_options = None
   _globals['_GETANSWERREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
   _globals['_GETANSWERREQUEST'].fields_by_name['answer_id']._loaded_options = None
   _globals['_GETANSWERREQUEST'].fields_by_name['answer_id']._serialized_options = b'\272H\005r\003\260\001\001'
+  _globals['_NOANSWER']._serialized_start=2678
+  _globals['_NOANSWER']._serialized_end=2813
   _globals['_ASKREQUEST']._serialized_start=138
-  _globals['_ASKREQUEST']._serialized_end=338
-  _globals['_ASKRESPONSE']._serialized_start=341
-  _globals['_ASKRESPONSE']._serialized_end=650
-  _globals['_ASKRESPONSE_WAITING']._serialized_start=507
-  _globals['_ASKRESPONSE_WAITING']._serialized_end=567
-  _globals['_ASKRESPONSE_READING']._serialized_start=569
-  _globals['_ASKRESPONSE_READING']._serialized_end=641
-  _globals['_CITATION']._serialized_start=652
-  _globals['_CITATION']._serialized_end=729
-  _globals['_ANSWER']._serialized_start=732
-  _globals['_ANSWER']._serialized_end=1167
-  _globals['_ANSWER_STATUS']._serialized_start=1075
-  _globals['_ANSWER_STATUS']._serialized_end=1167
-  _globals['_GETANSWERREQUEST']._serialized_start=1169
-  _globals['_GETANSWERREQUEST']._serialized_end=1276
-  _globals['_GETANSWERRESPONSE']._serialized_start=1278
-  _globals['_GETANSWERRESPONSE']._serialized_end=1336
-  _globals['_ANSWERSERVICE']._serialized_start=1339
-  _globals['_ANSWERSERVICE']._serialized_end=1502
+  _globals['_ASKREQUEST']._serialized_end=392
+  _globals['_NAVIGATIONREQUEST']._serialized_start=395
+  _globals['_NAVIGATIONREQUEST']._serialized_end=534
+  _globals['_ASKRESPONSE']._serialized_start=537
+  _globals['_ASKRESPONSE']._serialized_end=906
+  _globals['_ASKRESPONSE_WAITING']._serialized_start=763
+  _globals['_ASKRESPONSE_WAITING']._serialized_end=823
+  _globals['_ASKRESPONSE_READING']._serialized_start=825
+  _globals['_ASKRESPONSE_READING']._serialized_end=897
+  _globals['_TRAJECTORYEVENT']._serialized_start=909
+  _globals['_TRAJECTORYEVENT']._serialized_end=1585
+  _globals['_TRAJECTORYEVENT_KIND']._serialized_start=1305
+  _globals['_TRAJECTORYEVENT_KIND']._serialized_end=1440
+  _globals['_TRAJECTORYEVENT_ACTION']._serialized_start=1442
+  _globals['_TRAJECTORYEVENT_ACTION']._serialized_end=1567
+  _globals['_NAVIGATIONSTATISTICS']._serialized_start=1588
+  _globals['_NAVIGATIONSTATISTICS']._serialized_end=1826
+  _globals['_CITATION']._serialized_start=1829
+  _globals['_CITATION']._serialized_end=1967
+  _globals['_ANSWER']._serialized_start=1970
+  _globals['_ANSWER']._serialized_end=2506
+  _globals['_ANSWER_STATUS']._serialized_start=2414
+  _globals['_ANSWER_STATUS']._serialized_end=2506
+  _globals['_GETANSWERREQUEST']._serialized_start=2508
+  _globals['_GETANSWERREQUEST']._serialized_end=2615
+  _globals['_GETANSWERRESPONSE']._serialized_start=2617
+  _globals['_GETANSWERRESPONSE']._serialized_end=2675
+  _globals['_ANSWERSERVICE']._serialized_start=2816
+  _globals['_ANSWERSERVICE']._serialized_end=2979
 # @@protoc_insertion_point(module_scope)

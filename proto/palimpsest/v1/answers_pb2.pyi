@@ -21,6 +21,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _NoAnswer:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NoAnswerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoAnswer.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NO_ANSWER_UNSPECIFIED: _NoAnswer.ValueType  # 0
+    """There is an answer."""
+    NO_ANSWER_UNREADABLE: _NoAnswer.ValueType  # 1
+    """Three replies in a row could not be read."""
+    NO_ANSWER_NOT_FOUND: _NoAnswer.ValueType  # 2
+    """Nothing is left that could hold it."""
+    NO_ANSWER_STEP_LIMIT: _NoAnswer.ValueType  # 3
+    """The model calls that it might cost are used up."""
+    NO_ANSWER_EMPTY: _NoAnswer.ValueType  # 4
+    """There is no text yet."""
+
+class NoAnswer(_NoAnswer, metaclass=_NoAnswerEnumTypeWrapper):
+    """Why a navigation found no answer."""
+
+NO_ANSWER_UNSPECIFIED: NoAnswer.ValueType  # 0
+"""There is an answer."""
+NO_ANSWER_UNREADABLE: NoAnswer.ValueType  # 1
+"""Three replies in a row could not be read."""
+NO_ANSWER_NOT_FOUND: NoAnswer.ValueType  # 2
+"""Nothing is left that could hold it."""
+NO_ANSWER_STEP_LIMIT: NoAnswer.ValueType  # 3
+"""The model calls that it might cost are used up."""
+NO_ANSWER_EMPTY: NoAnswer.ValueType  # 4
+"""There is no text yet."""
+Global___NoAnswer: _TypeAlias = NoAnswer  # noqa: Y015
+
 @_typing.final
 class AskRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -29,6 +61,7 @@ class AskRequest(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     CONSISTENCY_FIELD_NUMBER: _builtins.int
+    NAVIGATION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -39,6 +72,12 @@ class AskRequest(_message.Message):
     def consistency(self) -> _reading_pb2.ReadConsistency:
         """Optional. How fresh the memory must be."""
 
+    @_builtins.property
+    def navigation(self) -> Global___NavigationRequest:
+        """Optional. For trees only; for other memories FAILED_PRECONDITION
+        (WRONG_MEMORY_KIND).
+        """
+
     def __init__(
         self,
         *,
@@ -46,14 +85,58 @@ class AskRequest(_message.Message):
         memory: _builtins.str = ...,
         query: _builtins.str = ...,
         consistency: _reading_pb2.ReadConsistency | None = ...,
+        navigation: Global___NavigationRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "navigation", b"navigation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "memory", b"memory", "query", b"query", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "memory", b"memory", "navigation", b"navigation", "query", b"query", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AskRequest: _TypeAlias = AskRequest  # noqa: Y015
+
+@_typing.final
+class NavigationRequest(_message.Message):
+    """How a tree is to be navigated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    HYBRID_LEAVES_FIELD_NUMBER: _builtins.int
+    BEAM_FIELD_NUMBER: _builtins.int
+    MAX_CALLS_FIELD_NUMBER: _builtins.int
+    hybrid_leaves: _builtins.int
+    """Optional. Begin with so many leaves that retrieval finds most promising, at
+    most 32, and go down from the root only when they do not have the answer;
+    0 means to begin at the root.
+    """
+    beam: _builtins.int
+    """Optional. Nodes that are explored at once, at most 8; 0 means 1."""
+    max_calls: _builtins.int
+    """Optional. Model calls that the navigation may cost, at most 1,000; 0
+    means 50. Beyond them there is no answer (STEP_LIMIT).
+    """
+    @_builtins.property
+    def options(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. The options of a multiple-choice question, at most 26, each 1
+        to 1,000 bytes without NUL; the answer is one of them, word for word.
+        """
+
+    def __init__(
+        self,
+        *,
+        options: _abc.Iterable[_builtins.str] | None = ...,
+        hybrid_leaves: _builtins.int = ...,
+        beam: _builtins.int = ...,
+        max_calls: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beam", b"beam", "hybrid_leaves", b"hybrid_leaves", "max_calls", b"max_calls", "options", b"options"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NavigationRequest: _TypeAlias = NavigationRequest  # noqa: Y015
 
 @_typing.final
 class AskResponse(_message.Message):
@@ -111,6 +194,7 @@ class AskResponse(_message.Message):
     WAITING_FIELD_NUMBER: _builtins.int
     READING_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    TRAJECTORY_EVENT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> Global___AskResponse.Waiting: ...
     @_builtins.property
@@ -119,22 +203,244 @@ class AskResponse(_message.Message):
     def answer(self) -> Global___Answer:
         """The last event."""
 
+    @_builtins.property
+    def trajectory_event(self) -> Global___TrajectoryEvent:
+        """What the navigation looked at and did."""
+
     def __init__(
         self,
         *,
         waiting: Global___AskResponse.Waiting | None = ...,
         reading: Global___AskResponse.Reading | None = ...,
         answer: Global___Answer | None = ...,
+        trajectory_event: Global___TrajectoryEvent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "trajectory_event", b"trajectory_event", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "trajectory_event", b"trajectory_event", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["waiting", "reading", "answer"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["waiting", "reading", "answer", "trajectory_event"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___AskResponse: _TypeAlias = AskResponse  # noqa: Y015
+
+@_typing.final
+class TrajectoryEvent(_message.Message):
+    """One event of a navigation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TrajectoryEvent._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: TrajectoryEvent._Kind.ValueType  # 0
+        """Never sent."""
+        KIND_RETRIEVAL: TrajectoryEvent._Kind.ValueType  # 1
+        """Retrieval named the leaves to begin with."""
+        KIND_TRIAGE: TrajectoryEvent._Kind.ValueType  # 2
+        """The model saw the summaries of a node's children."""
+        KIND_LEAF: TrajectoryEvent._Kind.ValueType  # 3
+        """The model read the text under a leaf."""
+        KIND_WORKING_MEMORY: TrajectoryEvent._Kind.ValueType  # 4
+        """The model shortened the working memory."""
+        KIND_MERGE: TrajectoryEvent._Kind.ValueType  # 5
+        """The model chose among the answers of several leaves."""
+        KIND_END: TrajectoryEvent._Kind.ValueType  # 6
+        """The navigation is over."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    KIND_UNSPECIFIED: TrajectoryEvent.Kind.ValueType  # 0
+    """Never sent."""
+    KIND_RETRIEVAL: TrajectoryEvent.Kind.ValueType  # 1
+    """Retrieval named the leaves to begin with."""
+    KIND_TRIAGE: TrajectoryEvent.Kind.ValueType  # 2
+    """The model saw the summaries of a node's children."""
+    KIND_LEAF: TrajectoryEvent.Kind.ValueType  # 3
+    """The model read the text under a leaf."""
+    KIND_WORKING_MEMORY: TrajectoryEvent.Kind.ValueType  # 4
+    """The model shortened the working memory."""
+    KIND_MERGE: TrajectoryEvent.Kind.ValueType  # 5
+    """The model chose among the answers of several leaves."""
+    KIND_END: TrajectoryEvent.Kind.ValueType  # 6
+    """The navigation is over."""
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TrajectoryEvent._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: TrajectoryEvent._Action.ValueType  # 0
+        """Never sent."""
+        ACTION_ENTER: TrajectoryEvent._Action.ValueType  # 1
+        """Down, to `target_ids`."""
+        ACTION_REVERT: TrajectoryEvent._Action.ValueType  # 2
+        """Back up."""
+        ACTION_ANSWER: TrajectoryEvent._Action.ValueType  # 3
+        """An answer."""
+        ACTION_INVALID: TrajectoryEvent._Action.ValueType  # 4
+        """The reply was no action; `text` says why. It is asked again."""
+        ACTION_NONE: TrajectoryEvent._Action.ValueType  # 5
+        """Nothing was to be decided."""
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    ACTION_UNSPECIFIED: TrajectoryEvent.Action.ValueType  # 0
+    """Never sent."""
+    ACTION_ENTER: TrajectoryEvent.Action.ValueType  # 1
+    """Down, to `target_ids`."""
+    ACTION_REVERT: TrajectoryEvent.Action.ValueType  # 2
+    """Back up."""
+    ACTION_ANSWER: TrajectoryEvent.Action.ValueType  # 3
+    """An answer."""
+    ACTION_INVALID: TrajectoryEvent.Action.ValueType  # 4
+    """The reply was no action; `text` says why. It is asked again."""
+    ACTION_NONE: TrajectoryEvent.Action.ValueType  # 5
+    """Nothing was to be decided."""
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    FROM_POSITION_FIELD_NUMBER: _builtins.int
+    TO_POSITION_FIELD_NUMBER: _builtins.int
+    DEPTH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    SHOWN_IDS_FIELD_NUMBER: _builtins.int
+    TARGET_IDS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    """1, 2, 3 … within the answer."""
+    kind: Global___TrajectoryEvent.Kind.ValueType
+    action: Global___TrajectoryEvent.Action.ValueType
+    node_id: _builtins.str
+    """The node that was looked at: "2.1" (level.number) of a stored node; "root"
+    and "v1.2" stand in for parents that are not there yet, "t.1" for a piece of
+    the unsummarized tail.
+    """
+    level: _builtins.int
+    from_position: _builtins.int
+    """The positions that the node covers."""
+    to_position: _builtins.int
+    depth: _builtins.int
+    """Nodes between it and the root."""
+    attempt: _builtins.int
+    """1 to 3: how often in a row the model was asked here."""
+    reasoning: _builtins.str
+    """What the model said before it acted; empty without reasoning."""
+    text: _builtins.str
+    """The answer; what was wrong with an invalid reply; the shortened working
+    memory.
+    """
+    input_tokens: _builtins.int
+    """Tokens of the model call, as the provider reports them."""
+    cached_tokens: _builtins.int
+    output_tokens: _builtins.int
+    @_builtins.property
+    def shown_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The children that the model saw, or the leaves that retrieval named."""
+
+    @_builtins.property
+    def target_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        kind: Global___TrajectoryEvent.Kind.ValueType = ...,
+        action: Global___TrajectoryEvent.Action.ValueType = ...,
+        node_id: _builtins.str = ...,
+        level: _builtins.int = ...,
+        from_position: _builtins.int = ...,
+        to_position: _builtins.int = ...,
+        depth: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        shown_ids: _abc.Iterable[_builtins.str] | None = ...,
+        target_ids: _abc.Iterable[_builtins.str] | None = ...,
+        reasoning: _builtins.str = ...,
+        text: _builtins.str = ...,
+        input_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int | None = ...,
+        output_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "cached_tokens", b"cached_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "action", b"action", "attempt", b"attempt", "cached_tokens", b"cached_tokens", "depth", b"depth", "from_position", b"from_position", "input_tokens", b"input_tokens", "kind", b"kind", "level", b"level", "node_id", b"node_id", "ordinal", b"ordinal", "output_tokens", b"output_tokens", "reasoning", b"reasoning", "shown_ids", b"shown_ids", "target_ids", b"target_ids", "text", b"text", "to_position", b"to_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
+    _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cached_tokens) -> _WhichOneofReturnType__cached_tokens | None: ...
+
+Global___TrajectoryEvent: _TypeAlias = TrajectoryEvent  # noqa: Y015
+
+@_typing.final
+class NavigationStatistics(_message.Message):
+    """What one navigation came to, or several together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAVIGATIONS_FIELD_NUMBER: _builtins.int
+    ANSWERED_FIELD_NUMBER: _builtins.int
+    STRAY_FIELD_NUMBER: _builtins.int
+    STRAY_ANSWERED_FIELD_NUMBER: _builtins.int
+    VALID_ACTIONS_FIELD_NUMBER: _builtins.int
+    INVALID_ACTIONS_FIELD_NUMBER: _builtins.int
+    REVERTS_FIELD_NUMBER: _builtins.int
+    LEAVES_READ_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    TEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    navigations: _builtins.int
+    """Complete navigations; 1 for one."""
+    answered: _builtins.int
+    """Of these, those that found an answer."""
+    stray: _builtins.int
+    """Those that went back up at least once (table 4, stray ratio)."""
+    stray_answered: _builtins.int
+    """Stray ones that found an answer all the same. Whether it was right only who
+    has the right answers can tell: `palimpsest eval` reports the recovery rate.
+    """
+    valid_actions: _builtins.int
+    """Replies that were a valid action, and that were not (table 3)."""
+    invalid_actions: _builtins.int
+    reverts: _builtins.int
+    leaves_read: _builtins.int
+    calls: _builtins.int
+    tokens: _builtins.int
+    """Tokens of all prompts and replies; divided by `text_tokens`, the share of
+    the text that was read (figure 4).
+    """
+    text_tokens: _builtins.int
+    """Tokens of the text under the root when it was asked, summed."""
+    def __init__(
+        self,
+        *,
+        navigations: _builtins.int = ...,
+        answered: _builtins.int = ...,
+        stray: _builtins.int = ...,
+        stray_answered: _builtins.int = ...,
+        valid_actions: _builtins.int = ...,
+        invalid_actions: _builtins.int = ...,
+        reverts: _builtins.int = ...,
+        leaves_read: _builtins.int = ...,
+        calls: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        text_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "calls", b"calls", "invalid_actions", b"invalid_actions", "leaves_read", b"leaves_read", "navigations", b"navigations", "reverts", b"reverts", "stray", b"stray", "stray_answered", b"stray_answered", "text_tokens", b"text_tokens", "tokens", b"tokens", "valid_actions", b"valid_actions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NavigationStatistics: _TypeAlias = NavigationStatistics  # noqa: Y015
 
 @_typing.final
 class Citation(_message.Message):
@@ -146,6 +452,9 @@ class Citation(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     EXCERPT_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FROM_POSITION_FIELD_NUMBER: _builtins.int
+    TO_POSITION_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """The chunk."""
     path: _builtins.str
@@ -153,7 +462,13 @@ class Citation(_message.Message):
     revision: _builtins.int
     """The revision that wrote it."""
     excerpt: _builtins.str
-    """The value at the path, cut to 500 characters."""
+    """The value at the path, or the text of the chunk, cut to 500 characters."""
+    node_id: _builtins.str
+    """Of an answer from a tree: the leaf, and the positions that it covers; `path`
+    is empty and `revision` is the one that brought the leaf.
+    """
+    from_position: _builtins.int
+    to_position: _builtins.int
     def __init__(
         self,
         *,
@@ -161,10 +476,13 @@ class Citation(_message.Message):
         path: _builtins.str = ...,
         revision: _builtins.int = ...,
         excerpt: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        from_position: _builtins.int = ...,
+        to_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["excerpt", b"excerpt", "path", b"path", "position", b"position", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["excerpt", b"excerpt", "from_position", b"from_position", "node_id", b"node_id", "path", b"path", "position", b"position", "revision", b"revision", "to_position", b"to_position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,6 +532,8 @@ class Answer(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    NO_ANSWER_FIELD_NUMBER: _builtins.int
+    STATISTICS_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.str
     session: _builtins.str
     memory: _builtins.str
@@ -230,6 +550,8 @@ class Answer(_message.Message):
     """
     failure: _builtins.str
     """Why it failed."""
+    no_answer: Global___NoAnswer.ValueType
+    """Why there is no answer; UNSPECIFIED when there is one."""
     @_builtins.property
     def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
         """Ordered by how the answer uses them; empty when nothing in the memory
@@ -242,6 +564,10 @@ class Answer(_message.Message):
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def statistics(self) -> Global___NavigationStatistics:
+        """Of a complete answer from a tree."""
+
     def __init__(
         self,
         *,
@@ -258,10 +584,12 @@ class Answer(_message.Message):
         failure: _builtins.str = ...,
         usage: _reading_pb2.Usage | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        no_answer: Global___NoAnswer.ValueType = ...,
+        statistics: Global___NavigationStatistics | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "memory", b"memory", "model", b"model", "query", b"query", "revision", b"revision", "session", b"session", "status", b"status", "text", b"text", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,10 +53,12 @@ class AnswerServiceServicer:
 
     def Ask(self, request, context):
         """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-        final answer (arXiv 2412.18914, algorithm 1, line 6).
+        final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
+        (MemWalker, arXiv 2310.05029, section 3).
 
         The stream reports how far the memory is while it waits, then where it
-        reads, then the answer, and ends.
+        reads, then each event of a navigation as it happens, then the answer, and
+        ends.
 
         Guarantees: as fresh as `consistency` asks, never silently stale: at the
         deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory

@@ -35,10 +35,12 @@ class AnswerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AnswerServiceAsyncStub: ...
     Ask: _grpc.UnaryStreamMultiCallable[_answers_pb2.AskRequest, _answers_pb2.AskResponse]
     """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-    final answer (arXiv 2412.18914, algorithm 1, line 6).
+    final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
+    (MemWalker, arXiv 2310.05029, section 3).
 
     The stream reports how far the memory is while it waits, then where it
-    reads, then the answer, and ends.
+    reads, then each event of a navigation as it happens, then the answer, and
+    ends.
 
     Guarantees: as fresh as `consistency` asks, never silently stale: at the
     deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
@@ -62,10 +64,12 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Ask: _aio.UnaryStreamMultiCallable[_answers_pb2.AskRequest, _answers_pb2.AskResponse]  # type: ignore[assignment]
     """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-    final answer (arXiv 2412.18914, algorithm 1, line 6).
+    final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
+    (MemWalker, arXiv 2310.05029, section 3).
 
     The stream reports how far the memory is while it waits, then where it
-    reads, then the answer, and ends.
+    reads, then each event of a navigation as it happens, then the answer, and
+    ends.
 
     Guarantees: as fresh as `consistency` asks, never silently stale: at the
     deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
@@ -92,10 +96,12 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_answers_pb2.AskResponse], _abc.AsyncIterator[_answers_pb2.AskResponse]]:
         """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-        final answer (arXiv 2412.18914, algorithm 1, line 6).
+        final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
+        (MemWalker, arXiv 2310.05029, section 3).
 
         The stream reports how far the memory is while it waits, then where it
-        reads, then the answer, and ends.
+        reads, then each event of a navigation as it happens, then the answer, and
+        ends.
 
         Guarantees: as fresh as `consistency` asks, never silently stale: at the
         deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory

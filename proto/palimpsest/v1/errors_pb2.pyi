@@ -90,6 +90,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND. Nobody set this budget.
     metadata: {"scope": "session 'user-42'", "period": "day"}.
     """
+    ERROR_REASON_NODE_NOT_FOUND: _ErrorReason.ValueType  # 27
+    """NOT_FOUND. The tree has no such node (yet).
+    metadata: {"memory": "book", "node": "2.7"}.
+    """
     ERROR_REASON_SESSION_EXISTS: _ErrorReason.ValueType  # 30
     """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_EXISTS: _ErrorReason.ValueType  # 31
@@ -159,6 +163,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 65
     """DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
     made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
+    """
+    ERROR_REASON_WRONG_MEMORY_KIND: _ErrorReason.ValueType  # 66
+    """FAILED_PRECONDITION. The memory is of another kind than the call is for.
+    metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
+    """
+    ERROR_REASON_MEMORY_SEALED: _ErrorReason.ValueType  # 67
+    """FAILED_PRECONDITION. The tree was closed and will never read so far.
+    metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
     """
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 70
     """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
@@ -250,6 +262,10 @@ ERROR_REASON_BUDGET_NOT_FOUND: ErrorReason.ValueType  # 26
 """NOT_FOUND. Nobody set this budget.
 metadata: {"scope": "session 'user-42'", "period": "day"}.
 """
+ERROR_REASON_NODE_NOT_FOUND: ErrorReason.ValueType  # 27
+"""NOT_FOUND. The tree has no such node (yet).
+metadata: {"memory": "book", "node": "2.7"}.
+"""
 ERROR_REASON_SESSION_EXISTS: ErrorReason.ValueType  # 30
 """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
 ERROR_REASON_MEMORY_EXISTS: ErrorReason.ValueType  # 31
@@ -319,6 +335,14 @@ or it failed. metadata: {"draft": "…", "cause": "…"}.
 ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: ErrorReason.ValueType  # 65
 """DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
 made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
+"""
+ERROR_REASON_WRONG_MEMORY_KIND: ErrorReason.ValueType  # 66
+"""FAILED_PRECONDITION. The memory is of another kind than the call is for.
+metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
+"""
+ERROR_REASON_MEMORY_SEALED: ErrorReason.ValueType  # 67
+"""FAILED_PRECONDITION. The tree was closed and will never read so far.
+metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
 """
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
 """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing

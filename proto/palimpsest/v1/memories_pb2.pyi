@@ -78,6 +78,10 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     """The model merged and shortened the memory."""
     REVISION_KIND_SCHEMA: _RevisionKind.ValueType  # 8
     """The schema got new fields; the value stays."""
+    REVISION_KIND_BUILD: _RevisionKind.ValueType  # 9
+    """A tree got nodes over text that it had read before."""
+    REVISION_KIND_SEAL: _RevisionKind.ValueType  # 10
+    """A tree was closed."""
 
 class RevisionKind(_RevisionKind, metaclass=_RevisionKindEnumTypeWrapper):
     """What caused a revision."""
@@ -100,6 +104,10 @@ REVISION_KIND_CONSOLIDATION: RevisionKind.ValueType  # 7
 """The model merged and shortened the memory."""
 REVISION_KIND_SCHEMA: RevisionKind.ValueType  # 8
 """The schema got new fields; the value stays."""
+REVISION_KIND_BUILD: RevisionKind.ValueType  # 9
+"""A tree got nodes over text that it had read before."""
+REVISION_KIND_SEAL: RevisionKind.ValueType  # 10
+"""A tree was closed."""
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 @_typing.final
@@ -348,6 +356,127 @@ class PrismSpec(_message.Message):
 Global___PrismSpec: _TypeAlias = PrismSpec  # noqa: Y015
 
 @_typing.final
+class TreeSpec(_message.Message):
+    """How a summary tree is built and navigated (MemWalker, arXiv 2310.05029).
+
+    A tree never changes its spec. A session's text is cut into segments of at
+    most `segment_tokens` at the borders of chunks, paragraphs and sentences;
+    messages and blocks of code are kept whole where they fit. Each segment is
+    summarized (a leaf), and groups of at most `max_children` nodes become parents.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _WorkingMemory:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _WorkingMemoryEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TreeSpec._WorkingMemory.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        WORKING_MEMORY_UNSPECIFIED: TreeSpec._WorkingMemory.ValueType  # 0
+        """CUT."""
+        WORKING_MEMORY_OFF: TreeSpec._WorkingMemory.ValueType  # 1
+        """Nothing is carried."""
+        WORKING_MEMORY_CUT: TreeSpec._WorkingMemory.ValueType  # 2
+        """Cut to its limit, the nearest summaries first."""
+        WORKING_MEMORY_SUMMARIZED: TreeSpec._WorkingMemory.ValueType  # 3
+        """Summarized by the model when it passes its limit; costs model calls."""
+
+    class WorkingMemory(_WorkingMemory, metaclass=_WorkingMemoryEnumTypeWrapper):
+        """What navigation carries down the path: the summaries of what it entered."""
+
+    WORKING_MEMORY_UNSPECIFIED: TreeSpec.WorkingMemory.ValueType  # 0
+    """CUT."""
+    WORKING_MEMORY_OFF: TreeSpec.WorkingMemory.ValueType  # 1
+    """Nothing is carried."""
+    WORKING_MEMORY_CUT: TreeSpec.WorkingMemory.ValueType  # 2
+    """Cut to its limit, the nearest summaries first."""
+    WORKING_MEMORY_SUMMARIZED: TreeSpec.WorkingMemory.ValueType  # 3
+    """Summarized by the model when it passes its limit; costs model calls."""
+
+    class _Reasoning:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReasoningEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[TreeSpec._Reasoning.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REASONING_UNSPECIFIED: TreeSpec._Reasoning.ValueType  # 0
+        """ON."""
+        REASONING_ON: TreeSpec._Reasoning.ValueType  # 1
+        REASONING_OFF: TreeSpec._Reasoning.ValueType  # 2
+        """Weak models do better without."""
+
+    class Reasoning(_Reasoning, metaclass=_ReasoningEnumTypeWrapper):
+        """Whether the model says why before it moves."""
+
+    REASONING_UNSPECIFIED: TreeSpec.Reasoning.ValueType  # 0
+    """ON."""
+    REASONING_ON: TreeSpec.Reasoning.ValueType  # 1
+    REASONING_OFF: TreeSpec.Reasoning.ValueType  # 2
+    """Weak models do better without."""
+
+    SEGMENT_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_CHILDREN_FIELD_NUMBER: _builtins.int
+    SUMMARY_TOKENS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    WORKING_MEMORY_FIELD_NUMBER: _builtins.int
+    WORKING_MEMORY_TOKENS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    NAVIGATION_MODEL_FIELD_NUMBER: _builtins.int
+    REPLY_FORMAT_FIELD_NUMBER: _builtins.int
+    ON_FAILURE_FIELD_NUMBER: _builtins.int
+    segment_tokens: _builtins.int
+    """Optional. Tokens of the text under a leaf at most; 64 to 100,000; 0 means
+    1,000.
+    """
+    max_children: _builtins.int
+    """Optional. Children of a node at most; 2 to 32; 0 means 8."""
+    summary_tokens: _builtins.int
+    """Optional. Tokens of a node's summary at most; 16 to 8,000; 0 means 250. The
+    summaries of the children together are their parent's where they have no
+    more than that; else the model compresses them.
+    """
+    reasoning: Global___TreeSpec.Reasoning.ValueType
+    """Optional."""
+    working_memory: Global___TreeSpec.WorkingMemory.ValueType
+    """Optional."""
+    working_memory_tokens: _builtins.int
+    """Optional. Tokens of the working memory at most; 16 to 32,000; 0 means 500."""
+    model: _builtins.str
+    """Optional. Model for summaries as provider/name; at most 200 characters,
+    without NUL. Empty means the server's default model.
+    """
+    navigation_model: _builtins.str
+    """Optional. Model for navigation; empty means `model`."""
+    reply_format: Global___PrismSpec.ReplyFormat.ValueType
+    """Optional. How the model writes its moves."""
+    on_failure: Global___PrismSpec.OnFailure.ValueType
+    """Optional. What follows when a text cannot be summarized: STALL, or SKIP,
+    and its beginning stands for it.
+    """
+    def __init__(
+        self,
+        *,
+        segment_tokens: _builtins.int = ...,
+        max_children: _builtins.int = ...,
+        summary_tokens: _builtins.int = ...,
+        reasoning: Global___TreeSpec.Reasoning.ValueType = ...,
+        working_memory: Global___TreeSpec.WorkingMemory.ValueType = ...,
+        working_memory_tokens: _builtins.int = ...,
+        model: _builtins.str = ...,
+        navigation_model: _builtins.str = ...,
+        reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
+        on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_children", b"max_children", "model", b"model", "navigation_model", b"navigation_model", "on_failure", b"on_failure", "reasoning", b"reasoning", "reply_format", b"reply_format", "segment_tokens", b"segment_tokens", "summary_tokens", b"summary_tokens", "working_memory", b"working_memory", "working_memory_tokens", b"working_memory_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeSpec: _TypeAlias = TreeSpec  # noqa: Y015
+
+@_typing.final
 class Memory(_message.Message):
     """A memory and how far it is."""
 
@@ -365,6 +494,8 @@ class Memory(_message.Message):
         """It is up to date or catching up."""
         STATUS_STALLED: Memory._Status.ValueType  # 2
         """It gave up at `stall.position`."""
+        STATUS_SEALED: Memory._Status.ValueType  # 3
+        """A tree that is closed: it reads nothing behind `applied_position`."""
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     STATUS_UNSPECIFIED: Memory.Status.ValueType  # 0
@@ -373,6 +504,8 @@ class Memory(_message.Message):
     """It is up to date or catching up."""
     STATUS_STALLED: Memory.Status.ValueType  # 2
     """It gave up at `stall.position`."""
+    STATUS_SEALED: Memory.Status.ValueType  # 3
+    """A tree that is closed: it reads nothing behind `applied_position`."""
 
     @_typing.final
     class Stall(_message.Message):
@@ -409,6 +542,7 @@ class Memory(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     PRISM_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     APPLIED_POSITION_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
@@ -418,6 +552,7 @@ class Memory(_message.Message):
     REBUILT_FROM_FIELD_NUMBER: _builtins.int
     CONSOLIDATE_POSITION_FIELD_NUMBER: _builtins.int
     HELD_REASON_FIELD_NUMBER: _builtins.int
+    SEAL_POSITION_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     name: _builtins.str
     """Unique within the session."""
@@ -439,8 +574,14 @@ class Memory(_message.Message):
     sentence. It is not stalled and loses nothing; it goes on by itself when the
     sentence says so. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
     """
+    seal_position: _builtins.int
+    """Of a tree: it is closed once everything up to this position is in it; unset
+    when nobody asked for that.
+    """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
+    @_builtins.property
+    def tree(self) -> Global___TreeSpec: ...
     @_builtins.property
     def stall(self) -> Global___Memory.Stall:
         """Set when status is STALLED."""
@@ -453,6 +594,7 @@ class Memory(_message.Message):
         session: _builtins.str = ...,
         name: _builtins.str = ...,
         prism: Global___PrismSpec | None = ...,
+        tree: Global___TreeSpec | None = ...,
         revision: _builtins.int = ...,
         applied_position: _builtins.int = ...,
         head: _builtins.int = ...,
@@ -462,21 +604,26 @@ class Memory(_message.Message):
         rebuilt_from: _builtins.str = ...,
         consolidate_position: _builtins.int | None = ...,
         held_reason: _builtins.str | None = ...,
+        seal_position: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "spec", b"spec", "stall", b"stall"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
     _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015
     _WhichOneofReturnType__held_reason: _TypeAlias = _typing.Literal["held_reason"]  # noqa: Y015
     _WhichOneofArgType__held_reason: _TypeAlias = _typing.Literal["_held_reason", b"_held_reason"]  # noqa: Y015
-    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism"]  # noqa: Y015
+    _WhichOneofReturnType__seal_position: _TypeAlias = _typing.Literal["seal_position"]  # noqa: Y015
+    _WhichOneofArgType__seal_position: _TypeAlias = _typing.Literal["_seal_position", b"_seal_position"]  # noqa: Y015
+    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__consolidate_position) -> _WhichOneofReturnType__consolidate_position | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__held_reason) -> _WhichOneofReturnType__held_reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seal_position) -> _WhichOneofReturnType__seal_position | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
 
@@ -489,6 +636,7 @@ class CreateMemoryRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     PRISM_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. An existing session; otherwise NOT_FOUND."""
     name: _builtins.str
@@ -497,18 +645,21 @@ class CreateMemoryRequest(_message.Message):
     """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
+    @_builtins.property
+    def tree(self) -> Global___TreeSpec: ...
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         name: _builtins.str = ...,
         prism: Global___PrismSpec | None = ...,
+        tree: Global___TreeSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prism", b"prism", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prism", b"prism", "spec", b"spec", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "session", b"session", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "session", b"session", "spec", b"spec", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism"]  # noqa: Y015
+    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
 
@@ -594,7 +745,10 @@ class GetMemoryResponse(_message.Message):
     APPLIED_POSITION_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     value_json: _builtins.str
-    """The state as canonical JSON."""
+    """The state as canonical JSON. Of a tree: the nodes that have no parent yet
+    (level, number, positions, summary), and where its unsummarized tail begins;
+    TreeService has the rest.
+    """
     revision: _builtins.int
     """The revision that `value_json` is the state at."""
     applied_position: _builtins.int

@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prism.rules import Rules
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
@@ -43,24 +44,6 @@ class Coercion(StrEnum):
     REFUSE = "refuse"
     #: It is converted if nothing is lost by it.
     LOSSLESS = "lossless"
-
-
-class ReplyFormat(StrEnum):
-    """How the model writes its revisions."""
-
-    #: Structured where the model is known to offer it.
-    AUTO = "auto"
-    #: The paper's sections.
-    TEXT = "text"
-    #: One JSON object, held to a JSON schema by the provider.
-    STRUCTURED = "structured"
-
-
-class OnFailure(StrEnum):
-    """What follows when a step has failed for good."""
-
-    STALL = "stall"
-    SKIP = "skip"
 
 
 def default_fold_tokens(encoding: Encoding) -> int:
