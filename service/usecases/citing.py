@@ -5,10 +5,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
+from service.domain.citations import best_position
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
 from service.domain.prism.amendments import Op
-from service.domain.prism.citations import best_position
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import Touch, origin
 from service.usecases.history import ORIGIN_AMENDMENTS, traced

@@ -7,11 +7,11 @@ from itertools import islice
 from uuid import UUID
 
 from service.domain.chunks import LoggedChunk
+from service.domain.citations import best_position
 from service.domain.errors import InvalidInput
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path, PathError
 from service.domain.prism.amending import Missing, settle, value_at
-from service.domain.prism.citations import best_position
 from service.domain.prism.diffing import Difference, differences
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import OriginSearch, Touch, Tracer, Write, search_path

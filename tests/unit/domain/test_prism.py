@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.citations import best_position
 from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.paths import Path
 from service.domain.prism import asking as prism
-from service.domain.prism.citations import best_position
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec

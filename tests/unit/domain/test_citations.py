@@ -1,0 +1,43 @@
+"""Which words of a text an answer rests on."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.citations import best_excerpt
+
+TEXT = (
+    "The mill stood by a river. The miller had three sons. They shared the mill, the ass, the cat."
+)
+
+
+def test_the_excerpt_is_around_the_sentence_that_says_it() -> None:
+    assert best_excerpt("three sons", TEXT, 30) == "The miller had three sons."
+    assert best_excerpt("three sons", TEXT, 70) == (
+        "The miller had three sons. They shared the mill, the ass, the cat."
+    )
+    assert best_excerpt("three sons", TEXT, 500) == TEXT
+
+
+def test_a_sentence_that_is_too_long_is_cut() -> None:
+    assert best_excerpt("three sons", TEXT, 10) == "The miller"
+
+
+def test_lines_without_stops_are_told_apart() -> None:
+    assert best_excerpt("gold", "tin and iron\nsilver and gold\nlead", 16) == "silver and gold"
+
+
+def test_the_earliest_wins_where_nothing_fits() -> None:
+    assert best_excerpt("zebra", TEXT, 30) == "The mill stood by a river."
+    assert best_excerpt("zebra", "", 30) == ""
+
+
+@given(st.text(), st.text(), st.integers(1, 60))
+def test_the_excerpt_is_a_part_of_the_text(value: str, text: str, characters: int) -> None:
+    found = best_excerpt(value, text, characters)
+    assert found in text
+    assert len(found) <= characters
+
+
+@given(st.text(alphabet='ab .\n。!"', max_size=60))
+def test_the_whole_text_fits_where_there_is_room(text: str) -> None:
+    assert best_excerpt("a", text, 1000) == text.strip()
