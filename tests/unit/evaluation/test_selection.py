@@ -1,0 +1,47 @@
+"""Which questions are asked: as many as wanted, evenly, the same at each run."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.chunks import Chunk, ChunkKind
+from service.evaluation.datasets import Document, Question
+from service.evaluation.selection import choose
+
+
+def document(name: str, questions: int, length: int = 10) -> Document:
+    return Document(
+        id=name,
+        chunks=(Chunk(kind=ChunkKind.TEXT, text="a" * length),),
+        questions=tuple(
+            Question(number=number, text="?", golds=("a",)) for number in range(1, questions + 1)
+        ),
+    )
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(1, 60))
+def test_shares_are_even_and_whole(held: list[int], limit: int) -> None:
+    documents = [document(str(number), count) for number, count in enumerate(held)]
+    chosen = choose(documents, limit)
+    assert chosen == choose(documents, limit)
+    counts = {one.id: len(one.questions) for one in chosen}
+    assert sum(counts.values()) == min(limit, sum(held))
+    assert list(counts) == sorted(counts, key=int), "in the order of the file"
+    for number, most in enumerate(held):
+        mine = counts.get(str(number), 0)
+        # Whoever has fewer than another has none left, or lacks one of the last round.
+        assert mine == most or mine >= max(counts.values()) - 1
+    for one in chosen:
+        asked = [question.number for question in one.questions]
+        assert asked == sorted(set(asked))
+
+
+def test_one_question_of_each_is_not_always_the_first() -> None:
+    chosen = choose([document(str(number), 10) for number in range(10)], 10)
+    asked = {one.questions[0].number for one in chosen}
+    assert len(asked) >= 8
+
+
+def test_the_shortest_come_first_when_asked() -> None:
+    documents = [document("a", 2, 30), document("b", 2, 10), document("c", 2, 20)]
+    assert [one.id for one in choose(documents, 2)] == ["a", "b"]
+    assert [one.id for one in choose(documents, 2, shortest=True)] == ["b", "c"]
