@@ -745,9 +745,12 @@ class GetMemoryResponse(_message.Message):
     APPLIED_POSITION_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     value_json: _builtins.str
-    """The state as canonical JSON. Of a tree: the nodes that have no parent yet
-    (level, number, positions, summary), and where its unsummarized tail begins;
-    TreeService has the rest.
+    """The state as canonical JSON. Of a tree an object with `sealed` (whether it
+    is closed), `tops` (the nodes that have no parent, in the order of the text,
+    each with `node`, `from_position`, `to_position` and `summary`), and `tail`
+    (where the text begins that is not summarized: `from_position`,
+    `from_offset`; null when there is none). Summaries of more than 1 MiB
+    together are cut, each to its share. TreeService has the rest.
     """
     revision: _builtins.int
     """The revision that `value_json` is the state at."""

@@ -95,7 +95,8 @@ class MemoryServiceServicer:
         Guarantees: as fresh as `consistency` asks; says at which position and
         revision it was read. A stalled memory that cannot get there fails at once
         with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
+        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
+        FAILED_PRECONDITION (MEMORY_SEALED).
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

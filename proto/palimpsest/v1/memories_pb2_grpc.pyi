@@ -48,7 +48,8 @@ class MemoryServiceStub:
     Guarantees: as fresh as `consistency` asks; says at which position and
     revision it was read. A stalled memory that cannot get there fails at once
     with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
+    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
+    FAILED_PRECONDITION (MEMORY_SEALED).
     Safety: reads only.
     """
     ListMemories: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]
@@ -107,7 +108,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Guarantees: as fresh as `consistency` asks; says at which position and
     revision it was read. A stalled memory that cannot get there fails at once
     with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
+    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
+    FAILED_PRECONDITION (MEMORY_SEALED).
     Safety: reads only.
     """
     ListMemories: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]  # type: ignore[assignment]
@@ -175,7 +177,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: as fresh as `consistency` asks; says at which position and
         revision it was read. A stalled memory that cannot get there fails at once
         with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
+        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
+        FAILED_PRECONDITION (MEMORY_SEALED).
         Safety: reads only.
         """
 

@@ -85,8 +85,8 @@ class TreeNode(_message.Message):
     """
     from_offset: _builtins.int
     to_position: _builtins.int
-    """… and ends within or with this position: before so many characters of its
-    text.
+    """… and ends with this position's text or, where `to_offset` is not 0, before
+    so many characters of it.
     """
     to_offset: _builtins.int
     summary: _builtins.str
@@ -217,21 +217,17 @@ class GetTreeResponse(_message.Message):
 
         LEVEL_FIELD_NUMBER: _builtins.int
         NODES_FIELD_NUMBER: _builtins.int
-        SUMMARY_TOKENS_FIELD_NUMBER: _builtins.int
         level: _builtins.int
         nodes: _builtins.int
-        summary_tokens: _builtins.int
-        """Tokens of their summaries."""
         def __init__(
             self,
             *,
             level: _builtins.int = ...,
             nodes: _builtins.int = ...,
-            summary_tokens: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "nodes", b"nodes", "summary_tokens", b"summary_tokens"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["level", b"level", "nodes", b"nodes"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -279,7 +275,8 @@ class GetTreeResponse(_message.Message):
     @_builtins.property
     def tops(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeNode]:
         """The nodes that have no parent, in the order of the text; of a closed tree
-        the root.
+        the root. Where their summaries have more than 1 MiB together each is cut
+        to its share; GetNode has them whole.
         """
 
     @_builtins.property
