@@ -1,19 +1,35 @@
 """Segmenting: a log that grows, in segments that depend on what it holds alone.
 
 The next segment is cut from the text that follows the last one, as soon as a fixed
-look-ahead past the longest segment is there. What was cut is never cut anew, and the same
-log is cut the same way however it came.
+look-ahead past the longest segment is there, and from no more than that. So what was cut is
+never cut anew, the same log is cut the same way however it came, and what is left at the end
+is never a small segment.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from service.domain.chunks import LoggedChunk
+from service.domain.chunks import ChunkKind, LoggedChunk
+from service.domain.tokens import estimate_tokens
+from service.domain.tree.borders import (
+    JOINT,
+    TOKEN_BYTES,
+    Cutter,
+    Part,
+    Spot,
+    blocks,
+    even_end,
+    full_end,
+)
 from service.domain.tree.nodes import Place
 
-#: Characters of the first piece of a text, at its best border; the piece has at most the
-#: tokens given (`estimate_tokens`). 1 or more for a text that is not empty.
-Cutter = Callable[[str, int], int]
+__all__ = ["LOOK_AHEAD", "Cut", "Cutter", "Piece", "Segmenter", "joined", "piece_of"]
+
+#: Of a segment: how much text must follow the longest one before it is cut. With half, what
+#: is left makes one segment or two that are not small, and whoever cuts a text sees whether
+#: what follows a piece of less than half would fit by itself.
+LOOK_AHEAD = 1 / 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,14 +59,43 @@ class Cut:
 
 def piece_of(logged: LoggedChunk, offset: int = 0) -> Piece:
     """The text of a chunk from `offset` on."""
-    raise NotImplementedError
+    return Piece(
+        position=logged.position,
+        offset=offset,
+        text=logged.chunk.as_text()[offset:],
+        whole=logged.chunk.kind is not ChunkKind.TEXT,
+    )
+
+
+def joined(pieces: Iterable[Piece]) -> str:
+    """Consecutive pieces as a model reads them.
+
+    Text goes on as it was written, whatever chunks it came in; messages and steps have
+    lines of their own.
+    """
+    parts: list[str] = []
+    before: Piece | None = None
+    for piece in pieces:
+        if before is not None and (before.whole or piece.whole):
+            parts.append(JOINT)
+        parts.append(piece.text)
+        before = piece
+    return "".join(parts)
 
 
 class Segmenter:
     """Cuts the text of a log from one place on."""
 
     def __init__(self, segment_tokens: int, cut: Cutter, start: Place) -> None:
+        self._limit = segment_tokens * TOKEN_BYTES
+        self._window = self._limit + int(self._limit * LOOK_AHEAD)
+        self._cut = cut
         self._start = start
+        #: Where the next piece begins.
+        self._end = start
+        self._parts: deque[Part] = deque()
+        #: Bytes of the parts.
+        self._size = 0
 
     @property
     def start(self) -> Place:
@@ -63,8 +108,66 @@ class Segmenter:
         The first piece ever begins at `start`, each other one where the last ended; else
         ValueError.
         """
-        raise NotImplementedError
+        cuts: list[Cut] = []
+        for piece in pieces:
+            self._hold(piece)
+            while self._size >= self._window:
+                found = blocks(self._parts, self._window)
+                cuts.append(self._take(full_end(found, self._limit, self._cut)))
+        return cuts
 
     def finish(self) -> list[Cut]:
         """What is left, in segments of about the same size; none when there is no text."""
-        raise NotImplementedError
+        cuts: list[Cut] = []
+        while self._size:
+            found = list(blocks(self._parts, self._window))
+            end = even_end(found, self._limit, self._cut) or Spot(len(self._parts))
+            cuts.append(self._take(end))
+        return cuts
+
+    def _hold(self, piece: Piece) -> None:
+        if Place(piece.position, piece.offset) != self._end:
+            raise ValueError(
+                f"a piece at position {piece.position}, offset {piece.offset}, where the text goes "
+                f"on at position {self._end.position}, offset {self._end.offset}"
+            )
+        self._end = Place(piece.position + 1)
+        size = len(piece.text.encode())
+        self._parts.append(
+            Part(
+                position=piece.position,
+                offset=piece.offset,
+                text=piece.text,
+                at=0,
+                size=size,
+                whole=piece.whole,
+            )
+        )
+        self._size += size
+
+    def _take(self, end: Spot) -> Cut:
+        taken = [_piece(self._parts.popleft()) for _ in range(end.parts)]
+        place = Place(taken[-1].position + 1) if taken else self._start
+        if end.characters:
+            part = self._parts[0]
+            begun = _piece(part, end.characters)
+            size = part.size - len(begun.text.encode())
+            self._parts[0] = replace(part, at=part.at + end.characters, size=size)
+            taken.append(begun)
+            place = Place(part.position, begun.offset + end.characters)
+        self._size -= sum(len(piece.text.encode()) for piece in taken)
+        text = joined(taken)
+        cut = Cut(start=self._start, end=place, text=text, tokens=estimate_tokens(text))
+        self._start = place
+        return cut
+
+
+def _piece(part: Part, characters: int | None = None) -> Piece:
+    """The rest of a part, or the beginning of that."""
+    end = None if characters is None else part.at + characters
+    return Piece(
+        position=part.position,
+        offset=part.offset + part.at,
+        text=part.text[part.at : end],
+        whole=part.whole,
+    )

@@ -1,0 +1,165 @@
+"""Borders: where the next segment ends, given the text that is not cut yet."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+#: Characters of the first piece of a text, at its best border; the piece has at most the
+#: tokens given (`estimate_tokens`). 1 or more for a text that is not empty.
+Cutter = Callable[[str, int], int]
+
+#: Bytes of a token, as `estimate_tokens` has it.
+TOKEN_BYTES = 4
+#: Between messages and steps, and what is beside them.
+JOINT = "\n"
+#: Of a segment: one that has as much ends where the next block would have to be cut.
+ENOUGH = 1 / 2
+#: Of the last segments: how far from its place a border of blocks may be to be preferred.
+NEAR = 1 / 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """The text of a chunk that is not cut yet."""
+
+    #: Of the chunk, and the characters of its text that are not here.
+    position: int
+    offset: int
+    text: str
+    #: Characters of the text that are cut.
+    at: int
+    #: Bytes of the rest.
+    size: int
+    #: A message or a step, which is kept whole where it fits.
+    whole: bool
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Spot:
+    """Where a segment ends: behind so many parts, and so many characters of the next."""
+
+    parts: int
+    characters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What is kept together: a message or step, or a run of text whatever chunks it is in."""
+
+    #: Number of the first part.
+    first: int
+    whole: bool
+    #: The texts of the parts, as far as the window reaches.
+    texts: tuple[str, ...]
+    #: Bytes: of a message or step all of them, of a run those in the window.
+    size: int
+
+    def cut(self, cut: Cutter, room: int) -> Spot:
+        """The end of its first piece, of at most `room` bytes."""
+        left = cut("".join(self.texts), max(1, room // TOKEN_BYTES))
+        if left < 1:
+            raise ValueError("a cutter that cuts nothing off")
+        for number, text in enumerate(self.texts, self.first):
+            if left < len(text):
+                return Spot(number, left)
+            left -= len(text)
+        return Spot(self.first + len(self.texts))
+
+    def size_to(self, spot: Spot) -> int:
+        """Bytes of it before a spot."""
+        whole = self.texts[: spot.parts - self.first]
+        begun = self.texts[len(whole)][: spot.characters] if spot.characters else ""
+        return sum(len(text.encode()) for text in (*whole, begun))
+
+
+def blocks(parts: Iterable[Part], window: int) -> Iterator[Block]:
+    """The blocks of the parts that begin within the first `window` bytes."""
+    run: list[str] = []
+    first = size = 0
+    for number, part in enumerate(parts):
+        if window <= 0:
+            break
+        if run and part.whole:
+            yield Block(first, False, tuple(run), size)
+            run = []
+        text, taken = _beginning(part, window)
+        window -= part.size
+        if part.whole:
+            yield Block(number, True, (text,), part.size)
+            continue
+        if not run:
+            first, size = number, 0
+        run.append(text)
+        size += taken
+    if run:
+        yield Block(first, False, tuple(run), size)
+
+
+def full_end(found: Iterable[Block], limit: int, cut: Cutter) -> Spot:
+    """The end of a segment of at most `limit` bytes, as late as it may be.
+
+    The blocks have more than that. A message or step that fits is not cut for it, however
+    short the segment is without it.
+    """
+    used = 0
+    for block in found:
+        joint = len(JOINT) if used else 0
+        if used + joint + block.size <= limit:
+            used += joint + block.size
+        elif used and (used >= ENOUGH * limit or (block.whole and block.size <= limit)):
+            return Spot(block.first)
+        else:
+            return block.cut(cut, limit - used - joint)
+    raise AssertionError("the blocks are no more than a segment")
+
+
+def even_end(found: Sequence[Block], limit: int, cut: Cutter) -> Spot | None:
+    """The end of the first of the last segments, so that they are about equal.
+
+    None: what is left is one segment.
+    """
+    ends = list(_ends(found))
+    total = ends[-1]
+    if total <= limit:
+        return None
+    segments = -(-total // limit)
+    aim, room_behind = total / segments, limit * (segments - 1)
+    borders = [
+        (abs(end - aim), Spot(after.first))
+        for end, (_, after) in zip(ends, pairwise(found), strict=False)
+        if total - room_behind <= end <= limit
+    ]
+    distance, nearest = min(borders, default=(total, None))
+    if distance > NEAR * total:
+        number = next(number for number, end in enumerate(ends) if end >= aim)
+        used = ends[number - 1] + len(JOINT) if number else 0
+        room = min(limit, int(aim * (1 + NEAR / 2))) - used
+        spot = _inside(found[number], room, limit, cut)
+        if spot and used + found[number].size_to(spot) >= total - room_behind:
+            return spot
+    return nearest or full_end(found, limit, cut)
+
+
+def _inside(block: Block, room: int, limit: int, cut: Cutter) -> Spot | None:
+    """A place to cut within a block; None for one that is kept whole, or without room."""
+    if room < TOKEN_BYTES or (block.whole and block.size <= limit):
+        return None
+    return block.cut(cut, room)
+
+
+def _ends(found: Iterable[Block]) -> Iterator[int]:
+    """Bytes to the end of each block, joints between them counted."""
+    end = -len(JOINT)
+    for block in found:
+        end += len(JOINT) + block.size
+        yield end
+
+
+def _beginning(part: Part, most: int) -> tuple[str, int]:
+    """What is in the first `most` bytes of a part, in whole characters, and its bytes."""
+    # A character has a byte or more.
+    raw = part.text[part.at : part.at + most].encode()
+    if len(raw) > most:
+        text = raw[:most].decode(errors="ignore")
+        return text, len(text.encode())
+    return raw.decode(), len(raw)
