@@ -4,11 +4,24 @@ The nodes without a parent and the text that is not summarized stand under a roo
 made up for the reader; no model is asked for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.domain.tree.nodes import Node, View
 from service.domain.tree.segmenting import Cut
+
+ROOT = "root"
+#: Stands behind a text that goes on.
+ELLIPSIS = " …"
+
+_SENTENCE_END = re.compile(r"[.!?。！？؟।…][\"'”’»」』)\]]*(?=\s)|[。！？।]|\n\s*")
+_BLANKS = re.compile(r"\s+")
+#: Where a shortened text may end, best first, and which share of what fits must be left.
+_BORDERS = ((_SENTENCE_END, 1 / 2), (_BLANKS, 1 / 4))
+#: A token has at most this many characters nearly always; where it has more the texts are
+#: only shorter than they could be.
+_TOKEN_CHARACTERS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,22 +45,119 @@ def over(
 
     Both in the order of the text. One alone is its own root. None: there is no text.
     """
-    raise NotImplementedError
+    row = [*tops, *tail]
+    if not row:
+        return None
+    views = {view.node_id: view for view in row}
+    # Levels never rise from left to right: what comes last has had the least time to grow.
+    run_level = row[-1].level
+    while len(row) > max_children:
+        begin = next(at for at, view in enumerate(row) if view.level <= run_level)
+        run_level += 1
+        if len(row) - begin > 1:
+            groups = _groups(row[begin:], max_children)
+            made = [
+                _parent(f"v{run_level}.{number}", group, summary_tokens, count)
+                # With two children a node, one may be left over.
+                if len(group) > 1
+                else group[0]
+                for number, group in enumerate(groups, 1)
+            ]
+            row[begin:] = made
+            views |= {view.node_id: view for view in made}
+    root = row[0] if len(row) == 1 else _parent(ROOT, row, summary_tokens, count)
+    return Forest(root=root, views={**views, root.node_id: root})
 
 
 def view_of(node: Node) -> View:
     """A stored node as a reader meets it."""
-    raise NotImplementedError
+    numbers = range(node.first_child, node.first_child + node.children)
+    return View(
+        node_id=node.node_id,
+        level=node.level,
+        summary=node.summary,
+        children=tuple(f"{node.level - 1}.{number}" for number in numbers),
+        start=node.start,
+        end=node.end,
+        text_tokens=node.text_tokens,
+        is_stored=True,
+    )
 
 
 def tail_views(cuts: Sequence[Cut], summary_tokens: int, count: Callable[[str], int]) -> list[View]:
     """The pieces of the tail (`Segmenter.finish`): "t.1", "t.2" …"""
-    raise NotImplementedError
+    return [
+        View(
+            node_id=f"t.{number}",
+            level=0,
+            summary=shortened(cut.text, summary_tokens, count),
+            children=(),
+            start=cut.start,
+            end=cut.end,
+            text_tokens=cut.tokens,
+            is_stored=False,
+        )
+        for number, cut in enumerate(cuts, 1)
+    ]
 
 
 def shortened(text: str, max_tokens: int, count: Callable[[str], int]) -> str:
     """The beginning of a text, to the end of a sentence or else of a word, and an ellipsis.
 
-    The text itself when it has no more than `max_tokens`.
+    The text itself when that has no more than `max_tokens`.
     """
-    raise NotImplementedError
+    # More characters than that are not counted: a text may be long.
+    most = max_tokens * _TOKEN_CHARACTERS
+    if len(text) <= most and count(text) <= max_tokens:
+        return text
+    end = _fitting(text[:most], max_tokens, count)
+    for border, least in _BORDERS:
+        # What follows says whether it is a border.
+        ends = [match.end() for match in border.finditer(text, 0, end + 1)]
+        best = max((one for one in ends if one <= end), default=0)
+        if best > end * least:
+            end = best
+            break
+    return (text[:end].rstrip() + ELLIPSIS).lstrip()
+
+
+def _fitting(text: str, max_tokens: int, count: Callable[[str], int]) -> int:
+    """Characters of the longest beginning that fits with an ellipsis, found by halving."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(text[:middle] + ELLIPSIS) <= max_tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _groups(run: Sequence[View], max_children: int) -> Iterator[Sequence[View]]:
+    """As few groups as may be, of sizes within one of each other."""
+    count = -(-len(run) // max_children)
+    least, larger = divmod(len(run), count)
+    begin = 0
+    for number in range(count):
+        end = begin + least + (number < larger)
+        yield run[begin:end]
+        begin = end
+
+
+def _parent(
+    node_id: str, children: Sequence[View], summary_tokens: int, count: Callable[[str], int]
+) -> View:
+    """A node that is made up over others."""
+    share = max(1, summary_tokens // len(children))
+    summaries = (shortened(child.summary, share, count) for child in children)
+    summary = "\n".join(summary for summary in summaries if summary)
+    return View(
+        node_id=node_id,
+        level=max(child.level for child in children) + 1,
+        summary=shortened(summary, summary_tokens, count),
+        children=tuple(child.node_id for child in children),
+        start=children[0].start,
+        end=children[-1].end,
+        text_tokens=sum(child.text_tokens for child in children),
+        is_stored=False,
+    )
