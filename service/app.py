@@ -32,6 +32,7 @@ from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
+from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
 from service.usecases.answer import Answerer
 from service.usecases.append import Appender
@@ -49,6 +50,7 @@ from service.usecases.memories import Memories
 from service.usecases.rebuild import Rebuilder
 from service.usecases.revise import Reviser
 from service.usecases.schemas import Schemas
+from service.usecases.trees import Trees
 from service.usecases.waiting import WaitingRoom
 from service.usecases.watch import Watches
 from service.worker import Worker
@@ -92,6 +94,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 schemas=SchemaService(schemas),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),
+                trees=TreeService(Trees(database, memories), pages),
             ),
             config.limits,
         )

@@ -38,10 +38,11 @@ class NewChunk:
     placed: PlacedChunk
 
 
-# In the order of the keys, so that two group commits cannot wait for each other.
+# In the order of the keys, so that two group commits cannot wait for each other. A tree
+# that is being closed is behind by what it has still to read, however long the log gets.
 _LOCK_SESSIONS = """
 SELECT session_key, head, incarnation,
-    coalesce((SELECT min(applied_position) FROM memory
+    coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM memory
               WHERE memory.session_key = session.session_key AND status = 'active'), head)
 FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
 """
@@ -70,7 +71,7 @@ WITH producers AS (
     WHERE session_key = t.k
 )
 UPDATE memory SET has_work = true
-WHERE session_key = ANY(%b::uuid[]) AND NOT has_work
+WHERE session_key = ANY(%b::uuid[]) AND NOT has_work AND status <> 'sealed'
 RETURNING session_key, memory_id, status
 """
 

@@ -370,7 +370,8 @@ def _seconds(seconds: float) -> Any:
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-def _ready_unless_failing() -> Any:
+def ready_unless_failing() -> Any:
+    """When a memory that somebody wants something of is ready: now, as a rule."""
     # A memory that failed, or is held, keeps waiting for its next try.
     waits = or_(memory.c.attempts > 0, memory.c.held_reason.is_not(None))
     return case((waits, memory.c.ready_at), else_=func.now())
@@ -388,7 +389,7 @@ async def flush(
         .where(memory.c.session_key == session_key, memory.c.flush_position < position)
         .values(
             flush_position=position,
-            ready_at=_ready_unless_failing(),
+            ready_at=ready_unless_failing(),
         )
         .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
     )
@@ -413,6 +414,6 @@ async def want_consolidation(tx: Transaction, held: Claim, position: int) -> Non
             consolidate_position=position,
             has_work=True,
             flush_position=func.greatest(memory.c.flush_position, position),
-            ready_at=_ready_unless_failing(),
+            ready_at=ready_unless_failing(),
         )
     )

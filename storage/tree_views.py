@@ -187,11 +187,11 @@ _CONTENT_BYTES = """octet_length(role) + octet_length(text) + octet_length(obser
 # From chunk to chunk, so that a page costs what it holds, however long the rest is.
 _WALK_TEXT = f"""
 WITH RECURSIVE walk AS (
-    SELECT {_CONTENT}, 0::bigint AS before, ({_CONTENT_BYTES})::bigint AS bytes
+    SELECT {_CONTENT}, 0::bigint AS before, (%(each)s + {_CONTENT_BYTES})::bigint AS bytes
     FROM chunk WHERE session_key = %(session)s AND position = %(first)s
     UNION ALL
     SELECT n.* FROM walk, LATERAL (
-        SELECT {_CONTENT}, walk.before + walk.bytes, ({_CONTENT_BYTES})::bigint
+        SELECT {_CONTENT}, walk.before + walk.bytes, (%(each)s + {_CONTENT_BYTES})::bigint
         FROM chunk WHERE session_key = %(session)s AND position = walk.position + 1
         LIMIT 1
     ) AS n
@@ -289,12 +289,19 @@ async def list_level(
 
 
 async def read_text(
-    tx: Transaction, session_key: UUID, start: Place, end: Place, max_bytes: int
+    tx: Transaction,
+    session_key: UUID,
+    start: Place,
+    end: Place,
+    max_bytes: int,
+    *,
+    part_bytes: int = 0,
 ) -> Sequence[TextPart]:
     """The text from `start` to before `end`, chunk by chunk, as models read it.
 
     Ends early, between two characters, at `max_bytes` of UTF-8 (but has at least one
-    character): what is left begins at the last part's `end`.
+    character): what is left begins at the last part's `end`. `part_bytes` is what each
+    part counts besides its text.
     """
     if end <= start:
         return []
@@ -302,6 +309,7 @@ async def read_text(
         "session": session_key,
         "first": start.position,
         "last": end.last_position,
+        "each": part_bytes,
         # The beginning of the first chunk is read and not wanted; 4 bytes a character.
         "bytes": max_bytes + 4 * start.offset,
     }
@@ -312,6 +320,7 @@ async def read_text(
         text = _chunk(row).as_text()
         here = start.offset if row.position == start.position else 0
         upto = end.offset if row.position == end.position else len(text)
+        room -= part_bytes
         part = _part(row.position, text, here, upto, room if parts else max(room, 4))
         parts.append(part)
         room -= len(part.text.encode())
@@ -324,7 +333,7 @@ def _part(position: int, text: str, here: int, upto: int, room: int) -> TextPart
     shown = text[here:upto]
     if len(shown) * 4 > room:
         # Whole characters: one that does not fit as a whole is for the next page.
-        shown = shown.encode()[:room].decode(errors="ignore")
+        shown = shown.encode()[: max(room, 0)].decode(errors="ignore")
     to_offset = here + len(shown)
     end = Place(position + 1) if to_offset == len(text) else Place(position, to_offset)
     return TextPart(position=position, from_offset=here, to_offset=to_offset, text=shown, end=end)

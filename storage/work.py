@@ -27,6 +27,8 @@ class Progress:
     stall_position: int
     #: Why a budget holds it; None when it goes on.
     held_reason: str | None
+    #: A tree is closed behind this position; None when nobody asked for that.
+    seal_position: int | None = None
 
 
 async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
@@ -69,6 +71,7 @@ async def read_progress(
             dead_letter.c.cause,
             dead_letter.c.from_position,
             held_reason(),
+            memory.c.seal_position,
         )
         .join(session, session.c.session_key == memory.c.session_key)
         .outerjoin(
@@ -89,6 +92,7 @@ async def read_progress(
             stall_cause=row.cause,
             stall_position=0 if row.cause is None else row.from_position + 1,
             held_reason=row.held_reason,
+            seal_position=row.seal_position,
         )
         for row in await tx.connection.execute(statement)
     }

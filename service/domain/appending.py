@@ -49,7 +49,8 @@ class SessionState:
 
     head: int
     incarnation: int
-    #: The least applied_position of its active memories; the head when it has none.
+    #: The least applied_position of its active memories, a tree that is being closed as if
+    #: what it will not read were applied; the head when it has none.
     applied_position: int
 
 

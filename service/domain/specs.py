@@ -1,5 +1,7 @@
 """The specs of memories of every kind."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -20,6 +22,29 @@ MemorySpec = PrismSpec | TreeSpec
 def kind_of(spec: MemorySpec) -> MemoryKind:
     """The kind of memory that a spec is for."""
     return MemoryKind.PRISM if isinstance(spec, PrismSpec) else MemoryKind.TREE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpecChanges:
+    """What a memory that is made from another has otherwise."""
+
+    #: The whole spec of a tree; None leaves it.
+    tree: TreeSpec | None = None
+    #: Fields of a PrismSpec.
+    prism: Mapping[str, Any] = field(default_factory=dict)
+    #: Model as provider/name; empty means the service's default, None leaves it.
+    model: str | None = None
+
+    def kinds(self) -> set[MemoryKind]:
+        """The kinds of memories that have what is to change."""
+        kinds = {MemoryKind.PRISM} if self.prism else set()
+        return kinds | ({MemoryKind.TREE} if self.tree is not None else set())
+
+    def made(self, spec: MemorySpec) -> MemorySpec:
+        """The spec with the changes, which are all for its kind."""
+        assert self.kinds() <= {kind_of(spec)}, "the caller looked at the kinds"
+        model = {} if self.model is None else {"model": self.model}
+        return (self.tree or spec).changed({**self.prism, **model})
 
 
 def spec_from_json(kind: str, value: dict[str, Any], schema_source: str | None) -> MemorySpec:

@@ -24,6 +24,8 @@ _KINDS = {
     "rollback": memories_pb2.REVISION_KIND_ROLLBACK,
     "consolidation": memories_pb2.REVISION_KIND_CONSOLIDATION,
     "schema": memories_pb2.REVISION_KIND_SCHEMA,
+    "build": memories_pb2.REVISION_KIND_BUILD,
+    "seal": memories_pb2.REVISION_KIND_SEAL,
 }
 
 

@@ -25,6 +25,8 @@ from palimpsest.v1 import (
     schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
+    trees_pb2,
+    trees_pb2_grpc,
     usage_pb2,
     usage_pb2_grpc,
 )
@@ -41,6 +43,7 @@ from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.schemas import SchemaService
 from service.rpc.sessions import SessionService
+from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
 
 
@@ -57,6 +60,7 @@ class Services:
     schemas: SchemaService
     usage: UsageService
     budgets: BudgetService
+    trees: TreeService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -96,6 +100,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "budgets": (
         budgets_pb2_grpc.add_BudgetServiceServicer_to_server,
         budgets_pb2.DESCRIPTOR.services_by_name["BudgetService"],
+    ),
+    "trees": (
+        trees_pb2_grpc.add_TreeServiceServicer_to_server,
+        trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
     ),
 }
 

@@ -14,7 +14,7 @@ from service.domain.prism.spec import (
 from service.domain.schemas.json_source import parse_json_schema
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
-from service.domain.specs import MemorySpec
+from service.domain.specs import MemorySpec, SpecChanges
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
@@ -156,11 +156,11 @@ def _named(table: dict[Any, Any], value: object) -> Any:
     return [key for key, held in table.items() if held is value][-1]
 
 
-def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> dict[str, Any]:
-    """The fields of a PrismSpec that a rebuilt memory has otherwise. Raises SchemaInvalid."""
+def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
+    """What a rebuilt memory has otherwise. Raises SchemaInvalid."""
     changes: dict[str, Any] = {
         name: getattr(request, name)
-        for name in ("schema_source", "task", "question", "model")
+        for name in ("schema_source", "task", "question")
         if request.HasField(name)
     }
     if request.HasField("json_schema"):
@@ -171,4 +171,8 @@ def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> dict[str, Any]:
         changes["chunk_tokens"] = request.chunk_tokens or DEFAULT_CHUNK_TOKENS
     if request.HasField("operations"):
         changes["operations"] = _OPERATIONS[request.operations]
-    return changes
+    return SpecChanges(
+        tree=tree_spec(request.tree) if request.HasField("tree") else None,
+        prism=changes,
+        model=request.model if request.HasField("model") else None,
+    )

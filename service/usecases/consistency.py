@@ -61,10 +61,21 @@ def _token_invalid(why: str) -> InvalidInput:
 
 
 def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
-    """Raises FailedPrecondition when the memory gave up before `wanted`, Exhausted when a
-    budget holds it there."""
+    """Raises FailedPrecondition when the memory gave up before `wanted`, or is a tree that
+    is closed before it, Exhausted when a budget holds it there."""
     if progress.applied_position >= wanted:
         return
+    if progress.seal_position is not None and progress.seal_position < wanted:
+        raise FailedPrecondition(
+            Reason.MEMORY_SEALED,
+            f"tree {memory!r} is closed at position {progress.seal_position}:"
+            f" it will never have position {wanted}",
+            {
+                "memory": memory,
+                "wanted": wanted,
+                "applied_position": progress.applied_position,
+            },
+        )
     if progress.held_reason is not None:
         raise Exhausted(
             Reason.BUDGET_EXHAUSTED,

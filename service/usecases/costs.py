@@ -6,6 +6,7 @@ from uuid import UUID
 
 from service.domain.costs import LogCost, added
 from service.domain.flows import Purpose
+from service.domain.specs import MemoryKind
 from service.domain.tenancy import session_key
 from service.usecases.comparing import Compared, Comparer
 from service.usecases.lookup import find_memory, session_not_found
@@ -16,7 +17,7 @@ from storage.memories import StoredMemory
 from storage.spend import Spend, SpendFilter, SpendLevel, SpendLine
 
 #: Calls that read a log into a memory.
-_READING = (Purpose.REVISE.value, Purpose.CONSOLIDATE.value)
+_READING = (Purpose.REVISE.value, Purpose.CONSOLIDATE.value, Purpose.SUMMARIZE.value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,9 +38,9 @@ class Cost:
     total: Spend
     lines: Sequence[CostLine]
     residuals: Sequence[ResidualLine]
-    #: Calls that revised or consolidated a memory.
+    #: Calls that revised or consolidated a memory, or summarized for a tree.
     reading: LogCost
-    #: None unless a memory's whole costs were asked for, and it has made a step.
+    #: None unless a PRISM memory's whole costs were asked for, and it has made a step.
     compared: Compared | None
 
 
@@ -75,7 +76,8 @@ class Costs:
             lines = await costs.lines(tx, wanted.session_key, wanted)
             classes = await costs.residuals(tx, wanted.session_key, wanted)
         compared = None
-        if stored is not None and asked.days == spend.Days():
+        whole = asked.days == spend.Days()
+        if stored is not None and stored.kind == MemoryKind.PRISM and whole:
             compared = await self._comparer.compare(tenant_id, stored)
         return Cost(
             total=spend.added(line.spend for line in lines),

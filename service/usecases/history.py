@@ -18,7 +18,7 @@ from service.domain.prism.provenance import OriginSearch, Touch, Tracer, Write, 
 from service.domain.prism.spec import Encoding
 from service.domain.reasons import Reason
 from service.domain.schemas.tree import Mismatch, Schema
-from service.usecases.lookup import find_prism, item_key, revision_not_found
+from service.usecases.lookup import find_memory, find_prism, item_key, revision_not_found
 from storage import amendment_log, history, log, states
 from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
 from storage.database import Database, Transaction
@@ -105,7 +105,7 @@ class History:
     ) -> Sequence[StoredRevision]:
         """Up to `limit` revisions behind `after`; -1 begins at the first. Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_prism(tx, session, name)
+            stored = await find_memory(tx, session, name)
             return await history.list_revisions(tx, *item_key(stored), after, limit)
 
     async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:

@@ -12,7 +12,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
-from service.domain.specs import MemorySpec
+from service.domain.specs import MemoryKind, MemorySpec
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
@@ -29,6 +29,7 @@ from service.usecases.lookup import (
     revision_not_found,
     session_not_found,
 )
+from service.usecases.outline import read_outline
 from storage import memories, revisions, sessions, stalls, states
 from storage.database import Database
 from storage.memories import StoredMemory
@@ -136,7 +137,7 @@ class Memories:
         """The newest value that `consistency` allows.
 
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
-        FailedPrecondition (stalled), Exhausted (held), DeadlineExceeded.
+        FailedPrecondition (stalled, sealed), Exhausted (held), DeadlineExceeded.
         """
         key = session_key(tenant_id, session)
         stored, value = await self._read_newest(tenant_id, key, session, name)
@@ -146,7 +147,19 @@ class Memories:
         if stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)
             stored, value = await self._read_newest(tenant_id, key, session, name)
+        if value is None:
+            return await self._read_tree(tenant_id, session, name, None)
         return self._reading(stored, value, stored.revision, stored.applied_position)
+
+    async def _read_tree(
+        self, tenant_id: UUID, session: str, name: str, revision: int | None
+    ) -> MemoryReading:
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_memory(tx, session, name)
+            outline = await read_outline(tx, stored, revision)
+        return self._reading(
+            stored, outline.value_json(), outline.revision, outline.applied_position
+        )
 
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
@@ -159,6 +172,8 @@ class Memories:
             async with self._database.transaction(tenant_id) as tx:
                 raise await missing(tx, session, name)
         stored, rows = found
+        if stored.kind == MemoryKind.TREE:
+            return await self._read_tree(tenant_id, session, name, revision)
         if rows is None:
             raise revision_not_found(name, revision, stored.revision)
         value = PrismMemory.load(
@@ -199,22 +214,25 @@ class Memories:
         """Lets a stalled memory go on. Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_memory(tx, session, name)
-            if await stalls.retry(tx, *item_key(stored)):
+            woken = await stalls.retry(tx, *item_key(stored))
+            if woken:
                 stored = await find_memory(tx, session, name)
-        self.wake(tenant_id, stored)
+        if woken:
+            # A tree may be at the head and have nodes to build all the same.
+            self._hints.add([_item(tenant_id, *item_key(stored))])
+        else:
+            self.wake(tenant_id, stored)
         return stored
 
     async def _read_newest(
         self, tenant_id: UUID, key: UUID, session: str, name: str
-    ) -> tuple[StoredMemory, str]:
+    ) -> tuple[StoredMemory, str | None]:
         async with self._database.direct(tenant_id) as direct:
             found = await memories.read_newest(direct, key, memory_id(key, name))
         if found is None:
             async with self._database.transaction(tenant_id) as tx:
                 raise await missing(tx, session, name)
-        stored, value = found
-        assert value is not None, "a PRISM memory has a value"
-        return stored, value
+        return found
 
     async def _wait(
         self, tenant_id: UUID, stored: StoredMemory, wanted: int, deadline: float | None
@@ -226,6 +244,7 @@ class Memories:
             stall_cause=None if stored.stall is None else stored.stall.cause,
             stall_position=0 if stored.stall is None else stored.stall.position,
             held_reason=stored.held_reason,
+            seal_position=stored.seal_position,
         )
         refuse_stopped(stored.name, wanted, progress)
         key = (stored.session_key, stored.memory_id)
@@ -270,8 +289,9 @@ class Memories:
         return token.sign(self._token_key), held.head
 
     def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
-        """Hints at a memory that is behind, or that somebody wants consolidated."""
-        wanted = stored.applied_position < stored.head or stored.consolidate_position is not None
+        """Hints at a memory that is behind, or is to be consolidated or closed."""
+        asked = (stored.consolidate_position, stored.seal_position)
+        wanted = stored.applied_position < stored.head or asked != (None, None)
         if wanted and stored.status == "active":
             self._hints.add([_item(tenant_id, *item_key(stored))])
 

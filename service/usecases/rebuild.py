@@ -1,13 +1,13 @@
 """Rebuilding: the whole log is read again into a new memory, beside the old one."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 from uuid import UUID
 
 from service.domain.errors import DeadlineExceeded
+from service.domain.specs import SpecChanges
 from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stopped
-from service.usecases.lookup import item_key
+from service.usecases.lookup import item_key, refuse_other_kind
 from service.usecases.memories import Memories
 from storage.memories import StoredMemory
 
@@ -24,19 +24,21 @@ class Rebuilder:
         tenant_id: UUID,
         session: str,
         names: tuple[str, str],
-        changes: Mapping[str, Any],
+        changes: SpecChanges,
         *,
         deadline: float | None,
     ) -> AsyncGenerator[tuple[StoredMemory, bool]]:
         """Makes the second of `names` from the first; it as it is, and whether it is done.
 
-        `changes` are fields of the memory's spec. Raises NotFound, AlreadyExists, Exhausted,
-        SchemaInvalid, FailedPrecondition (stalled), DeadlineExceeded; the memory goes on
+        Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid, FailedPrecondition (stalled,
+        or changes for memories of another kind), DeadlineExceeded; the memory goes on
         whatever becomes of the call.
         """
         old, new = names
         source = await self._memories.get(tenant_id, session, old)
-        spec = source.spec.changed(changes)
+        for kind in changes.kinds():
+            refuse_other_kind(old, source.spec, kind)
+        spec = changes.made(source.spec)
         made = await self._memories.create(tenant_id, session, new, spec, rebuilt_from=old)
         goal = made.head
         yield made, goal == 0

@@ -158,6 +158,14 @@ async def test_pages_of_text_are_the_text_and_nothing_else(
                     assert part.text == whole[part.from_offset : part.to_offset]
 
 
+async def test_parts_count_on_a_page(database: Database) -> None:
+    await make_tree(database, ["a", "b", "c", "d"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for each, shown in ((0, "abcd"), (9, "abc"), (14, "ab"), (29, "a"), (99, "a")):
+            page = await tree_views.read_text(tx, KEY, Place(1), Place(5), 30, part_bytes=each)
+            assert "".join(part.text for part in page) == shown
+
+
 def between(start: Place, end: Place) -> str:
     return "".join(
         text[start.offset if n == start.position else 0 : end.offset if n == end.position else None]

@@ -522,13 +522,14 @@ class GetCostResponse(_message.Message):
 
     @_builtins.property
     def reading(self) -> Global___LogCost:
-        """All calls that revised or consolidated a memory. What providers do not report
+        """All calls that revised or consolidated a memory, or summarized for a tree.
+        What providers do not report
         as cached or not is taken as predicted: `total.unreported_calls`.
         """
 
     @_builtins.property
     def comparison(self) -> Global___GetCostResponse.Comparison:
-        """Set for a memory with a step, without from_day and to_day."""
+        """Set for a PRISM memory with a step, without from_day and to_day."""
 
     def __init__(
         self,
