@@ -1,7 +1,7 @@
 """The step's transaction: a memory is claimed, and a revision of it committed.
 
 The keys of `storage.tables.revision` refuse a gap, a repeat or a fork whatever the code
-here does; the compare-and-set in `commit_revision` finds out before they have to.
+here does; the compare-and-set in `advance` finds out before they have to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, 
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.prism.spec import PrismSpec
-from service.domain.specs import MemorySpec, spec_from_json
+from service.domain.specs import MemoryKind, MemorySpec, spec_from_json
 from service.domain.tree.spec import TreeSpec
 from storage.database import Transaction
 from storage.tables import (
@@ -143,16 +143,20 @@ def _claimed(row: Any) -> Claim:
     return Claim(**{**held, "spec": spec})
 
 
-async def claim(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
+async def claim(
+    tx: Transaction, session_key: UUID, memory_id: UUID, kind: MemoryKind = MemoryKind.PRISM
+) -> Claim | None:
     """Takes a memory with work into this worker's hands; None when there is nothing to do.
 
-    Raises the epoch, so that whoever held it before can commit nothing any more.
+    Only one of `kind`: a worker of another kind could not read it. Raises the epoch, so that
+    whoever held it before can commit nothing any more.
     """
     statement = (
         update(memory)
         .where(
             memory.c.session_key == session_key,
             memory.c.memory_id == memory_id,
+            memory.c.kind == kind.value,
             memory.c.status == "active",
             memory.c.has_work,
             memory.c.ready_at <= func.now(),
@@ -181,13 +185,29 @@ async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | N
 async def commit_revision(
     tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool | None
 ) -> bool:
+    """Writes the next revision of a PRISM memory as `advance` does; whether there is work."""
+    has_more = await advance(tx, held, new, has_work=has_work)
+    keys = _keys(tx, held)
+    await _write_log(tx, keys, new)
+    await _write_states(tx, keys, new)
+    return has_more
+
+
+async def advance(
+    tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool | None, sealed: bool = False
+) -> bool:
     """Writes revision `held.revision + 1` and moves the cursor; whether there is work.
 
-    Compare-and-set: raises Fenced when epoch, revision or cursor are no longer those of
-    `held`. With `has_work=False` the caller holds the session's head with
+    What the revision brought is written by the caller. Compare-and-set: raises Fenced when
+    epoch, revision or cursor are no longer those of `held`, or the memory is to be sealed
+    somewhere else. With `has_work=False` the caller holds the session's head with
     `sessions.lock_head`; a consolidation that somebody asked for is work all the same.
     None, for changes by hand, leaves that as it is, and also changes a stalled memory.
+    With `sealed` it is the memory's last revision.
     """
+    changes = _changes(held, new, has_work)
+    if sealed:
+        changes["status"] = "sealed"
     moved = (
         update(memory)
         .where(
@@ -196,23 +216,18 @@ async def commit_revision(
             memory.c.epoch == held.epoch,
             memory.c.revision == held.revision,
             memory.c.applied_position == held.applied_position,
+            memory.c.seal_position.is_not_distinct_from(held.seal_position),
             *(() if has_work is None else (memory.c.status == "active",)),
         )
-        .values(_changes(held, new, has_work))
+        .values(changes)
         .returning(memory.c.has_work)
     )
     row = (await tx.connection.execute(moved)).one_or_none()
     if row is None:
         raise Fenced
-    keys = {
-        "session_key": held.session_key,
-        "memory_id": held.memory_id,
-        "revision": held.revision + 1,
-        "tenant_id": tx.tenant_id,
-    }
     await tx.connection.execute(
         insert(revision).values(
-            **keys,
+            **_keys(tx, held),
             parent_revision=held.revision,
             from_position=held.applied_position,
             to_position=new.to_position,
@@ -224,9 +239,17 @@ async def commit_revision(
             schema_source=new.schema_source,
         )
     )
-    await _write_log(tx, keys, new)
-    await _write_states(tx, keys, new)
     return bool(row.has_work)
+
+
+def _keys(tx: Transaction, held: Claim) -> dict[str, Any]:
+    """Those of all rows of the next revision."""
+    return {
+        "session_key": held.session_key,
+        "memory_id": held.memory_id,
+        "revision": held.revision + 1,
+        "tenant_id": tx.tenant_id,
+    }
 
 
 def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, Any]:
@@ -234,7 +257,8 @@ def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, 
         "revision": held.revision + 1,
         "applied_position": new.to_position,
     }
-    if new.to_position > held.applied_position:
+    # Nodes come in one order: those that failed are among them, or behind them.
+    if new.to_position > held.applied_position or new.kind in ("build", "seal"):
         changes["attempts"] = 0
     if new.schema_source is not None:
         changes["schema_source"] = new.schema_source
@@ -319,13 +343,17 @@ def _held(held: Claim) -> Any:
 
 
 async def clear_work(tx: Transaction, held: Claim) -> bool:
-    """Says that the memory is at the head; False when a consolidation is wanted.
+    """Says that the memory is at the head; False when a consolidation or a seal is wanted.
 
     The caller holds the session's head.
     """
     rested = (
         update(memory)
-        .where(_held(held), memory.c.consolidate_position.is_(None))
+        .where(
+            _held(held),
+            memory.c.consolidate_position.is_(None),
+            memory.c.seal_position.is_(None),
+        )
         .values(has_work=False)
     )
     return (await tx.connection.execute(rested)).rowcount == 1

@@ -1,4 +1,4 @@
-"""A PRISM memory in a database of the test's own, and a model that follows a script."""
+"""A memory in a database of the test's own, and a model that follows a script."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -8,6 +8,7 @@ from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
+from service.domain.specs import MemorySpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
@@ -96,20 +97,23 @@ def reviser(
     return Reviser(database, gateway(script, database), facts, lambda _: prices, b"marker", config)
 
 
-async def make(database: Database, texts: list[str], **changes: Any) -> None:
-    """The session `s` with these chunks, and the memory `m` with `changes` of SPEC."""
+async def make(
+    database: Database, texts: list[str], spec: MemorySpec = SPEC, **changes: Any
+) -> None:
+    """The session `s` with these chunks, and the memory `m` with `changes` of the spec."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")
-    await append_texts(database, "s", texts)
+    if texts:
+        await append_texts(database, "s", texts)
     async with database.transaction(DEFAULT_TENANT) as tx:
         made = await memories.create(
             tx,
             session_key=KEY,
             memory_id=MEMORY,
             name="m",
-            spec=replace(SPEC, **changes),
+            spec=replace(spec, **changes),
             head=len(texts),
-            value="{}",
+            value="{}" if isinstance(spec, PrismSpec) else None,
             digest=b"",
         )
     assert made
