@@ -1,18 +1,361 @@
-"""Navigation: from the root of a tree to the leaf that answers (section 3)."""
+"""Navigation: from the root of a tree to the leaf that answers (section 3).
 
-from dataclasses import dataclass
+At an inner node the model sees the summaries of its children and goes down to one of them,
+or back up; at a leaf it reads the text and answers, or goes back up. Beyond the paper it
+may go down to several at once (`beam`), and begin with leaves that retrieval names
+(`hybrid_leaves`). Which event carries which action:
+
+- RETRIEVAL: NONE. TRIAGE: ENTER, REVERT or INVALID; NONE with its target for a root with
+  one child, where no model is asked. LEAF: ANSWER, REVERT or INVALID.
+- WORKING_MEMORY: NONE, or INVALID when nothing came back. MERGE: ANSWER or INVALID.
+- END: ANSWER with the answer, or NONE with the value of NoAnswer.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from service.domain.flows import LookingFlow, LookUp, ModelAsk, ModelReply
+from service.domain.tree.exploring import Exploration, Spot
+from service.domain.tree.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
+from service.domain.tree.lookups import BestLeaves, Children, Text
+from service.domain.tree.moves import (
+    Answered,
+    Enter,
+    Revert,
+    Unreadable,
+    read_leaf,
+    read_merge,
+    read_triage,
+)
+from service.domain.tree.nodes import View
+from service.domain.tree.prompts import Again, Prompts
+from service.domain.tree.question import Question
+from service.domain.tree.recording import Recorder
+from service.domain.tree.reply_values import normal
+from service.domain.tree.spec import TreeSpec, WorkingMemory
+from service.domain.tree.trajectory import (
+    Action,
+    Event,
+    EventKind,
+    Navigation,
+    NoAnswer,
+    Tell,
+)
+
+__all__ = ["MAX_ATTEMPTS", "Question", "TextTooLong", "navigate"]
+
+#: Replies in a row that may be unreadable, at one node.
+MAX_ATTEMPTS = 3
+
+_Move = Enter | Revert | Answered | Unreadable
+
+
+def navigate(
+    question: Question,
+    root: View,
+    *,
+    spec: TreeSpec,
+    text_tokens: int,
+    window_tokens: int,
+    marker_key: bytes,
+    structured: bool,
+    count: Count,
+) -> LookingFlow[Navigation]:
+    """The answer to a question from the tree below `root`.
+
+    Asks for moves, looks up children, texts and leaves, and tells each event right after
+    its call. `text_tokens` are the tree's, for the statistics; `count` is the model's.
+    Raises TextTooLong when a prompt cannot be made to fit into `window_tokens`.
+    """
+    prompts = Prompts(
+        question=question,
+        spec=spec,
+        window_tokens=window_tokens,
+        marker_key=marker_key,
+        structured=structured,
+        count=count,
+    )
+    return (
+        yield from _Walk(
+            question=question,
+            exploration=Exploration(root=Spot(root)),
+            prompts=prompts,
+            recorder=Recorder(text_tokens=text_tokens),
+        ).run()
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """What is asked of a tree, and how it is to be navigated."""
+class _Found:
+    """An answer and the leaf that it is from."""
 
-    query: str
-    #: Of a multiple-choice question, at most 26; the answer is one of them, word for word.
-    options: tuple[str, ...] = ()
-    #: Begin with so many leaves that retrieval finds best, at most 32; 0: at the root.
-    hybrid_leaves: int = 0
-    #: Nodes that are explored at once; 1 to 8.
-    beam: int = 1
-    #: Model calls that it may cost; 1 to 1,000.
-    max_calls: int = 50
+    leaf: str
+    answer: Answered
+
+
+@dataclass(kw_only=True, slots=True)
+class _Walk:
+    """One navigation under way."""
+
+    question: Question
+    exploration: Exploration
+    prompts: Prompts
+    recorder: Recorder
+    #: Whether the root was begun with; before that come the leaves that retrieval named.
+    began: bool = False
+    #: Answers of the present round, the most promising leaf's first.
+    found: list[_Found] = field(default_factory=list)
+
+    @property
+    def root(self) -> Spot:
+        return self.exploration.root
+
+    @property
+    def spec(self) -> TreeSpec:
+        return self.prompts.spec
+
+    @property
+    def calls_left(self) -> int:
+        return self.question.max_calls - self.recorder.calls
+
+    def run(self) -> LookingFlow[Navigation]:
+        """Round by round to the end: each asks up to `beam` open nodes at once."""
+        if self.root.view.is_leaf and self.root.view.text_tokens == 0:
+            return (yield from self._fail(NoAnswer.EMPTY))
+        if self.question.hybrid_leaves and not self.root.view.is_leaf:
+            yield from self._retrieve()
+        while True:
+            if not self.exploration.line and not self._begin_at_root():
+                return (yield from self._fail(NoAnswer.NOT_FOUND))
+            spots = self.exploration.line[: self.question.beam]
+            yield from self._look_up(spots)
+            if spots == [self.root] and len(self.root.view.children) == 1:
+                yield from self._enter_only_child()
+                continue
+            yield from self._shorten_memory(spots)
+            spots = spots[: max(self.calls_left, 0)]
+            if not spots:
+                return (yield from self._fail(NoAnswer.STEP_LIMIT))
+            yield from self._ask(spots)
+            if self.found:
+                return (yield from self._conclude())
+            if any(spot.attempt > MAX_ATTEMPTS for spot in spots):
+                return (yield from self._fail(NoAnswer.UNREADABLE))
+
+    def _begin_at_root(self) -> bool:
+        """Whether there is still something to be found below the root."""
+        if self.began or self.root.node_id in self.exploration.refuted:
+            return False
+        self.began = True
+        self.exploration.begin(self.root)
+        return True
+
+    def _retrieve(self) -> LookingFlow[None]:
+        """Begins with the leaves that fit the question best."""
+        count = self.question.hybrid_leaves
+        (paths,) = yield [BestLeaves(query=self.question.query, count=count)]
+        leaves: dict[str, Spot] = {}
+        for path in paths[:count]:
+            spot = self.root
+            for view in path:
+                spot = self.exploration.spot(view, spot)
+            leaves.setdefault(spot.node_id, spot)
+        self.exploration.begin(*leaves.values())
+        yield from self._tell(EventKind.RETRIEVAL, Action.NONE, shown=tuple(leaves))
+
+    def _look_up(self, spots: Sequence[Spot]) -> LookingFlow[None]:
+        """What the prompts of these nodes show, where it is not known yet."""
+        missing = [
+            spot for spot in spots if (spot.text if spot.view.is_leaf else spot.children) is None
+        ]
+        lookups: list[LookUp] = [
+            Text(node_id=spot.node_id) if spot.view.is_leaf else Children(node_id=spot.node_id)
+            for spot in missing
+        ]
+        if not lookups:
+            return
+        for spot, held in zip(missing, (yield lookups), strict=True):
+            if isinstance(held, str):
+                spot.text = held
+            else:
+                spot.children = tuple(self.exploration.spot(view, spot) for view in held)
+
+    def _enter_only_child(self) -> LookingFlow[None]:
+        """There is one way down and none back: nobody needs to be asked."""
+        children = _children(self.root)
+        self.exploration.enter(self.root, children)
+        ids = self.root.view.children
+        yield from self._tell(EventKind.TRIAGE, Action.NONE, spot=self.root, shown=ids, targets=ids)
+
+    def _shorten_memory(self, spots: Sequence[Spot]) -> LookingFlow[None]:
+        """Has the model shorten working memories that passed their limit.
+
+        Never by the last call: that is for a move.
+        """
+        if self.spec.working_memory is not WorkingMemory.SUMMARIZED:
+            return
+        limit = self.spec.working_memory_tokens
+        above = {spot.parent.node_id: spot.parent for spot in spots if spot.parent}
+        long = [
+            spot
+            for spot in above.values()
+            if spot.shortened is None and self._tokens(spot.handed_down()) > limit
+        ][: max(self.calls_left - 1, 0)]
+        if not long:
+            return
+        asks = [self.prompts.remember(spot.handed_down()) for spot in long]
+        for spot, ask, reply in zip(long, asks, (yield asks), strict=True):
+            short = cut_to(reply.text.strip(), limit, self.prompts.count)
+            # What came to nothing is not asked for again: it is cut like other memories.
+            spot.shortened = (short,) if short else spot.handed_down()
+            yield from self._tell(
+                EventKind.WORKING_MEMORY,
+                Action.NONE if short else Action.INVALID,
+                spot=spot,
+                text=short or "it is empty",
+                ask=ask,
+                reply=reply,
+            )
+
+    def _tokens(self, texts: Iterable[str]) -> int:
+        return sum(map(self.prompts.count, texts))
+
+    def _notes(self, spot: Spot) -> str:
+        """The working memory at a node: the nearest whole, what is further cut."""
+        if self.spec.working_memory is WorkingMemory.OFF:
+            return ""
+        left = self.spec.working_memory_tokens
+        kept: list[str] = []
+        for summary in reversed(spot.carried()):
+            part = cut_to(summary, left, self.prompts.count)
+            if not part or (part != summary and left < MIN_SHOWN_TOKENS):
+                break
+            kept.append(part)
+            left -= self.prompts.count(part)
+            if part != summary:
+                break
+        return "\n\n".join(reversed(kept))
+
+    def _ask(self, spots: Sequence[Spot]) -> LookingFlow[None]:
+        """Asks at open nodes, all at once, and makes the moves in their order."""
+        asks = [self._prompt(spot) for spot in spots]
+        for spot, ask, reply in zip(spots, asks, (yield asks), strict=True):
+            move = self._read(spot, reply.text)
+            event = self.recorder.move(spot, move, ask, reply)
+            self._make(spot, move)
+            yield [Tell(event=event)]
+
+    def _prompt(self, spot: Spot) -> ModelAsk:
+        again = Again(attempt=spot.attempt, fault=spot.fault)
+        notes = self._notes(spot)
+        if spot.view.is_leaf:
+            assert spot.text is not None, "it was looked up"
+            return self.prompts.leaf(spot.view, spot.text, notes=notes, again=again)
+        return self.prompts.triage(
+            spot.view,
+            [child.view for child in _children(spot)],
+            notes=notes,
+            closed=self.exploration.closed(spot),
+            may_revert=spot.parent is not None,
+            again=again,
+        )
+
+    def _read(self, spot: Spot, reply: str) -> _Move:
+        if spot.view.is_leaf:
+            return read_leaf(reply, options=self.question.options)
+        return read_triage(
+            reply,
+            shown=len(spot.view.children),
+            closed=self.exploration.closed(spot),
+            may_revert=spot.parent is not None,
+            beam=self.question.beam,
+        )
+
+    def _make(self, spot: Spot, move: _Move) -> None:
+        if isinstance(move, Unreadable):
+            spot.attempt += 1
+            spot.fault = move.reason
+            return
+        spot.attempt, spot.fault = 1, ""
+        match move:
+            case Enter():
+                children = _children(spot)
+                self.exploration.enter(spot, [children[number] for number in move.targets])
+            case Revert():
+                self.exploration.refute(spot)
+            case Answered():
+                self.found.append(_Found(leaf=spot.node_id, answer=move))
+
+    def _conclude(self) -> LookingFlow[Navigation]:
+        """The answer from those of a round."""
+        first = self.found[0].answer
+        if len({normal(one.answer.text) for one in self.found}) == 1:
+            return (yield from self._succeed(first, [one.leaf for one in self.found]))
+        again = Again()
+        while again.attempt <= MAX_ATTEMPTS:
+            if self.calls_left < 1:
+                return (yield from self._fail(NoAnswer.STEP_LIMIT))
+            ask = self.prompts.merge([one.answer for one in self.found], again=again)
+            (reply,) = yield [ask]
+            move = read_merge(
+                reply.text,
+                answers=len(self.found),
+                options=self.question.options,
+                rivals={one.answer.text for one in self.found},
+            )
+            leaves = self._cited(move) if isinstance(move, Answered) else ()
+            event = self.recorder.merge(move, ask, reply, again.attempt, self.found_leaves, leaves)
+            yield [Tell(event=event)]
+            if isinstance(move, Answered):
+                return (yield from self._succeed(move, leaves))
+            again = Again(attempt=again.attempt + 1, fault=move.reason)
+        return (yield from self._fail(NoAnswer.UNREADABLE))
+
+    @property
+    def found_leaves(self) -> tuple[str, ...]:
+        return tuple(one.leaf for one in self.found)
+
+    def _cited(self, merged: Answered) -> tuple[str, ...]:
+        """The leaves that a merged answer rests on, as it says, else by what they answered."""
+        if merged.sources:
+            return tuple(self.found[number].leaf for number in merged.sources)
+        same = [one for one in self.found if normal(one.answer.text) == normal(merged.text)]
+        return tuple(one.leaf for one in same or self.found)
+
+    def _succeed(self, answer: Answered, leaves: Sequence[str]) -> LookingFlow[Navigation]:
+        yield from self._tell(EventKind.END, Action.ANSWER, text=answer.text, targets=tuple(leaves))
+        return Navigation(
+            text=answer.text,
+            no_answer=None,
+            leaves=tuple(leaves),
+            reasoning=answer.reasoning,
+            statistics=self.recorder.statistics,
+        )
+
+    def _fail(self, why: NoAnswer) -> LookingFlow[Navigation]:
+        yield from self._tell(EventKind.END, Action.NONE, text=why.value)
+        return Navigation(
+            text="", no_answer=why, leaves=(), reasoning="", statistics=self.recorder.statistics
+        )
+
+    def _tell(
+        self,
+        kind: EventKind,
+        action: Action,
+        *,
+        spot: Spot | None = None,
+        shown: tuple[str, ...] = (),
+        targets: tuple[str, ...] = (),
+        text: str = "",
+        ask: ModelAsk | None = None,
+        reply: ModelReply | None = None,
+    ) -> LookingFlow[None]:
+        event: Event = self.recorder.event(
+            kind, action, spot=spot, shown=shown, targets=targets, text=text, ask=ask, reply=reply
+        )
+        yield [Tell(event=event)]
+
+
+def _children(spot: Spot) -> tuple[Spot, ...]:
+    assert spot.children is not None, "they were looked up"
+    return spot.children

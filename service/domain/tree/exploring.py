@@ -1,0 +1,107 @@
+"""Exploring: which nodes of a tree are looked at next, and which are done with.
+
+The order is depth first by promise. The open nodes stand in a line, the most promising
+first. A node that names children waits, and they take its place in the line. When none of
+them is open or waits any more, it takes theirs and is asked again; a node that goes back
+up, or has no child left, is refuted and never looked at again. With one node at a time
+that is the paper's walk: down to the child, and up to its parent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from service.domain.tree.nodes import View
+
+
+@dataclass(slots=True, eq=False)
+class Spot:
+    """A node where the navigation has been, or is to go."""
+
+    view: View
+    parent: "Spot | None" = None
+    #: In the order of the text, once they were looked up.
+    children: "tuple[Spot, ...] | None" = None
+    #: Of a leaf, once it was looked up.
+    text: str | None = None
+    #: How often in a row the model is asked here; 1 to 3, and what was wrong the last time.
+    attempt: int = 1
+    fault: str = ""
+    #: The working memory of what is below it, once the model has shortened it.
+    shortened: tuple[str, ...] | None = None
+
+    @property
+    def node_id(self) -> str:
+        """The node's id."""
+        return self.view.node_id
+
+    @property
+    def depth(self) -> int:
+        """Steps down from the root."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    def carried(self) -> tuple[str, ...]:
+        """The working memory here, from the root down.
+
+        The summaries of the inner nodes that were passed on the way: the root's is about
+        all, and the node's own adds nothing to those of its children.
+        """
+        return () if self.parent is None else self.parent.handed_down()
+
+    def handed_down(self) -> tuple[str, ...]:
+        """The working memory of what is below this node."""
+        if self.shortened is not None:
+            return self.shortened
+        return () if self.parent is None else (*self.carried(), self.view.summary)
+
+
+@dataclass(slots=True)
+class Exploration:
+    """What of a tree was looked at, and what comes next."""
+
+    root: Spot
+    #: What can be looked at, the most promising first.
+    line: list[Spot] = field(default_factory=list)
+    #: Ids of nodes that named children which are not done with.
+    waiting: set[str] = field(default_factory=set)
+    #: Ids of nodes that cannot have the answer.
+    refuted: set[str] = field(default_factory=set)
+    _spots: dict[str, Spot] = field(default_factory=dict)
+
+    def spot(self, view: View, parent: Spot) -> Spot:
+        """The spot of a node below `parent`; always the same for the same node."""
+        return self._spots.setdefault(view.node_id, Spot(view, parent))
+
+    def begin(self, *spots: Spot) -> None:
+        """Looks at these next."""
+        self.line[:0] = spots
+
+    def closed(self, spot: Spot) -> tuple[int, ...]:
+        """Numbers of a node's children that are refuted, from 0."""
+        ids = enumerate(spot.view.children)
+        return tuple(number for number, one in ids if one in self.refuted)
+
+    def enter(self, spot: Spot, targets: Sequence[Spot]) -> None:
+        """Goes from an open node to children of it, none of which is refuted."""
+        at = self.line.index(spot)
+        self.line[at : at + 1] = targets
+        self.waiting.add(spot.node_id)
+
+    def refute(self, spot: Spot) -> None:
+        """Is done with an open node; where that leaves nothing of its parent, with that too."""
+        at = self.line.index(spot)
+        del self.line[at]
+        self.refuted.add(spot.node_id)
+        while (parent := spot.parent) is not None:
+            if len(self.closed(parent)) < len(parent.view.children):
+                if parent.node_id in self.waiting and not self._is_pending(parent):
+                    self.waiting.discard(parent.node_id)
+                    self.line.insert(at, parent)
+                return
+            self.waiting.discard(parent.node_id)
+            self.refuted.add(parent.node_id)
+            spot = parent
+
+    def _is_pending(self, spot: Spot) -> bool:
+        """Whether a child of it is open or waits."""
+        children = set(spot.view.children)
+        return bool(children & self.waiting) or any(one.node_id in children for one in self.line)

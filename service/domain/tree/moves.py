@@ -1,0 +1,147 @@
+"""Moves: what a reply of a navigation says, or why it says nothing that can be done.
+
+Replies are read as models really write them: with markdown, talk around them, their parts
+in another order, as text or as JSON whichever was asked for. What is not clear is never
+guessed: it is unreadable, with a reason that the model is told.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from service.domain.tree.reply_parts import Parts, Unclear, split_reply
+from service.domain.tree.reply_values import chosen_option, numbers_of, said_answer
+
+#: Goes back up, at any node.
+REVERT = -1
+#: Answers, at a leaf.
+ANSWER = -2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Enter:
+    """Down, to children by their numbers, the most promising first."""
+
+    targets: tuple[int, ...]
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revert:
+    """Back up."""
+
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """An answer; with options it is one of them, word for word."""
+
+    text: str
+    reasoning: str = ""
+    #: Of a merge: the numbers of the answers that it rests on; empty when it does not say.
+    sources: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unreadable:
+    """No move."""
+
+    #: Why, in a sentence for the model. Of our own words only: it stands in a prompt.
+    reason: str
+
+
+def read_triage(
+    reply: str, *, shown: int, closed: Collection[int], may_revert: bool, beam: int
+) -> Enter | Revert | Unreadable:
+    """The move of a reply at an inner node with `shown` children, of which some are closed."""
+    try:
+        parts = split_reply(reply)
+        numbers = _action(parts)
+        if REVERT in numbers and len(numbers) > 1:
+            raise Unclear("it goes up and down at once; give either -1 or numbers of summaries")
+        if numbers == (REVERT,):
+            if not may_revert:
+                raise Unclear("-1 is not open here: there is nothing above these summaries")
+            return Revert(reasoning=parts.reasoning)
+        for number in numbers:
+            _check_target(number, shown, closed)
+        if len(numbers) > beam:
+            raise Unclear(_too_many(beam))
+    except Unclear as unclear:
+        return Unreadable(reason=str(unclear))
+    return Enter(targets=numbers, reasoning=parts.reasoning)
+
+
+def read_leaf(reply: str, *, options: tuple[str, ...]) -> Answered | Revert | Unreadable:
+    """The move of a reply at a leaf."""
+    try:
+        parts = split_reply(reply)
+        numbers = _action(parts)
+        if len(numbers) > 1:
+            raise Unclear("it gives several actions; give one, -1 or -2")
+        if numbers == (REVERT,):
+            return Revert(reasoning=parts.reasoning)
+        if numbers != (ANSWER,):
+            raise Unclear("its action is neither -1 nor -2, and nothing else is open here")
+        text = _answer(parts, options)
+    except Unclear as unclear:
+        return Unreadable(reason=str(unclear))
+    return Answered(text=text, reasoning=parts.reasoning)
+
+
+def read_merge(
+    reply: str, *, answers: int, options: tuple[str, ...], rivals: Collection[str]
+) -> Answered | Unreadable:
+    """The answer of a reply that was shown some `answers`.
+
+    With options it is one of the `rivals`, the options that were answered.
+    """
+    try:
+        parts = split_reply(reply)
+        text = _answer(parts, options)
+        if options and text not in rivals:
+            raise Unclear("its answer is an option that none of the answers was")
+        sources = tuple(dict.fromkeys(n for one in parts.sources for n in numbers_of(one)))
+        if any(not 0 <= number < answers for number in sources):
+            raise Unclear(f"its sources are no numbers of answers: those are 0 to {answers - 1}")
+    except Unclear as unclear:
+        return Unreadable(reason=str(unclear))
+    return Answered(text=text, reasoning=parts.reasoning, sources=sources)
+
+
+def _action(parts: Parts) -> tuple[int, ...]:
+    """The numbers behind Action, each once. Raises Unclear."""
+    if parts.cut == "action" or (parts.cut and not parts.actions):
+        raise Unclear("it was cut off before its action was whole; say less before it")
+    found = {numbers for one in parts.actions if (numbers := numbers_of(one))}
+    if not found:
+        raise Unclear("it has no line with Action and a whole number")
+    if len(found) > 1:
+        raise Unclear("it gives several actions that differ; give one")
+    return tuple(dict.fromkeys(found.pop()))
+
+
+def _check_target(number: int, shown: int, closed: Collection[int]) -> None:
+    if number == ANSWER:
+        raise Unclear("-2 is not open here: these are summaries, and a text has to be read first")
+    if not 0 <= number < shown:
+        raise Unclear(f"there is no summary {number}; they are numbered 0 to {shown - 1}")
+    if number in closed:
+        raise Unclear(f"what summary {number} is of was read already and has no answer")
+
+
+def _too_many(beam: int) -> str:
+    return "it gives several numbers; give one" if beam == 1 else f"give at most {beam} numbers"
+
+
+def _answer(parts: Parts, options: tuple[str, ...]) -> str:
+    """The answer, with options the one that is meant. Raises Unclear."""
+    if parts.cut == "answer":
+        raise Unclear("its answer was cut off; say less")
+    said = {answer for one in parts.answers if (answer := said_answer(one))}
+    if not said:
+        raise Unclear("it has no answer behind Answer")
+    meant = {chosen_option(answer, options) for answer in said} if options else said
+    if len(meant) > 1:
+        raise Unclear("it gives several answers that differ; give one")
+    return meant.pop()

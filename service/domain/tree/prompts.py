@@ -1,0 +1,322 @@
+"""The prompts of navigation: what many questions share first.
+
+Instructions, then the node's summaries or the leaf's text, then the working memory, last
+what was read before and the question. Text of stored nodes never changes, and so neither
+do its marks: it may stand in a segment that other questions begin with.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.prism.prompts import marked
+from service.domain.tree import wording
+from service.domain.tree.contents import (
+    LeafContent,
+    MergeContent,
+    RememberContent,
+    TriageContent,
+)
+from service.domain.tree.fitting import Count, TextTooLong, cut_to, fitted, prompt_tokens
+from service.domain.tree.moves import Answered
+from service.domain.tree.nodes import View
+from service.domain.tree.question import Question
+from service.domain.tree.reply_values import letter_of
+from service.domain.tree.spec import TreeSpec, WorkingMemory
+
+#: Tokens that a reply may have at most; never more than a quarter of the window.
+MOVE_OUTPUT_TOKENS = 1024
+#: Of what a prompt has room for, the working memory gets so much where not all fits.
+NOTES_SHARE = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Again:
+    """Which time in a row the same is asked."""
+
+    #: 1 to 3.
+    attempt: int = 1
+    #: What was wrong with the reply before; empty the first time.
+    fault: str = ""
+
+    def lines(self) -> str:
+        """What is said of it at the end of the prompt."""
+        if not self.fault:
+            return ""
+        return f"[LAST REPLY]\nYour last reply could not be used: {self.fault}. Reply again.\n"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Role:
+    """A prompt that asks for a move, in its two forms."""
+
+    template: str
+    json_template: str
+    #: The JSON Schema of its replies, by whether they say why and by the beam.
+    schema: Callable[[bool, int], dict[str, Any]]
+
+
+_TRIAGE = _Role(
+    template=wording.TRIAGE, json_template=wording.TRIAGE_JSON, schema=wording.triage_schema
+)
+_LEAF = _Role(
+    template=wording.LEAF,
+    json_template=wording.LEAF_JSON,
+    schema=lambda reasoning, _: wording.leaf_schema(reasoning),
+)
+_MERGE = _Role(
+    template=wording.MERGE,
+    json_template=wording.MERGE_JSON,
+    schema=lambda reasoning, _: wording.merge_schema(reasoning),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompts:
+    """Makes the prompts of one navigation. All raise TextTooLong."""
+
+    question: Question
+    spec: TreeSpec
+    #: Of the model: prompt and reply together.
+    window_tokens: int
+    marker_key: bytes
+    #: Whether replies are JSON by a schema.
+    structured: bool
+    count: Count
+
+    @property
+    def _output_tokens(self) -> int:
+        return max(min(MOVE_OUTPUT_TOKENS, self.window_tokens // 4), 1)
+
+    @property
+    def _room(self) -> int:
+        return self.window_tokens - self._output_tokens
+
+    def triage(
+        self,
+        view: View,
+        children: Sequence[View],
+        *,
+        notes: str,
+        closed: Collection[int],
+        may_revert: bool,
+        again: Again,
+    ) -> ModelAsk:
+        """Which of a node's children to look into; `closed` are the numbers of those read."""
+        free = tuple(number for number in range(len(children)) if number not in closed)
+
+        def build(summaries: Sequence[str], notes: str = notes) -> tuple[Segment, ...]:
+            return (
+                self._triage_task(),
+                *self._summaries(view, children, summaries),
+                *self._notes(notes),
+                self._last(
+                    _read_lines(closed),
+                    self._question_lines(),
+                    _moves_lines(free, may_revert),
+                    again.lines(),
+                ),
+            )
+
+        shown: tuple[str, ...] = tuple(child.summary for child in children)
+        if prompt_tokens(build(shown), self.count) > self._room:
+            notes = cut_to(notes, max(self._room, 0) // NOTES_SHARE, self.count)
+            shown = fitted(lambda cut: build(cut, notes), shown, self._room, self.count)
+        content = TriageContent(
+            query=self.question.query,
+            summaries=shown,
+            open=free,
+            may_revert=may_revert,
+            beam=self.question.beam,
+            reasoning=self.spec.reasoning,
+        )
+        return self._ask(_TRIAGE, build(shown, notes), content, again)
+
+    def leaf(self, view: View, text: str, *, notes: str, again: Again) -> ModelAsk:
+        """Whether a leaf's text has the answer, and which."""
+
+        def build(notes: str) -> tuple[Segment, ...]:
+            return (
+                self._leaf_task(),
+                _base("[TEXT]\n" + self._marked(text), lasting=view.is_stored),
+                *self._notes(notes),
+                self._last(self._question_lines(), self._options_lines(), again.lines()),
+            )
+
+        notes = self._notes_beside(build, view, text, notes)
+        content = LeafContent(
+            query=self.question.query,
+            options=self.question.options,
+            text=text,
+            notes=notes,
+            reasoning=self.spec.reasoning,
+        )
+        return self._ask(_LEAF, build(notes), content, again)
+
+    def _notes_beside(
+        self, build: Callable[[str], tuple[Segment, ...]], view: View, text: str, notes: str
+    ) -> str:
+        """As much of the working memory as has room beside a text, which is never cut."""
+        excess = prompt_tokens(build(notes), self.count) - self._room
+        if excess > 0 and notes:
+            notes = cut_to(notes, self.count(notes) - excess, self.count)
+            excess = prompt_tokens(build(notes), self.count) - self._room
+        if excess > 0 and notes:
+            notes = ""
+            excess = prompt_tokens(build(notes), self.count) - self._room
+        if excess > 0:
+            raise TextTooLong(
+                f"the text of leaf {view.node_id} ({self.count(text)} tokens) does not fit into"
+                f" the model's window of {self.window_tokens} tokens with the question and the"
+                f" reply: {excess} tokens are too many"
+            )
+        return notes
+
+    def remember(self, notes: Sequence[str]) -> ModelAsk:
+        """The working memory in fewer words."""
+        limit = self.spec.working_memory_tokens
+        output = max(min(2 * limit, self.window_tokens // 4), 1)
+
+        def build(notes: Sequence[str]) -> tuple[Segment, ...]:
+            shown = "".join(self._marked(note) for note in notes)
+            size = f"[SIZE]\nThe notes may have at most {limit} tokens.\n"
+            return (
+                Segment(kind=SegmentKind.TASK, text=wording.remember_task()),
+                Segment(kind=SegmentKind.CHUNK, text="[NOTES]\n" + shown, reusable=False),
+                self._last(self._question_lines(), size),
+            )
+
+        shown = fitted(build, notes, self.window_tokens - output, self.count)
+        return ModelAsk(
+            purpose=Purpose.NAVIGATE,
+            template=wording.REMEMBER,
+            segments=build(shown),
+            content=RememberContent(query=self.question.query, notes=shown, max_tokens=limit),
+            max_output_tokens=output,
+        )
+
+    def merge(self, answers: Sequence[Answered], *, again: Again) -> ModelAsk:
+        """One answer from those of several leaves."""
+        words = [_answer_words(answer) for answer in answers]
+
+        def build(words: Sequence[str]) -> tuple[Segment, ...]:
+            shown = "".join(
+                f"Answer {number}:\n{self._marked(one)}" for number, one in enumerate(words)
+            )
+            return (
+                self._merge_task(),
+                self._last(
+                    self._question_lines(),
+                    self._options_lines(),
+                    f"[ANSWERS]\n{shown}",
+                    again.lines(),
+                ),
+            )
+
+        content = MergeContent(
+            query=self.question.query,
+            options=self.question.options,
+            answers=tuple(answer.text for answer in answers),
+            reasoning=self.spec.reasoning,
+        )
+        return self._ask(
+            _MERGE, build(fitted(build, words, self._room, self.count)), content, again
+        )
+
+    def _ask(
+        self, role: _Role, segments: tuple[Segment, ...], content: object, again: Again
+    ) -> ModelAsk:
+        reasoning, beam = self.spec.reasoning, self.question.beam
+        return ModelAsk(
+            purpose=Purpose.NAVIGATE,
+            template=role.json_template if self.structured else role.template,
+            segments=segments,
+            content=content,
+            max_output_tokens=self._output_tokens,
+            reply_schema=role.schema(reasoning, beam) if self.structured else None,
+            attempt=again.attempt - 1,
+        )
+
+    def _triage_task(self) -> Segment:
+        text = wording.triage_task(
+            reasoning=self.spec.reasoning, structured=self.structured, beam=self.question.beam
+        )
+        return Segment(kind=SegmentKind.TASK, text=text)
+
+    def _leaf_task(self) -> Segment:
+        text = wording.leaf_task(
+            reasoning=self.spec.reasoning,
+            structured=self.structured,
+            options=bool(self.question.options),
+        )
+        return Segment(kind=SegmentKind.TASK, text=text)
+
+    def _merge_task(self) -> Segment:
+        text = wording.merge_task(reasoning=self.spec.reasoning, structured=self.structured)
+        return Segment(kind=SegmentKind.TASK, text=text)
+
+    def _summaries(
+        self, view: View, children: Sequence[View], summaries: Sequence[str]
+    ) -> list[Segment]:
+        """The summaries: of a stored node as a whole, since it never gets more of them."""
+        shown = [
+            f"Summary {number}:\n{self._marked(summary)}"
+            for number, summary in enumerate(summaries)
+        ]
+        shown[0] = f"[SUMMARIES]\n{shown[0]}"
+        if view.is_stored:
+            return [_base("".join(shown), lasting=True)]
+        return [
+            _base(text, lasting=child.is_stored)
+            for text, child in zip(shown, children, strict=True)
+        ]
+
+    def _notes(self, notes: str) -> list[Segment]:
+        if not notes:
+            return []
+        # What the model wrote for this question stands before no other.
+        reusable = self.spec.working_memory is not WorkingMemory.SUMMARIZED
+        text = "[NOTES]\n" + self._marked(notes)
+        return [Segment(kind=SegmentKind.CHUNK, text=text, reusable=reusable, lasting=False)]
+
+    def _question_lines(self) -> str:
+        return "[QUESTION]\n" + self._marked(self.question.query)
+
+    def _options_lines(self) -> str:
+        if not self.question.options:
+            return ""
+        # One line each, so that no option looks like two.
+        lines = [
+            f"({letter_of(number)}) {' '.join(option.split())}"
+            for number, option in enumerate(self.question.options)
+        ]
+        return "[OPTIONS]\n" + self._marked("\n".join(lines))
+
+    def _last(self, *lines: str) -> Segment:
+        return Segment(kind=SegmentKind.QUERY, text="".join(lines), reusable=False)
+
+    def _marked(self, text: str) -> str:
+        return marked(text, self.marker_key)
+
+
+def _base(text: str, *, lasting: bool) -> Segment:
+    return Segment(kind=SegmentKind.BASE, text=text, lasting=lasting)
+
+
+def _read_lines(closed: Collection[int]) -> str:
+    if not closed:
+        return ""
+    numbers = ", ".join(map(str, sorted(closed)))
+    return f"[READ]\nThe parts of these summaries did not have the answer: {numbers}.\n"
+
+
+def _moves_lines(free: Sequence[int], may_revert: bool) -> str:
+    numbers = [str(number) for number in free]
+    return f"[MOVES]\n{', '.join([*numbers, '-1'] if may_revert else numbers)}\n"
+
+
+def _answer_words(answer: Answered) -> str:
+    if not answer.reasoning:
+        return answer.text
+    return f"{answer.text}\n\nWhat was said for it: {answer.reasoning}"

@@ -1,0 +1,144 @@
+"""Recording: what a navigation did, as events, and what they come to."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from service.domain.flows import ModelAsk, ModelReply
+from service.domain.tree.exploring import Spot
+from service.domain.tree.moves import Answered, Enter, Revert, Unreadable
+from service.domain.tree.trajectory import Action, Event, EventKind, Statistics
+
+
+@dataclass(kw_only=True, slots=True)
+class Recorder:
+    """Makes the events of one navigation and counts."""
+
+    #: Of the tree's text.
+    text_tokens: int
+    _statistics: Statistics = field(default_factory=Statistics)
+    _ordinal: int = 0
+    _read: set[str] = field(default_factory=set)
+
+    @property
+    def calls(self) -> int:
+        """Model calls so far."""
+        return self._statistics.calls
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the events so far come to."""
+        return replace(self._statistics, leaves_read=len(self._read), text_tokens=self.text_tokens)
+
+    def move(
+        self,
+        spot: Spot,
+        move: Enter | Revert | Answered | Unreadable,
+        ask: ModelAsk,
+        reply: ModelReply,
+    ) -> Event:
+        """The event of a reply at a node."""
+        is_leaf = spot.view.is_leaf
+        if is_leaf:
+            self._read.add(spot.node_id)
+        valid = not isinstance(move, Unreadable)
+        self._add(valid_actions=valid, invalid_actions=not valid, reverts=isinstance(move, Revert))
+        targets: tuple[str, ...] = ()
+        if isinstance(move, Enter):
+            targets = tuple(spot.view.children[number] for number in move.targets)
+        return self.event(
+            EventKind.LEAF if is_leaf else EventKind.TRIAGE,
+            _action(move),
+            spot=spot,
+            attempt=spot.attempt,
+            shown=spot.view.children,
+            targets=targets,
+            reasoning="" if isinstance(move, Unreadable) else move.reasoning,
+            text=_text(move),
+            ask=ask,
+            reply=reply,
+        )
+
+    def merge(
+        self,
+        move: Answered | Unreadable,
+        ask: ModelAsk,
+        reply: ModelReply,
+        attempt: int,
+        shown: tuple[str, ...],
+        targets: tuple[str, ...],
+    ) -> Event:
+        """The event of a reply that chose among the answers of the leaves `shown`."""
+        return self.event(
+            EventKind.MERGE,
+            _action(move),
+            attempt=attempt,
+            shown=shown,
+            targets=targets,
+            reasoning="" if isinstance(move, Unreadable) else move.reasoning,
+            text=_text(move),
+            ask=ask,
+            reply=reply,
+        )
+
+    def event(
+        self,
+        kind: EventKind,
+        action: Action,
+        *,
+        spot: Spot | None = None,
+        ask: ModelAsk | None = None,
+        reply: ModelReply | None = None,
+        **said: Any,
+    ) -> Event:
+        """The next event; `said` are further fields of it."""
+        self._ordinal += 1
+        if spot is not None:
+            said |= _place(spot)
+        if ask is not None and reply is not None:
+            self._add(calls=1, tokens=reply.input_tokens + reply.output_tokens)
+            said |= {
+                "template": ask.template,
+                "reply": reply.text,
+                "input_tokens": reply.input_tokens,
+                "cached_tokens": reply.cached_tokens,
+                "output_tokens": reply.output_tokens,
+            }
+        return Event(ordinal=self._ordinal, kind=kind, action=action, **said)
+
+    def _add(self, **counts: int) -> None:
+        before = self._statistics
+        sums = {name: getattr(before, name) + int(more) for name, more in counts.items()}
+        self._statistics = replace(before, **sums)
+
+
+def _place(spot: Spot) -> dict[str, Any]:
+    view = spot.view
+    return {
+        "node_id": view.node_id,
+        "level": view.level,
+        "from_position": view.start.position,
+        "to_position": view.end.last_position,
+        "depth": spot.depth,
+    }
+
+
+def _action(move: Enter | Revert | Answered | Unreadable) -> Action:
+    match move:
+        case Enter():
+            return Action.ENTER
+        case Revert():
+            return Action.REVERT
+        case Answered():
+            return Action.ANSWER
+        case Unreadable():
+            return Action.INVALID
+
+
+def _text(move: Enter | Revert | Answered | Unreadable) -> str:
+    match move:
+        case Answered():
+            return move.text
+        case Unreadable():
+            return move.reason
+        case Enter() | Revert():
+            return ""

@@ -1,0 +1,197 @@
+"""A small tree and a scripted model, for tests of navigation."""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from service.domain.flows import ModelAsk, ModelReply
+from service.domain.tokens import estimate_tokens
+from service.domain.tree.lookups import BestLeaves, Children, Text
+from service.domain.tree.navigation import Question, navigate
+from service.domain.tree.nodes import Place, View
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.trajectory import Event, Navigation, Tell
+
+KEY = b"a key that nobody outside knows"
+SPEC = TreeSpec()
+
+T = TypeVar("T")
+#: A tree as text: a leaf's text, or the children.
+Shape = str | Sequence["Shape"]
+
+
+@dataclass
+class Tree:
+    """A tree as tests write it down: ids are paths, "r" for the root, "r.0" for its first."""
+
+    shape: Shape
+    views: dict[str, View] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    best: tuple[str, ...] = ()
+    stored: bool = True
+    about: str = "about"
+    lookups: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._add("r", self.shape, [0])
+
+    def _add(self, name: str, shape: Shape, position: list[int]) -> int:
+        first = position[0] + 1
+        children: list[str] = []
+        level = 0
+        if isinstance(shape, str):
+            position[0] += 1
+            self.texts[name] = shape
+            tokens = estimate_tokens(shape)
+        else:
+            children = [f"{name}.{number}" for number in range(len(shape))]
+            parts = zip(children, shape, strict=True)
+            level = 1 + max(self._add(child, part, position) for child, part in parts)
+            tokens = sum(self.views[child].text_tokens for child in children)
+        self.views[name] = View(
+            node_id=name,
+            level=level,
+            summary=f"{self.about} {name}",
+            children=tuple(children),
+            start=Place(first),
+            end=Place(position[0] + 1),
+            text_tokens=tokens,
+            is_stored=self.stored,
+        )
+        return level
+
+    @property
+    def root(self) -> View:
+        return self.views["r"]
+
+    def path(self, name: str) -> tuple[View, ...]:
+        steps = name.split(".")
+        return tuple(self.views[".".join(steps[:end])] for end in range(2, len(steps) + 1))
+
+    def look(self, lookup: object) -> Any:
+        """What navigation looks up."""
+        self.lookups.append(lookup)
+        match lookup:
+            case Children(node_id=name):
+                return tuple(self.views[child] for child in self.views[name].children)
+            case Text(node_id=name):
+                return self.texts[name]
+            case BestLeaves(count=count):
+                return tuple(self.path(name) for name in self.best[:count])
+        raise AssertionError(f"an unknown look-up: {lookup}")
+
+
+@dataclass
+class Run:
+    """What came of a navigation, and what it said on the way."""
+
+    result: Navigation
+    events: list[Event]
+    asks: list[ModelAsk]
+    #: How many asks each batch of asks had.
+    batches: list[int]
+
+    def moves(self) -> list[tuple[str, str]]:
+        """Node and action of each event."""
+        return [(event.node_id or event.kind.value, event.action.value) for event in self.events]
+
+
+#: The reply to a prompt.
+Model = Callable[[ModelAsk], str]
+
+
+def play(flow: Generator[Sequence[Any], Sequence[Any], T], call: Callable[[Any], Any]) -> T:
+    """Runs a flow as the driver does, one ask after the other."""
+    try:
+        batch = next(flow)
+        while True:
+            batch = flow.send([call(ask) for ask in batch])
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def run(
+    tree: Tree,
+    model: Model,
+    *,
+    tokens: tuple[int, int | None, int] = (10, None, 2),
+    **arguments: Any,
+) -> Run:
+    """Navigates `tree`; arguments are those of the question or of `navigate`."""
+    events: list[Event] = []
+    asks: list[ModelAsk] = []
+    batches: list[int] = []
+
+    def call(ask: Any) -> Any:
+        if isinstance(ask, ModelAsk):
+            asks.append(ask)
+            sent, cached, got = tokens
+            return ModelReply(
+                text=model(ask),
+                model="m",
+                input_tokens=sent,
+                cached_tokens=cached,
+                output_tokens=got,
+            )
+        if isinstance(ask, Tell):
+            events.append(ask.event)
+            return None
+        return tree.look(ask)
+
+    def counted() -> Generator[Sequence[Any], Sequence[Any], Navigation]:
+        flow = start(tree, **arguments)
+        sent: Sequence[Any] | None = None
+        while True:
+            try:
+                batch = flow.send(sent) if sent is not None else next(flow)
+            except StopIteration as end:
+                result: Navigation = end.value
+                return result
+            if isinstance(batch[0], ModelAsk):
+                batches.append(len(batch))
+            sent = yield batch
+
+    return Run(play(counted(), call), events, asks, batches)
+
+
+def start(tree: Tree, **arguments: Any) -> Generator[Sequence[Any], Sequence[Any], Navigation]:
+    """The flow of a navigation."""
+    names = Question.__dataclass_fields__
+    question = {name: arguments.pop(name) for name in list(arguments) if name in names}
+    defaults: dict[str, Any] = {
+        "spec": SPEC,
+        "text_tokens": 1000,
+        "window_tokens": 8192,
+        "marker_key": KEY,
+        "structured": False,
+        "count": estimate_tokens,
+    }
+    flow: Generator[Sequence[Any], Sequence[Any], Navigation] = navigate(
+        Question(**{"query": "Who?"} | question), tree.root, **defaults | arguments
+    )
+    return flow
+
+
+def scripted(*replies: str) -> Model:
+    """A model that says these, one after the other."""
+    left = iter(replies)
+    return lambda _: next(left)
+
+
+def down(*numbers: int) -> str:
+    """A triage reply."""
+    return f"Reasoning: it fits\nAction: {', '.join(map(str, numbers))}"
+
+
+UP = "Reasoning: it does not fit\nAction: -1"
+
+
+def says(answer: str) -> str:
+    """A leaf reply."""
+    return f"Reasoning: it is there\nAction: -2\nAnswer: {answer}"
+
+
+def leaves_of(asks: Iterable[ModelAsk]) -> list[ModelAsk]:
+    """The leaf prompts among these."""
+    return [ask for ask in asks if ask.template.startswith("tree.leaf")]
