@@ -80,6 +80,13 @@ async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
     return None if row is None else _stored(row)
 
 
+async def locked_head(tx: Transaction, session_key: UUID) -> int:
+    """The head of a session that exists, kept where it is until the transaction ends."""
+    stored = await lock_head(tx, session_key)
+    assert stored is not None, "a memory's foreign key holds its session"
+    return stored.head
+
+
 async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """As `lock_head`, and nobody else has the session locked meanwhile."""
     statement = (

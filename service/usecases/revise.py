@@ -18,7 +18,7 @@ import structlog
 from opentelemetry.trace import Span
 
 from service.config import Config
-from service.domain.errors import BudgetExhausted, FailedPrecondition
+from service.domain.errors import BudgetExhausted
 from service.domain.ledger import CallScope
 from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prices import ModelPrices
@@ -34,12 +34,13 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
-from service.llm.transport import ModelFailure
-from service.telemetry import meter, tracer
+from service.telemetry import tracer
 from service.usecases import budgets
+from service.usecases.failing import Failing, cause_of
+from service.usecases.step_meters import FENCED, STEPS
 from service.usecases.step_state import MAX_STEP_CHUNKS, State, next_group, no_room
 from storage import calls, intents, log, revisions, sessions, stalls, states
-from storage.database import Database, Transaction
+from storage.database import Database
 from storage.errors import StorageError
 from storage.revisions import Claim, Fenced, NewRevision
 
@@ -47,8 +48,6 @@ _log = structlog.get_logger("palimpsest.revise")
 
 #: Chunks that one look at the log brings.
 READ_CHUNKS = 64
-#: A step that keeps failing waits at most this long between two tries.
-MAX_BACKOFF_SECONDS = 300.0
 #: A step that waits for more chunks looks after them this often within its linger, but
 #: not sooner than the second figure, in seconds.
 LINGER_LOOKS = 4
@@ -73,15 +72,7 @@ class Reviser:
         self._prices = prices
         self._marker_key = marker_key
         self._config = config
-        self._steps = meter().create_counter(
-            "palimpsest.steps", description="Committed changes of memories, by kind"
-        )
-        self._fenced = meter().create_counter(
-            "palimpsest.steps.fenced", description="Results thrown away: another worker has it"
-        )
-        self._failures = meter().create_counter(
-            "palimpsest.steps.failed", description="Tries of steps that failed"
-        )
+        self._failing = Failing(database, config)
 
     async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
         """Advances the memory until it is at the head; None when there is no more to do.
@@ -101,7 +92,7 @@ class Reviser:
             try:
                 state = await self._advance(state)
             except Fenced:
-                self._fenced.add(1)
+                FENCED.add(1)
                 _log.info("memory is in other hands", memory=str(item.item_id))
                 return None
         return state
@@ -306,15 +297,15 @@ class Reviser:
             async with self._database.transaction(state.tenant_id) as tx:
                 has_work = True
                 if may_rest:
-                    has_work = await _locked_head(tx, held) > new.to_position
+                    has_work = await sessions.locked_head(tx, held.session_key) > new.to_position
                 has_work = await revisions.commit_revision(tx, held, new, has_work=has_work)
-        self._steps.add(1, {"kind": new.kind})
+        STEPS.add(1, {"kind": new.kind})
         return has_work
 
     async def _rest(self, state: State) -> State | float | None:
         """Leaves a memory that is at the head, unless something came just now."""
         async with self._database.transaction(state.tenant_id) as tx:
-            if await _locked_head(tx, state.held) > state.held.applied_position:
+            if await sessions.locked_head(tx, state.held.session_key) > state.held.applied_position:
                 return state
             rested = await revisions.clear_work(tx, state.held)
         # A consolidation was asked for since this worker took the memory.
@@ -326,34 +317,11 @@ class Reviser:
         return seconds
 
     async def _failed(self, state: State, to_position: int, error: Exception) -> State | None:
-        held = state.held
-        self._failures.add(1)
-        cause = _cause(error)
-        known = isinstance(error, ModelFailure | FailedPrecondition)
-        _log.warning(
-            "step failed",
-            memory=str(held.memory_id),
-            after_position=held.applied_position,
-            attempt=held.attempts + 1,
-            cause=cause,
-            exc_info=None if known else error,
-        )
-        final = not getattr(error, "retryable", True)
-        if not final and held.attempts + 1 < self._config.step_tries:
-            # Never sooner than the provider asks for.
-            asked = getattr(error, "retry_after_seconds", None) or 0.0
-            backoff = max(self._config.step_backoff_seconds * 2**held.attempts, asked)
-            seconds = min(backoff, MAX_BACKOFF_SECONDS)
-            async with self._database.transaction(state.tenant_id) as tx:
-                await revisions.back_off(tx, held, seconds)
+        if await self._failing.put_off(state.tenant_id, state.held, error):
             return None
         if state.spec.on_failure is OnFailure.SKIP:
-            return await self._skip(state, to_position, cause)
-        async with self._database.transaction(state.tenant_id) as tx:
-            await stalls.stall(tx, held)
-            await stalls.add_dead_letter(
-                tx, held, to_position=to_position, cause=cause, resolution=None
-            )
+            return await self._skip(state, to_position, cause_of(error))
+        await self._failing.stall(state.tenant_id, state.held, to_position, error)
         return None
 
     async def _skip(self, state: State, to_position: int, cause: str) -> State:
@@ -373,7 +341,7 @@ class Reviser:
             await stalls.add_dead_letter(
                 tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
             )
-        self._steps.add(1, {"kind": new.kind})
+        STEPS.add(1, {"kind": new.kind})
         return state.moved(new, memory)
 
     def _scope(self, state: State, occasion: str) -> CallScope:
@@ -403,16 +371,5 @@ class Reviser:
         )
 
 
-async def _locked_head(tx: Transaction, held: Claim) -> int:
-    stored = await sessions.lock_head(tx, held.session_key)
-    assert stored is not None, "a memory's foreign key holds its session"
-    return stored.head
-
-
 def _digest(memory: PrismMemory) -> bytes:
     return hashlib.sha256(memory.value_json.encode()).digest()
-
-
-def _cause(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:500]

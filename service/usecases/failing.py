@@ -1,0 +1,68 @@
+"""Failed tries of steps: what is told of them, when the next one is, and when there is none."""
+
+from uuid import UUID
+
+import structlog
+
+from service.config import Config
+from service.domain.errors import FailedPrecondition
+from service.llm.transport import ModelFailure
+from service.usecases.step_meters import FAILED
+from storage import revisions, stalls
+from storage.database import Database
+from storage.revisions import Claim
+
+_log = structlog.get_logger("palimpsest.step")
+
+#: A step that keeps failing waits at most this long between two tries.
+MAX_BACKOFF_SECONDS = 300.0
+#: Of an error's first line, what is kept as a cause.
+MAX_CAUSE_CHARACTERS = 500
+
+
+class Failing:
+    """Puts memories off whose step failed, or stops them, in one worker process."""
+
+    def __init__(self, database: Database, config: Config) -> None:
+        self._database = database
+        self._config = config
+
+    async def put_off(self, tenant_id: UUID, held: Claim, error: Exception) -> bool:
+        """Counts a failed try and puts the next one off; False when there is none."""
+        FAILED.add(1)
+        known = isinstance(error, ModelFailure | FailedPrecondition)
+        _log.warning(
+            "step failed",
+            memory=str(held.memory_id),
+            after_position=held.applied_position,
+            attempt=held.attempts + 1,
+            cause=cause_of(error),
+            exc_info=None if known else error,
+        )
+        if is_final(error) or held.attempts + 1 >= self._config.step_tries:
+            return False
+        # Never sooner than the provider asks for.
+        asked = getattr(error, "retry_after_seconds", None) or 0.0
+        backoff = max(self._config.step_backoff_seconds * 2**held.attempts, asked)
+        async with self._database.transaction(tenant_id) as tx:
+            await revisions.back_off(tx, held, min(backoff, MAX_BACKOFF_SECONDS))
+        return True
+
+    async def stall(self, tenant_id: UUID, held: Claim, to_position: int, error: Exception) -> None:
+        """Stops the memory until somebody retries it. Raises Fenced."""
+        async with self._database.transaction(tenant_id) as tx:
+            await stalls.stall(tx, held)
+            await stalls.add_dead_letter(
+                tx, held, to_position=to_position, cause=cause_of(error), resolution=None
+            )
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the same step will fail again however often it is tried."""
+    return not getattr(error, "retryable", True)
+
+
+def cause_of(error: Exception) -> str:
+    """An error in one line."""
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:MAX_CAUSE_CHARACTERS]
