@@ -1,0 +1,61 @@
+"""Ranking: which texts fit a question best, by BM25.
+
+Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009),
+section 3.2, with the inverse document frequency that is never negative.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+#: How soon further occurrences of a word stop to count.
+K1 = 1.2
+#: How much a long text is held back: 0 not at all, 1 in full proportion.
+B = 0.75
+
+
+class Ranking:
+    """How well texts fit some words.
+
+    `holders` says of each word how many of the `texts` have it; `tokens` are those of all
+    texts together.
+    """
+
+    def __init__(self, *, texts: int, tokens: int, holders: Mapping[str, int]) -> None:
+        self._weights = {
+            word: math.log(1 + (texts - held + 0.5) / (held + 0.5))
+            for word, held in holders.items()
+        }
+        self._mean_tokens = tokens / texts if tokens else 1.0
+
+    def score(self, occurrences: Mapping[str, int], tokens: int) -> float:
+        """How well a text of so many tokens fits, by how often it has each word."""
+        held_back = self._held_back(tokens)
+        return sum(
+            self._weights[word] * _saturated(count, held_back)
+            for word, count in occurrences.items()
+        )
+
+    def bounds(self, words: Iterable[str], tokens: int) -> tuple[float, float]:
+        """The least and the most that a text of so many tokens scores that has these words."""
+        weight = sum(self._weights[word] for word in words)
+        return weight * _saturated(1, self._held_back(tokens)), weight * (K1 + 1)
+
+    def _held_back(self, tokens: int) -> float:
+        return K1 * (1 - B + B * tokens / self._mean_tokens)
+
+
+def _saturated(count: int, held_back: float) -> float:
+    return count * (K1 + 1) / (count + held_back)
+
+
+def promising(bounds: Sequence[tuple[float, float]], count: int, limit: int) -> list[int]:
+    """The indexes of what can be among the `count` best, by least and most of each.
+
+    Where that is more than `limit`: those with the highest bounds.
+    """
+    if len(bounds) <= count:
+        return list(range(len(bounds)))
+    bar = heapq.nlargest(count, (least for least, _ in bounds))[-1]
+    able = [index for index, (_, most) in enumerate(bounds) if most >= bar]
+    return heapq.nlargest(limit, able, key=lambda index: bounds[index][::-1])
