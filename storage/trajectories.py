@@ -1,0 +1,144 @@
+"""Trajectories: the events of navigations, written as they happen, and what they came to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.tree.trajectory import Action, Event, EventKind, Statistics
+from storage.database import Transaction
+from storage.tables import answer, trajectory_event
+
+#: An answer: session_key and answer_id.
+AnswerKey = tuple[UUID, UUID]
+
+
+async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
+    """Writes an event. One that is there stays: who takes an answer over tells it again."""
+    fields = asdict(event)
+    statement = insert(trajectory_event).values(
+        session_key=key[0],
+        answer_id=key[1],
+        ordinal=fields.pop("ordinal"),
+        tenant_id=tx.tenant_id,
+        event=fields,
+    )
+    await tx.connection.execute(statement.on_conflict_do_nothing())
+
+
+async def list_events(
+    tx: Transaction, key: AnswerKey, after: int, limit: int | None = None
+) -> Sequence[Event]:
+    """The events of an answer behind an ordinal, in order."""
+    statement = (
+        select(trajectory_event.c.ordinal, trajectory_event.c.event)
+        .where(
+            trajectory_event.c.session_key == key[0],
+            trajectory_event.c.answer_id == key[1],
+            trajectory_event.c.ordinal > after,
+        )
+        .order_by(trajectory_event.c.ordinal)
+        .limit(limit)
+    )
+    rows = await tx.connection.execute(statement)
+    return [_event(row.ordinal, row.event) for row in rows]
+
+
+#: What the model replied is kept for whoever exports it; nobody who waits is shown it.
+_NEW = """
+SELECT heard.session_key, heard.answer_id, told.ordinal, told.event
+FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
+    AS heard (session_key, answer_id, after)
+CROSS JOIN LATERAL (
+    SELECT ordinal, event - 'reply' AS event
+    FROM trajectory_event AS e
+    WHERE e.session_key = heard.session_key AND e.answer_id = heard.answer_id
+        AND e.ordinal > heard.after
+    ORDER BY ordinal
+    LIMIT %(limit)s
+) AS told
+ORDER BY heard.session_key, heard.answer_id, told.ordinal
+"""
+
+
+async def read_new(
+    tx: Transaction, heard: Mapping[AnswerKey, int], limit: int
+) -> Mapping[AnswerKey, Sequence[Event]]:
+    """Of each answer the first `limit` events behind an ordinal, without replies; one query."""
+    values = {
+        "sessions": [session_key for session_key, _ in heard],
+        "answers": [answer_id for _, answer_id in heard],
+        "after": list(heard.values()),
+        "limit": limit,
+    }
+    found: dict[AnswerKey, list[Event]] = {}
+    for row in await tx.connection.exec_driver_sql(_NEW, values):
+        key = (row.session_key, row.answer_id)
+        found.setdefault(key, []).append(_event(row.ordinal, row.event))
+    return found
+
+
+def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:
+    return Event(
+        **{
+            **fields,
+            "ordinal": ordinal,
+            "kind": EventKind(fields["kind"]),
+            "action": Action(fields["action"]),
+            "shown": tuple(fields["shown"]),
+            "targets": tuple(fields["targets"]),
+        }
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sums:
+    """What one navigation came to, or several together."""
+
+    #: Complete navigations; 1 for one.
+    navigations: int
+    #: Of these, those that found an answer.
+    answered: int
+    #: Those that went back up at least once, and of these those that found an answer.
+    stray: int
+    stray_answered: int
+    #: All of them together.
+    statistics: Statistics
+
+    @classmethod
+    def of_one(cls, statistics: Statistics, *, answered: bool) -> "Sums":
+        """Those of one navigation."""
+        stray = statistics.reverts > 0
+        return cls(
+            navigations=1,
+            answered=int(answered),
+            stray=int(stray),
+            stray_answered=int(stray and answered),
+            statistics=statistics,
+        )
+
+
+async def sum_up(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sums:
+    """What all complete navigations of a memory came to."""
+    fields = tuple(Statistics.__dataclass_fields__)
+    figures = {name: answer.c.statistics[name].as_string().cast(BigInteger) for name in fields}
+    answered, stray = answer.c.no_answer.is_(None), figures["reverts"] > 0
+    statement = select(
+        func.count().label("navigations"),
+        func.count().filter(answered).label("answered"),
+        func.count().filter(stray).label("stray"),
+        func.count().filter(answered, stray).label("stray_answered"),
+        *(func.coalesce(func.sum(figure), 0).label(name) for name, figure in figures.items()),
+    ).where(
+        answer.c.session_key == session_key,
+        answer.c.memory_id == memory_id,
+        answer.c.status == "complete",
+        answer.c.statistics.is_not(None),
+    )
+    row = (await tx.connection.execute(statement)).one()
+    sums = {name: int(value) for name, value in row._mapping.items()}
+    statistics = Statistics(**{name: sums.pop(name) for name in fields})
+    return Sums(**sums, statistics=statistics)
