@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
-from service.rpc import convert
+from service.domain.tree.trajectory import Event
+from service.rpc import convert, navigations
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
@@ -26,6 +27,9 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
             memory=request.memory,
             query=request.query,
             consistency=convert.consistency(request.consistency),
+            navigation=navigations.request(request.navigation)
+            if request.HasField("navigation")
+            else None,
         )
         events = self._asker.ask(current_tenant(), question, deadline=deadline_of(context))
         async with aclosing(events):
@@ -42,7 +46,7 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         return answers_pb2.GetAnswerResponse(answer=convert.answer(answered))
 
 
-def _response(event: Waiting | Reading | Answered) -> answers_pb2.AskResponse:
+def _response(event: Waiting | Reading | Event | Answered) -> answers_pb2.AskResponse:
     match event:
         case Waiting():
             return answers_pb2.AskResponse(
@@ -58,5 +62,7 @@ def _response(event: Waiting | Reading | Answered) -> answers_pb2.AskResponse:
                     applied_position=event.applied_position,
                 )
             )
+        case Event():
+            return answers_pb2.AskResponse(trajectory_event=navigations.event(event))
         case Answered():
             return answers_pb2.AskResponse(answer=convert.answer(event))

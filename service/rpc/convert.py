@@ -20,7 +20,7 @@ from service.domain.errors import InvalidInput
 from service.domain.prism.spec import PrismSpec
 from service.domain.reasons import Reason
 from service.domain.tree.spec import TreeSpec
-from service.rpc import specs
+from service.rpc import navigations, specs
 from service.usecases.ask import Answered
 from service.usecases.consistency import Consistency
 from storage.calls import UsageLine
@@ -213,6 +213,9 @@ def answer(answered: Answered) -> answers_pb2.Answer:
                 path=cited.path,
                 revision=cited.revision,
                 excerpt=cited.excerpt,
+                node_id=cited.node_id,
+                from_position=cited.from_position,
+                to_position=cited.to_position,
             )
             for cited in stored.citations
         ],
@@ -222,6 +225,8 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         failure=stored.failure,
         usage=usage(answered.usage),
         create_time=timestamp(stored.created_at),
+        no_answer=navigations.NO_ANSWER[stored.no_answer],
+        statistics=navigations.of_answer(stored),
     )
 
 

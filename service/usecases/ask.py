@@ -11,7 +11,10 @@ from service.domain.errors import (
     NotFound,
 )
 from service.domain.reasons import Reason
+from service.domain.specs import MemoryKind, kind_of
 from service.domain.tenancy import session_key
+from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.trajectory import Event
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
     Consistency,
@@ -20,7 +23,7 @@ from service.usecases.consistency import (
     refuse_stopped,
 )
 from service.usecases.hints import Hints
-from service.usecases.lookup import find_memory, session_not_found
+from service.usecases.lookup import find_memory, refuse_other_kind, session_not_found
 from service.usecases.waiting import WaitingRoom
 from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
@@ -37,6 +40,8 @@ class Question:
     memory: str
     query: str
     consistency: Consistency
+    #: For trees only; None is as the tree's readers do it when nobody says.
+    navigation: NavigationRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +59,7 @@ class Reading:
     answer_id: UUID
     revision: int
     applied_position: int
+    kind: MemoryKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,11 +89,13 @@ class Asker:
 
     async def ask(
         self, tenant_id: UUID, question: Question, *, deadline: float | None
-    ) -> AsyncGenerator[Waiting | Reading | Answered]:
+    ) -> AsyncGenerator[Waiting | Reading | Event | Answered]:
         """Waits until the memory is fresh enough, then for the answer, and says so.
 
+        Of a tree it also tells each event of the navigation as it happens.
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
-        FailedPrecondition (stalled; answer failed), DeadlineExceeded, Exhausted.
+        FailedPrecondition (stalled; another kind; answer failed), DeadlineExceeded,
+        Exhausted.
         """
         with self._waiting.place():
             async with aclosing(self._until_fresh(tenant_id, question, deadline)) as waits:
@@ -95,7 +103,12 @@ class Asker:
                     yield waiting
             reading = await self._store(tenant_id, question)
             yield reading
-            yield await self._until_answered(tenant_id, question, reading, deadline)
+            async with aclosing(
+                self._until_settled(tenant_id, question, reading, deadline)
+            ) as told:
+                async for event in told:
+                    yield event
+            yield await self._answered(tenant_id, question, reading)
 
     async def get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
         """Reads a stored answer. Raises NotFound."""
@@ -117,6 +130,7 @@ class Asker:
         self, tenant_id: UUID, question: Question, deadline: float | None
     ) -> AsyncGenerator[Waiting]:
         stored = await self._memory(tenant_id, question)
+        _navigation(question, stored)
         wanted = question.consistency.wanted_position(
             self._token_key, stored.session_key, head=stored.head, incarnation=stored.incarnation
         )
@@ -150,24 +164,38 @@ class Asker:
                 query=question.query,
                 revision=stored.revision,
                 applied_position=stored.applied_position,
+                navigation=_navigation(question, stored),
             )
         self._hints.add([_item(tenant_id, question.session, answer_id)])
         return Reading(
             answer_id=answer_id,
             revision=stored.revision,
             applied_position=stored.applied_position,
+            kind=kind_of(stored.spec),
         )
 
-    async def _until_answered(
+    async def _until_settled(
         self, tenant_id: UUID, question: Question, reading: Reading, deadline: float | None
-    ) -> Answered:
+    ) -> AsyncGenerator[Event]:
+        """The events of the answer until it is made. Raises DeadlineExceeded."""
         item = _item(tenant_id, question.session, reading.answer_id)
-        if not await self._watcher.settled(item, deadline=deadline):
+        settled = False
+        if reading.kind is MemoryKind.TREE:
+            async with aclosing(self._watcher.told(item, deadline=deadline)) as looks:
+                async for told in looks:
+                    for event in told.events:
+                        yield event
+                    settled = told.settled
+        else:
+            settled = await self._watcher.settled(item, deadline=deadline)
+        if not settled:
             raise DeadlineExceeded(
                 Reason.ANSWER_NOT_READY_IN_TIME,
                 "the answer is still being made; it will be stored",
                 {"answer": reading.answer_id},
             )
+
+    async def _answered(self, tenant_id: UUID, question: Question, reading: Reading) -> Answered:
         answered = await self.get(tenant_id, question.session, reading.answer_id)
         if answered.answer.status == "failed":
             raise FailedPrecondition(
@@ -176,6 +204,14 @@ class Asker:
                 {"answer": reading.answer_id, "cause": answered.answer.failure},
             )
         return answered
+
+
+def _navigation(question: Question, stored: StoredMemory) -> NavigationRequest | None:
+    """How to navigate; None for what is no tree. Raises FailedPrecondition (another kind)."""
+    if question.navigation is not None:
+        refuse_other_kind(question.memory, stored.spec, MemoryKind.TREE)
+        return question.navigation
+    return NavigationRequest() if kind_of(stored.spec) is MemoryKind.TREE else None
 
 
 def _item(tenant_id: UUID, session: str, answer_id: UUID) -> WorkItem:

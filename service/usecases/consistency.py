@@ -1,8 +1,8 @@
 """Consistency of reads: what a caller must see, and waiting until it is there."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -11,10 +11,12 @@ import structlog
 from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
+from service.domain.tree.trajectory import Event
 from service.domain.work import WorkItem
-from storage import settling, work
+from storage import settling, trajectories, work
 from storage.database import Database
 from storage.errors import StorageError
+from storage.trajectories import AnswerKey
 from storage.work import Progress
 
 _log = structlog.get_logger("palimpsest.consistency")
@@ -22,6 +24,8 @@ _log = structlog.get_logger("palimpsest.consistency")
 #: How often all waiting reads of a process are looked after, with one query each
 #: for memories and for each kind of what is made on demand.
 WATCH_SECONDS = 0.05
+#: Events of one answer that a look brings; the next look brings more.
+LOOK_EVENTS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +114,25 @@ def not_applied_in_time(
 _Key = tuple[UUID, UUID]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What is new of an answer that is being made."""
+
+    #: In order.
+    events: Sequence[Event]
+    #: The answer is complete, or failed; nothing follows.
+    settled: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What one look found."""
+
+    progress: dict[_Key, Progress] = field(default_factory=dict)
+    settled: set[WorkItem] = field(default_factory=set)
+    events: dict[AnswerKey, Sequence[Event]] = field(default_factory=dict)
+
+
 class Watcher:
     """Waits for memories, answers and schemas on behalf of all calls of a process."""
 
@@ -119,8 +142,9 @@ class Watcher:
         self._memories: dict[tuple[UUID, _Key], int] = {}
         #: How many wait for an answer or a schema.
         self._made: dict[WorkItem, int] = {}
-        self._progress: dict[_Key, Progress] = {}
-        self._settled: set[WorkItem] = set()
+        #: The last event that was heard of each answer whose events are waited for.
+        self._heard: dict[WorkItem, int] = {}
+        self._seen = _Seen()
         self._somebody = asyncio.Event()
         self._looked = asyncio.Condition()
 
@@ -134,7 +158,7 @@ class Watcher:
         last: Progress | None = None
         with _Registered(self._memories, (tenant_id, key), self._somebody):
             async for _ in self._looks(deadline):
-                seen = self._progress.get(key)
+                seen = self._seen.progress.get(key)
                 if seen is not None and seen != last:
                     last = seen
                     yield seen
@@ -143,9 +167,31 @@ class Watcher:
         """Waits until the item is settled; False when the deadline came first."""
         with _Registered(self._made, item, self._somebody):
             async for _ in self._looks(deadline):
-                if item in self._settled:
+                if item in self._seen.settled:
                     return True
         return False
+
+    async def told(self, item: WorkItem, *, deadline: float | None) -> AsyncGenerator[Told]:
+        """The events of an answer as they are written, each once and in order.
+
+        The last one says that the answer is settled; without that the deadline came first.
+        One caller at a time.
+        """
+        heard = self._heard[item] = 0
+        try:
+            with _Registered(self._made, item, self._somebody):
+                async for _ in self._looks(deadline):
+                    found = self._seen.events.get(_key_of(item), ())
+                    new = tuple(_in_order(found, heard))
+                    heard = self._heard[item] = heard + len(new)
+                    all_seen = len(found) < LOOK_EVENTS or not new
+                    told = Told(events=new, settled=item in self._seen.settled and all_seen)
+                    if new or told.settled:
+                        yield told
+                    if told.settled:
+                        return
+        finally:
+            del self._heard[item]
 
     async def _looks(self, deadline: float | None) -> AsyncGenerator[None]:
         loop = asyncio.get_running_loop()
@@ -162,9 +208,10 @@ class Watcher:
         while True:
             await self._somebody.wait()
             try:
-                await self._look()
+                self._seen = await self._look()
             except StorageError as error:
                 # Those who wait go on until their deadlines.
+                self._seen = _Seen()
                 _log.warning("cannot look after waiting reads", cause=str(error))
             async with self._looked:
                 self._looked.notify_all()
@@ -172,17 +219,38 @@ class Watcher:
                 self._somebody.clear()
             await asyncio.sleep(WATCH_SECONDS)
 
-    async def _look(self) -> None:
-        self._progress, self._settled = {}, set()
+    async def _look(self) -> "_Seen":
+        seen = _Seen()
         tenants = {tenant for tenant, _ in self._memories} | {i.tenant_id for i in self._made}
         for tenant_id in tenants:
             memories = [key for tenant, key in self._memories if tenant == tenant_id]
             made = [item for item in self._made if item.tenant_id == tenant_id]
             async with self._database.transaction(tenant_id) as tx:
                 if memories:
-                    self._progress |= await work.read_progress(tx, memories)
+                    seen.progress.update(await work.read_progress(tx, memories))
                 if made:
-                    self._settled |= await settling.settled(tx, made)
+                    seen.settled.update(await settling.settled(tx, made))
+                heard = {
+                    _key_of(i): at for i, at in self._heard.items() if i.tenant_id == tenant_id
+                }
+                if heard:
+                    # Behind that look, so that no event is missed of what is settled.
+                    seen.events.update(await trajectories.read_new(tx, heard, LOOK_EVENTS))
+        return seen
+
+
+def _in_order(events: Sequence[Event], heard: int) -> Iterator[Event]:
+    """Those that follow the one that was heard last, without a gap."""
+    for event in events:
+        # A look that began before the last events were taken shows these again. Of events
+        # that are written at once one may be seen before those in front of it.
+        if event.ordinal == heard + 1:
+            heard = event.ordinal
+            yield event
+
+
+def _key_of(item: WorkItem) -> AnswerKey:
+    return item.session_key, item.item_id
 
 
 _Awaited = TypeVar("_Awaited")

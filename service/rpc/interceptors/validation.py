@@ -1,6 +1,6 @@
 """Checks requests against the rules that stand beside their fields in the proto."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from service.rpc.interceptors.base import Around, Context
 
 #: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
 #: Others are read first, and refused with a reason of their own.
-_STORED = {"task", "question", "model", "comment", "query"}
+_STORED = {"task", "question", "model", "comment", "query", "options"}
 _NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
 _LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
 #: What to say in place of the patterns of the proto: not everybody reads those.
@@ -46,9 +46,14 @@ def _refuse_nul(message: Message, within: str = "") -> None:
     for field, value in message.ListFields():
         if isinstance(value, Message):
             _refuse_nul(value, f"{within}{field.name}.")
-        elif field.name in _STORED and isinstance(value, str) and "\0" in value:
+        elif field.name in _STORED and any("\0" in text for text in _texts(value)):
             name = within + field.name
             raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)
+
+
+def _texts(value: Any) -> Sequence[str]:
+    """The texts of a field that may be repeated."""
+    return [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
 
 
 def _field(path: Any) -> str:
