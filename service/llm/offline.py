@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
 from service.domain.prism.amending import value_at
@@ -31,7 +32,7 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
-from service.llm import offline_schema
+from service.llm import offline_baselines, offline_schema
 from service.llm.offline_consolidation import tidied
 from service.llm.offline_replies import ReplyPath, behind, lines, write
 from service.llm.texts import Section, cut, name_words, sections, stem, terms
@@ -75,6 +76,8 @@ def complete(content: object) -> str:
             return _answer(content)
         case SchemaContent():
             return offline_schema.complete(content)
+        case ReadContent() | CarryContent():
+            return offline_baselines.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
 
 
