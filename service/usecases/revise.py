@@ -42,7 +42,7 @@ from service.usecases.step_state import MAX_STEP_CHUNKS, State, next_group, no_r
 from storage import calls, intents, log, revisions, sessions, stalls, states
 from storage.database import Database
 from storage.errors import StorageError
-from storage.revisions import Claim, Fenced, NewRevision
+from storage.revisions import Fenced, NewRevision
 
 _log = structlog.get_logger("palimpsest.revise")
 
