@@ -36,7 +36,7 @@ class Segment:
       appended is a segment of its own, so that two prompts share exactly the segments of
       their common beginning.
     - `reusable` is told of a beginning: behind a segment that is not, none is. Text
-      between marks of its own (`prompts.marked`) is not, for the mark comes before it
+      between marks of its own (`marking.marked`) is not, for the mark comes before it
       and changes with it.
     - How a released template is cut is part of the keys of its calls: it changes only
       with the template's version.

@@ -7,7 +7,7 @@ the same way wherever it is read.
 
 import re
 
-#: The lines about a text from outside (`prompts.marked`) and what one has in tokens: 14 to
+#: The lines about a text from outside (`marking.marked`) and what one has in tokens: 14 to
 #: 29 by tokenizer, since nothing in a hash is a word. By its bytes it would be 9.
 _MARK = re.compile(r"(?:<<<|>>>)data [0-9a-f]{24}\n")
 MARK_TOKENS = 20

@@ -6,10 +6,10 @@ it cannot imitate them, the same text has the same marks when a step is replayed
 they come only after the last part that is worth caching.
 """
 
-import hmac
 from collections.abc import Sequence
 
 from service.domain.json_values import Json, canonical
+from service.domain.marking import marked
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.instructions import consolidate_instructions, revise_instructions
 from service.domain.prism.rules import Rules
@@ -42,12 +42,6 @@ The paths of the memory that the answer rests on, one a line, each name in singl
 quotes, indexes in brackets: $.'facts'.'price'[1]. Leave it empty when the memory \
 does not say.
 """
-
-
-def marked(text: str, key: bytes) -> str:
-    """`text` between two marks that it cannot contain by chance or by design."""
-    mark = hmac.digest(key, text.encode(), "sha256").hex()[:24]
-    return f"<<<data {mark}\n{text}\n>>>data {mark}\n"
 
 
 def task_segment(instructions: str, *, task: str, question: str, schema: str) -> str:

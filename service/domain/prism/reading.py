@@ -14,6 +14,7 @@ from service.domain.flows import CUT_OFF
 from service.domain.json_values import Json, canonical
 from service.domain.prism.amendments import Op, Proposal, Rejection, rejected
 from service.domain.prism.literals import Exhausted, LiteralError, Pairs, Reader, plain
+from service.domain.thoughts import spoken
 
 #: Objects of a reply that are read, empty ones included.
 MAX_OBJECTS = 1000
@@ -47,8 +48,6 @@ _ITEM = re.compile(
 )
 #: What may stand before a path in a list of paths: bullets, numbers, quotes of code.
 _BEFORE_PATH = re.compile(r"[\s>*+•`,-]{0,64}(?:\d{1,6}[.)][ \t`]{0,8})?")
-_THOUGHTS = re.compile(r"\s{0,64}<think(?:ing)?>")
-_THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]{0,16}$", re.MULTILINE)
 
 _OPS = {
     "add": Op.ADD,
@@ -71,17 +70,7 @@ class UnreadRemoval(Rejection):
 def read_proposals(text: str) -> Iterator[_Found]:
     """Every path and value of the reply, in order. Never raises."""
     whole = text.removesuffix(CUT_OFF)
-    return iter(_Reply(_spoken(whole), is_cut=whole != text).read())
-
-
-def _spoken(text: str) -> str:
-    """A reply without the thoughts that it begins with."""
-    if not _THOUGHTS.match(text):
-        return text
-    end = 0
-    for match in _THOUGHT_END.finditer(text):
-        end = match.end()
-    return text[end:]
+    return iter(_Reply(spoken(whole), is_cut=whole != text).read())
 
 
 @dataclass(slots=True)

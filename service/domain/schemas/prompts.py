@@ -6,7 +6,7 @@ provider's cache holds them for everybody who asks.
 
 from dataclasses import dataclass
 
-from service.domain.prism.prompts import marked
+from service.domain.marking import marked
 
 GENERATE = "schema.generate/1"
 

@@ -1,7 +1,7 @@
 """Estimates of tokens."""
 
 from service.config import Config
-from service.domain.prism.prompts import marked
+from service.domain.marking import marked
 from service.domain.tokens import MARK_TOKENS, estimate_prompt_tokens, estimate_tokens
 from service.llm.facts import Facts
 

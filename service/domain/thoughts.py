@@ -1,0 +1,22 @@
+"""Thoughts: what some models write before their reply."""
+
+import re
+
+# What repeats is bounded: a model that has lost its way writes blanks without end.
+_THOUGHTS = re.compile(r"\s{0,64}<think(?:ing)?>")
+_THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]{0,16}$", re.MULTILINE)
+
+
+def spoken(text: str) -> str:
+    """A reply without the thoughts that it begins with; as it is when they do not end."""
+    if not is_thought(text):
+        return text
+    end = 0
+    for match in _THOUGHT_END.finditer(text):
+        end = match.end()
+    return text[end:]
+
+
+def is_thought(text: str) -> bool:
+    """Whether a reply begins with thoughts."""
+    return _THOUGHTS.match(text) is not None
