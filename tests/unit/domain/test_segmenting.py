@@ -107,7 +107,7 @@ def test_a_log_is_cut_alike_however_it_comes(
         size = data.draw(st.integers(1, len(left)))
         by_and_by += segmenter.feed(map(piece_of, left[:size]))
         left = left[size:]
-        if left and data.draw(st.booleans()):
+        if data.draw(st.booleans()) and left:
             # Another worker goes on from the place where the tail begins.
             begin = segmenter.start
             segmenter = Segmenter(tokens, first_piece, begin)

@@ -20,6 +20,9 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.generation import generate
 from service.domain.schemas.source import parse_source
+from service.domain.tokens import estimate_tokens
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.summarizing import compress, summarize
 from service.llm.gateway import call_key
 from service.llm.prefix_cache import prefix_of
 
@@ -116,6 +119,36 @@ def schema_asks() -> list[ModelAsk]:
     ]
 
 
+def summarize_asks() -> list[ModelAsk]:
+    return [
+        asks_of(
+            summarize(
+                text,
+                spec=TreeSpec(summary_tokens=tokens),
+                marker_key=KEY,
+                count=estimate_tokens,
+            )
+        )[0]
+        for tokens in (250, 100)
+        for text in ("text 1", "text 2")
+    ]
+
+
+def compress_asks() -> list[ModelAsk]:
+    return [
+        asks_of(
+            compress(
+                summaries,
+                spec=TreeSpec(summary_tokens=tokens),
+                marker_key=KEY,
+                count=estimate_tokens,
+            )
+        )[0]
+        for tokens in (20, 16)
+        for summaries in (["a " * 50, "b"], ["a " * 50, "c"])
+    ]
+
+
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
     "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
@@ -123,6 +156,8 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "consolidate": consolidate_asks,
     "answer": answer_asks,
     "schema": schema_asks,
+    "summarize": summarize_asks,
+    "compress": compress_asks,
 }
 
 
@@ -216,6 +251,8 @@ RECORDED = {
     "consolidate": "739b25263adace7f4a37c2e2162fcaad862bd62c3d73f50d5c0cfb23d01be0a8",
     "answer": "7c94f840533eebd57bc3f909e25af607c2b8102726f844bdfdbba0a9cfb59320",
     "schema": "fdf5371198ff62364c1740abaa90b641e62cd9ac68a0cd84d6a497d431267afd",
+    "summarize": "e9aecbd24a02f927776bf64fc7dc57f81519f62b3bad7306cccd4867ac8fa61f",
+    "compress": "188e7db6e06f915f1f0fc058963946ca5db39f66905c7cea1b4b8f56d06e9854",
 }
 
 
