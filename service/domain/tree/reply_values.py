@@ -27,7 +27,7 @@ _MINUS = str.maketrans("−–—", "---")
 _WORD = re.compile(r"\w+")
 _LETTER = re.compile(
     r"^(?i:(?:the|my|answer|option|choice|correct|final|is)[ \t:]{1,3}){0,6}"
-    r"(?:[(\[]([A-Za-z])[)\]]|([A-Z])(?:[).:\]]|[ \t]{0,4}$|[ \t]{1,4}[-–—][ \t]))"
+    r"(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])\)|([A-Z])(?:[.:\]]|[ \t]{0,4}$|[ \t]{1,4}[-–—][ \t]))"
 )
 
 
@@ -74,7 +74,7 @@ def chosen_option(answer: str, options: Sequence[str]) -> str:
     by_letter: set[str] = set()
     letter = _LETTER.match(answer)
     if letter:
-        number = ord((letter[1] or letter[2]).upper()) - ord("A")
+        number = ord((letter[1] or letter[2] or letter[3]).upper()) - ord("A")
         by_letter = set(options[number : number + 1])
         rest = normal(answer[letter.end() :])
         others = {option for option in options if rest and normal(option) == rest}

@@ -195,3 +195,12 @@ def says(answer: str) -> str:
 def leaves_of(asks: Iterable[ModelAsk]) -> list[ModelAsk]:
     """The leaf prompts among these."""
     return [ask for ask in asks if ask.template.startswith("tree.leaf")]
+
+
+def notes(got: Run) -> list[str]:
+    """What stands under [NOTES] in each prompt."""
+    found = []
+    for ask in got.asks:
+        _, _, behind = ask.text.partition("[NOTES]\n<<<data")
+        found.append(behind.partition("\n")[2].partition("\n>>>data")[0])
+    return found
