@@ -35,9 +35,10 @@ class Segment:
     - A segment ends where a later prompt may go on differently, and nowhere else. What is
       appended is a segment of its own, so that two prompts share exactly the segments of
       their common beginning.
-    - `reusable` is told of a beginning: behind a segment that is not, none is. Text
-      between marks of its own (`marking.marked`) is not, for the mark comes before it
-      and changes with it.
+    - `reusable` is told of a beginning: behind a segment that is not, none is. Text that
+      grows or comes once is not when it stands between marks of its own, for the mark
+      comes before it and changes with it. Text that never changes keeps its marks: a
+      summary or a text of a tree may stand between them.
     - How a released template is cut is part of the keys of its calls: it changes only
       with the template's version.
     """

@@ -21,10 +21,11 @@ from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.generation import generate
 from service.domain.schemas.source import parse_source
 from service.domain.tokens import estimate_tokens
-from service.domain.tree.spec import TreeSpec
+from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.summarizing import compress, summarize
 from service.llm.gateway import call_key
 from service.llm.prefix_cache import prefix_of
+from tests.unit.domain.navigating import UP, Tree, down, run, says, scripted
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 KEY = b"a key that nobody outside knows"
@@ -149,6 +150,36 @@ def compress_asks() -> list[ModelAsk]:
     ]
 
 
+def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
+    """Two questions on one tree, which go the same way; one with options, one that strays."""
+    shape = (("alpha", "beta"), ("gamma", "delta"))
+    memory = TreeSpec(working_memory_tokens=16)
+    told = TreeSpec(working_memory=WorkingMemory.SUMMARIZED, working_memory_tokens=2)
+    ways: list[tuple[TreeSpec, dict[str, Any], list[str]]] = [
+        (memory, {"query": "Who?"}, [down(1), down(0), "hm", UP, down(1), says("Delta.")]),
+        (memory, {"query": "What?", "options": ("x", "y")}, [down(1), down(0), says("(A)")]),
+        (told, {"query": "Who?"}, [down(1), down(0), "in short", says("gamma")]),
+    ]
+    if beam > 1:
+        replies = [down(0, 1), down(0), down(1), says("one"), says("two"), "hm", "Answer: two"]
+        ways = [(memory, {"query": "Who?", "beam": beam}, replies)]
+    return [
+        ask
+        for spec, question, replies in ways
+        for ask in run(
+            Tree(shape), scripted(*replies), spec=spec, structured=structured, **question
+        ).asks
+    ]
+
+
+def growing_asks() -> list[ModelAsk]:
+    """The root of a tree that is not whole yet, as it grows."""
+    return [
+        run(Tree(("a", "b", "c", "d")[:size], stored=False), scripted("", "", "")).asks[0]
+        for size in (2, 3, 4)
+    ]
+
+
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
     "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
@@ -158,7 +189,15 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "schema": schema_asks,
     "summarize": summarize_asks,
     "compress": compress_asks,
+    "navigate": lambda: navigate_asks(structured=False),
+    "navigate, structured": lambda: navigate_asks(structured=True),
+    "navigate, several at once": lambda: navigate_asks(structured=False, beam=2),
+    "navigate, growing": growing_asks,
 }
+
+
+#: Whose bases are stored texts, which never change; a memory's is rewritten.
+UNCHANGING = {Purpose.NAVIGATE}
 
 
 def ids(ask: ModelAsk) -> tuple[bytes, ...]:
@@ -201,7 +240,8 @@ def test_what_is_stable_comes_first(name: str) -> None:
         assert ask.segments[0].reusable
         last = ask.segments[-1]
         assert not last.reusable or ask.purpose is Purpose.SCHEMA
-        assert not any(
+        # A mark changes with its text: only what never changes may have one there.
+        assert ask.purpose in UNCHANGING or not any(
             "<<<data" in s.text for s in ask.segments if s.kind is SegmentKind.BASE and s.reusable
         )
 
@@ -230,6 +270,30 @@ def test_a_memory_that_is_rewritten_each_time_is_not_worth_keeping() -> None:
     for name, lasting in (("revise, in place", False), ("revise", True)):
         base: Segment = FLOWS[name]()[1].segments[1]
         assert (base.kind, base.lasting, base.reusable) == (SegmentKind.BASE, lasting, True)
+
+
+def test_questions_on_one_tree_share_what_they_read() -> None:
+    asks = FLOWS["navigate"]()
+    who, what = asks[:2], asks[6:8]
+    for one, other in zip(who, what, strict=True):
+        bases = [s for s in one.segments if s.kind is SegmentKind.BASE]
+        assert len(ids(one)) >= 1 + len(bases)
+        assert ids(one) == ids(other)
+        assert one.text != other.text
+
+
+def test_a_node_that_is_asked_again_has_the_beginning_that_it_had() -> None:
+    asks = FLOWS["navigate"]()
+    assert ids(asks[1]) == ids(asks[4])
+    assert asks[1].text != asks[4].text
+
+
+def test_a_root_that_grows_begins_as_it_did() -> None:
+    two, three, four = FLOWS["navigate, growing"]()
+    assert len(ids(two)) == 3
+    assert ids(three)[:3] == ids(two)
+    assert ids(four)[:4] == ids(three)
+    assert not any(segment.lasting for segment in four.segments[1:5])
 
 
 def keys_of(asks: list[ModelAsk]) -> str:
