@@ -116,6 +116,7 @@ class Prompts:
                     self._question_lines(),
                     _moves_lines(free, may_revert),
                     again.lines(),
+                    self._closing("Action"),
                 ),
             )
 
@@ -141,7 +142,13 @@ class Prompts:
                 self._leaf_task(),
                 _base("[TEXT]\n" + self._marked(text), lasting=view.is_stored),
                 *self._notes(notes),
-                self._last(self._question_lines(), self._options_lines(), again.lines()),
+                self._last(
+                    self._question_lines(),
+                    self._options_lines(),
+                    "[MOVES]\n-2, -1\n",
+                    again.lines(),
+                    self._closing("Action", "Answer"),
+                ),
             )
 
         notes = self._notes_beside(build, view, text, notes)
@@ -211,6 +218,7 @@ class Prompts:
                     self._options_lines(),
                     f"[ANSWERS]\n{shown}",
                     again.lines(),
+                    self._closing("Answer", "Sources"),
                 ),
             )
 
@@ -245,11 +253,7 @@ class Prompts:
         return Segment(kind=SegmentKind.TASK, text=text)
 
     def _leaf_task(self) -> Segment:
-        text = wording.leaf_task(
-            reasoning=self.spec.reasoning,
-            structured=self.structured,
-            options=bool(self.question.options),
-        )
+        text = wording.leaf_task(reasoning=self.spec.reasoning, structured=self.structured)
         return Segment(kind=SegmentKind.TASK, text=text)
 
     def _merge_task(self) -> Segment:
@@ -292,6 +296,9 @@ class Prompts:
             for number, option in enumerate(self.question.options)
         ]
         return "[OPTIONS]\n" + self._marked("\n".join(lines))
+
+    def _closing(self, *names: str) -> str:
+        return wording.closing(*names, reasoning=self.spec.reasoning, structured=self.structured)
 
     def _last(self, *lines: str) -> Segment:
         return Segment(kind=SegmentKind.QUERY, text="".join(lines), reusable=False)

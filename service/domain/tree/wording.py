@@ -50,15 +50,14 @@ What you get, in this order:
 [NOTES] what is known of the text around it, to help you understand it; may be missing.
 [QUESTION] the question.
 [OPTIONS] the possible answers, with letters; only when there is a choice.
+[MOVES] the moves that are open to you.
 
-There are two moves:
+The moves are:
 -2 when the answer follows from the text. Give the answer: short, complete, and from the \
-text alone.{options}
+text alone. Where there are options it is one of them, with its letter.
 -1 when the answer does not follow from the text. Do not answer from what you know or \
 guess: other parts will be read.
 """
-_LEAF_OPTIONS = " Where there are options it is one of them, with its letter."
-
 _REMEMBER = """\
 You keep notes while a long text is searched for the answer to a question. The notes have \
 grown too long.
@@ -112,18 +111,16 @@ def triage_task(*, reasoning: bool, structured: bool, beam: int) -> str:
     return f"{_TRIAGE}{_DATA}\n{which}\n{_UP}\n{form}"
 
 
-def leaf_task(*, reasoning: bool, structured: bool, options: bool) -> str:
+def leaf_task(*, reasoning: bool, structured: bool) -> str:
     """The instructions of a leaf prompt."""
-    role = _LEAF.format(options=_LEAF_OPTIONS if options else "")
-    answer = "the letter in brackets and the option" if options else "the answer"
-    empty = f"{answer}; empty with -1"
+    answer = "the answer, or the letter in brackets and the option; empty with -1"
     form = _form(
-        [("Action", "-2 or -1", "-2 or -1"), ("Answer", empty, f'"{empty}"')],
+        [("Action", "-2 or -1", "-2 or -1"), ("Answer", answer, f'"{answer}"')],
         why=_WHY_LEAF,
         reasoning=reasoning,
         structured=structured,
     )
-    return f"{role}{_DATA}\n{form}"
+    return f"{_LEAF}{_DATA}\n{form}"
 
 
 def remember_task() -> str:
@@ -155,6 +152,13 @@ def _form(parts: list[tuple[str, str, str]], *, why: str, reasoning: bool, struc
         return f"{first}Reply with one JSON object and nothing else:\n{{{inner}}}\n"
     lines = "".join(f"{name}: {value}\n" for name, value, _ in parts)
     return f"{first}Reply in this form and with nothing else:\n{lines}"
+
+
+def closing(*names: str, reasoning: bool, structured: bool) -> str:
+    """The end of a prompt: the form of the reply once more, since weak models forget it."""
+    if structured:
+        return "Reply as said above, with one JSON object.\n"
+    return f"Reply as said above: {', '.join(('Reasoning', *names) if reasoning else names)}.\n"
 
 
 def triage_schema(reasoning: bool, beam: int) -> dict[str, Any]:
