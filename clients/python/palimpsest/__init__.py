@@ -23,6 +23,8 @@ from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
 from palimpsest.provenance import Provenance
+from palimpsest.tree_values import TextPart, TreeNode, TreeSettings
+from palimpsest.trees import Tree
 from palimpsest.values import (
     Ack,
     Amendment,
@@ -42,6 +44,7 @@ from palimpsest.values import (
     Revision,
     SchemaDraft,
     SessionInfo,
+    TreeOutline,
     Usage,
 )
 from palimpsest.watch import Watch
@@ -74,6 +77,11 @@ __all__ = [
     "SchemaDraft",
     "Session",
     "SessionInfo",
+    "TextPart",
+    "Tree",
+    "TreeNode",
+    "TreeOutline",
+    "TreeSettings",
     "Usage",
     "Watch",
     "connect",

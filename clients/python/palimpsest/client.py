@@ -12,6 +12,8 @@ from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
 from palimpsest.schemas import Schema
+from palimpsest.tree_values import ReplyFormat, TreeSettings, WorkingMemory
+from palimpsest.trees import Tree
 from palimpsest.v1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -200,7 +202,7 @@ class Session:
         encoding: values.Encoding | None = None,
         operations: values.Operations | None = None,
         coercion: values.Coercion | None = None,
-        reply_format: values.ReplyFormat = "auto",
+        reply_format: ReplyFormat = "auto",
         chunk_tokens: int = 0,
         fold_tokens: int = 0,
         memory_tokens: int = 0,
@@ -244,6 +246,48 @@ class Session:
     def memory(self, name: str) -> Memory:
         """A memory by its name; nothing is sent."""
         return Memory(self._client, self, name)
+
+    async def create_tree(
+        self,
+        name: str,
+        *,
+        segment_tokens: int = 0,
+        max_children: int = 0,
+        summary_tokens: int = 0,
+        reasoning: bool = True,
+        working_memory: WorkingMemory = "cut",
+        working_memory_tokens: int = 0,
+        model: str = "",
+        navigation_model: str = "",
+        reply_format: ReplyFormat = "auto",
+        skip_failures: bool = False,
+    ) -> Tree:
+        """Creates a summary tree; it grows over the log from position 1 on.
+
+        `palimpsest.tree_values.TreeSettings` says what each is; zeros and empty texts mean
+        the service's defaults. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
+        """
+        settings = TreeSettings(
+            segment_tokens=segment_tokens,
+            max_children=max_children,
+            summary_tokens=summary_tokens,
+            reasoning=reasoning,
+            working_memory=working_memory,
+            working_memory_tokens=working_memory_tokens,
+            model=model,
+            navigation_model=navigation_model,
+            reply_format=reply_format,
+            skip_failures=skip_failures,
+        )
+        spec = specs.tree_spec(settings)
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
+        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        return Tree(self._client, self, name)
+
+    def tree(self, name: str) -> Tree:
+        """A tree by its name; nothing is sent."""
+        return Tree(self._client, self, name)
 
     async def memories(self) -> Sequence[values.MemoryInfo]:
         """The session's memories, by name. Raises NotFound."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import specs, values
+from palimpsest import specs, tree_values, values
 from palimpsest.v1 import (
     answers_pb2,
     history_pb2,
@@ -16,6 +16,7 @@ from palimpsest.v1 import (
     reading_pb2,
     schemas_pb2,
     sessions_pb2,
+    trees_pb2,
     usage_pb2,
 )
 
@@ -97,14 +98,23 @@ def ack(message: log_pb2.Ack) -> values.Ack:
     )
 
 
+_MEMORY_STATUS = {
+    memories_pb2.Memory.STATUS_STALLED: values.MemoryStatus.STALLED,
+    memories_pb2.Memory.STATUS_SEALED: values.MemoryStatus.SEALED,
+}
+
+
 def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
     """A memory."""
     stalled = message.status == memories_pb2.Memory.STATUS_STALLED
+    is_tree = message.WhichOneof("spec") == "tree"
     stall, prism = message.stall, message.prism
     wanted = message.HasField("consolidate_position")
     return values.MemoryInfo(
         session=message.session,
         name=message.name,
+        kind="tree" if is_tree else "prism",
+        tree=specs.tree_settings(message.tree) if is_tree else None,
         schema_source=prism.schema_source,
         task=prism.task,
         question=prism.question,
@@ -121,12 +131,13 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         revision=message.revision,
         applied_position=message.applied_position,
         head=message.head,
-        status=values.MemoryStatus.STALLED if stalled else values.MemoryStatus.ACTIVE,
+        status=_MEMORY_STATUS.get(message.status, values.MemoryStatus.ACTIVE),
         stall=values.Stall(position=stall.position, cause=stall.cause, attempts=stall.attempts)
         if stalled
         else None,
         rebuilt_from=message.rebuilt_from,
         consolidate_position=message.consolidate_position if wanted else None,
+        seal_position=message.seal_position if message.HasField("seal_position") else None,
         held_reason=message.held_reason if message.HasField("held_reason") else None,
         created_at=_time(message.create_time),
     )
@@ -157,6 +168,8 @@ _KINDS: dict[int, values.RevisionKind] = {
     memories_pb2.REVISION_KIND_ROLLBACK: "rollback",
     memories_pb2.REVISION_KIND_CONSOLIDATION: "consolidation",
     memories_pb2.REVISION_KIND_SCHEMA: "schema",
+    memories_pb2.REVISION_KIND_BUILD: "build",
+    memories_pb2.REVISION_KIND_SEAL: "seal",
 }
 
 
@@ -324,4 +337,64 @@ def schema_draft(message: schemas_pb2.SchemaDraft) -> values.SchemaDraft:
         failure=message.failure,
         usage=usage(message.usage),
         created_at=_time(message.create_time),
+    )
+
+
+_MADE: dict[int, tree_values.Made] = {
+    trees_pb2.TreeNode.MADE_MODEL: "model",
+    trees_pb2.TreeNode.MADE_JOINED: "joined",
+    trees_pb2.TreeNode.MADE_CUT: "cut",
+    trees_pb2.TreeNode.MADE_SKIPPED: "skipped",
+}
+
+
+def tree_node(message: trees_pb2.TreeNode) -> tree_values.TreeNode:
+    """A node of a tree."""
+    return tree_values.TreeNode(
+        node_id=message.node_id,
+        level=message.level,
+        number=message.number,
+        parent_id=message.parent_id,
+        child_ids=tuple(message.child_ids),
+        from_position=message.from_position,
+        from_offset=message.from_offset,
+        to_position=message.to_position,
+        to_offset=message.to_offset,
+        summary=message.summary,
+        made=_MADE.get(message.made, "unknown"),
+        text_tokens=message.text_tokens,
+        summary_tokens=message.summary_tokens,
+        revision=message.revision,
+        created_at=_time(message.create_time),
+    )
+
+
+def tree_outline(message: trees_pb2.GetTreeResponse) -> values.TreeOutline:
+    """The outline of a tree."""
+    tail = message.tail
+    return values.TreeOutline(
+        info=memory(message.memory),
+        revision=message.revision,
+        applied_position=message.applied_position,
+        levels=tuple(
+            tree_values.TreeLevel(level=one.level, nodes=one.nodes) for one in message.levels
+        ),
+        tops=tuple(tree_node(one) for one in message.tops),
+        tail=tree_values.TreeTail(
+            from_position=tail.from_position,
+            from_offset=tail.from_offset,
+            to_position=tail.to_position,
+        )
+        if message.HasField("tail")
+        else None,
+    )
+
+
+def text_part(message: trees_pb2.GetNodeTextResponse.Part) -> tree_values.TextPart:
+    """A part of the text under a node."""
+    return tree_values.TextPart(
+        position=message.position,
+        from_offset=message.from_offset,
+        to_offset=message.to_offset,
+        text=message.text,
     )

@@ -266,10 +266,10 @@ class Memory:
             "operations": operations,
         }
         request = rebuilding.request_of(self.session.name, self.name, new_name, changes)
-        await rebuilding.follow(self._client, request, made._look, on_progress)
+        await rebuilding.follow(self._client, request, made.look, on_progress)
         return made
 
-    async def _look(self) -> values.MemoryInfo:
+    async def look(self) -> values.MemoryInfo:
         """How far it is. Raises FailedPrecondition when it stalled, ResourceExhausted when
         a budget holds it."""
         info = (await self.get()).info

@@ -6,9 +6,11 @@ from typing import Any
 
 from palimpsest import schemas, values
 from palimpsest.schemas import Schema
+from palimpsest.tree_values import TreeSettings, WorkingMemory
 from palimpsest.v1 import memories_pb2
 
 _Spec = memories_pb2.PrismSpec
+_Tree = memories_pb2.TreeSpec
 
 
 class JsonText(str):
@@ -34,6 +36,11 @@ REPLY_FORMATS: dict[values.ReplyFormat, Any] = {
     "text": _Spec.REPLY_FORMAT_TEXT,
     "structured": _Spec.REPLY_FORMAT_STRUCTURED,
 }
+WORKING_MEMORIES: dict[WorkingMemory, Any] = {
+    "cut": _Tree.WORKING_MEMORY_CUT,
+    "off": _Tree.WORKING_MEMORY_OFF,
+    "summarized": _Tree.WORKING_MEMORY_SUMMARIZED,
+}
 
 
 _TABLES: dict[str, Mapping[Any, Any]] = {
@@ -41,6 +48,7 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
     "operations": OPERATIONS,
     "coercion": COERCIONS,
     "reply_format": REPLY_FORMATS,
+    "working_memory": WORKING_MEMORIES,
 }
 
 
@@ -103,3 +111,36 @@ def prism_spec(
     if linger:
         message.linger.FromMilliseconds(milliseconds(linger))
     return message
+
+
+#: Settings of a tree that are the same with the proto.
+_PLAIN = (
+    "segment_tokens",
+    "max_children",
+    "summary_tokens",
+    "working_memory_tokens",
+    "model",
+    "navigation_model",
+)
+
+
+def tree_spec(settings: TreeSettings) -> memories_pb2.TreeSpec:
+    """The spec of a tree. Raises ValueError."""
+    return _Tree(
+        reasoning=_Tree.REASONING_ON if settings.reasoning else _Tree.REASONING_OFF,
+        working_memory=number_of("working_memory", settings.working_memory),
+        reply_format=number_of("reply_format", settings.reply_format),
+        on_failure=_Spec.ON_FAILURE_SKIP if settings.skip_failures else _Spec.ON_FAILURE_STALL,
+        **{name: getattr(settings, name) for name in _PLAIN},
+    )
+
+
+def tree_settings(message: memories_pb2.TreeSpec) -> TreeSettings:
+    """The settings of a tree."""
+    return TreeSettings(
+        reasoning=message.reasoning != _Tree.REASONING_OFF,
+        working_memory=name_of(WORKING_MEMORIES, message.working_memory),
+        reply_format=name_of(REPLY_FORMATS, message.reply_format),
+        skip_failures=message.on_failure == _Spec.ON_FAILURE_SKIP,
+        **{name: getattr(message, name) for name in _PLAIN},
+    )

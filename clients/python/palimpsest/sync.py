@@ -18,11 +18,12 @@ from datetime import date
 from types import TracebackType
 from typing import Any, TypeVar
 
-from palimpsest import client, connection, memory, producer, provenance, values, watch
+from palimpsest import client, connection, memory, producer, provenance, trees, values, watch
 from palimpsest.budgets import Budget, BudgetSet, Period
 from palimpsest.costs import Cost, SpendReport
 from palimpsest.edits import Edit
 from palimpsest.schemas import Schema
+from palimpsest.tree_values import TextPart, TreeNode
 
 T = TypeVar("T")
 
@@ -158,6 +159,14 @@ class Session:
     def memory(self, name: str) -> "Memory":
         """A memory by its name."""
         return Memory(self._loop, self._loop.call(self._session.memory, name))
+
+    def create_tree(self, name: str, **settings: Any) -> "Tree":
+        """Creates a summary tree."""
+        return Tree(self._loop, self._loop.run(self._session.create_tree(name, **settings)))
+
+    def tree(self, name: str) -> "Tree":
+        """A tree by its name."""
+        return Tree(self._loop, self._loop.call(self._session.tree, name))
 
     def memories(self) -> Sequence[values.MemoryInfo]:
         """The session's memories, by name."""
@@ -298,6 +307,42 @@ class Memory:
     def ask(self, query: str, **options: Any) -> values.Answer:
         """Asks the memory."""
         return self._loop.run(self._memory.ask(query, **options))
+
+
+class Tree(Memory):
+    """See `palimpsest.trees.Tree`."""
+
+    def __init__(self, loop: _Loop, tree: trees.Tree) -> None:
+        super().__init__(loop, tree)
+        self._tree = tree
+
+    def seal(self, **options: Any) -> values.MemoryInfo:
+        """Closes the tree. `on_progress` is called in the client's own thread."""
+        return self._loop.run(self._tree.seal(**options))
+
+    def outline(self, *, revision: int | None = None) -> values.TreeOutline:
+        """The levels, the nodes without a parent, and the tail."""
+        return self._loop.run(self._tree.outline(revision=revision))
+
+    def node(self, node_id: str) -> TreeNode:
+        """A node."""
+        return self._loop.run(self._tree.node(node_id))
+
+    def children(self, node_id: str) -> Iterator[TreeNode]:
+        """The children of a node, in the order of the text."""
+        return self._loop.iterate(self._tree.children(node_id))
+
+    def level(self, level: int) -> Iterator[TreeNode]:
+        """The nodes of a level, in the order of the text."""
+        return self._loop.iterate(self._tree.level(level))
+
+    def text(self, node_id: str) -> Iterator[TextPart]:
+        """The text under a node, chunk by chunk."""
+        return self._loop.iterate(self._tree.text(node_id))
+
+    def rebuild(self, new_name: str, **changes: Any) -> "Tree":
+        """Builds another tree over the whole log."""
+        return Tree(self._loop, self._loop.run(self._tree.rebuild(new_name, **changes)))
 
 
 class Provenance:

@@ -5,6 +5,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from palimpsest import tree_values
+from palimpsest.tree_values import TreeLevel, TreeNode, TreeSettings, TreeTail
+
 #: How a memory is written into prompts: a base and a line for each amendment since, or
 #: one JSON object.
 Encoding = Literal["adaptive", "amendments", "in_place"]
@@ -13,12 +16,24 @@ Operations = Literal["add_and_update", "add_only"]
 #: What happens to a value of another type than the schema's.
 Coercion = Literal["refuse", "lossless"]
 #: How the model writes its revisions; "auto" is "structured" where the model offers it.
-ReplyFormat = Literal["auto", "text", "structured"]
+ReplyFormat = tree_values.ReplyFormat
+#: What a memory is.
+MemoryKind = Literal["prism", "tree"]
 #: What an amendment does at its path; "unknown" only where the service is newer.
 Op = Literal["add", "update", "remove", "unknown"]
 #: What caused a revision.
 RevisionKind = Literal[
-    "create", "step", "skip", "fold", "edit", "rollback", "consolidation", "schema", "unknown"
+    "create",
+    "step",
+    "skip",
+    "fold",
+    "edit",
+    "rollback",
+    "consolidation",
+    "schema",
+    "build",
+    "seal",
+    "unknown",
 ]
 
 
@@ -71,6 +86,8 @@ class MemoryStatus(StrEnum):
 
     ACTIVE = "active"
     STALLED = "stalled"
+    #: A tree that is closed: it reads nothing more.
+    SEALED = "sealed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +106,10 @@ class MemoryInfo:
 
     session: str
     name: str
+    kind: MemoryKind
+    #: Of a tree; None for a PRISM memory, which has what follows up to `skip_failures`. A
+    #: tree has these empty.
+    tree: TreeSettings | None
     #: The shape of the memory, as class source, as the model is shown it.
     schema_source: str
     task: str
@@ -121,6 +142,8 @@ class MemoryInfo:
     rebuilt_from: str
     #: Up to here the log is read before the consolidation that was asked for; else None.
     consolidate_position: int | None
+    #: A tree is closed once everything up to here is in it; None when nobody asked for that.
+    seal_position: int | None
     #: Why a budget does not allow its next model call; None when it goes on.
     held_reason: str | None
     created_at: datetime
@@ -131,7 +154,7 @@ class MemoryState:
     """A memory's value at one revision."""
 
     info: MemoryInfo
-    #: The state.
+    #: The state. Of a tree: `sealed`, `tops` and `tail`, as `Tree.outline` has them.
     value: dict[str, Any]
     #: The revision that it is the state at.
     revision: int
@@ -386,3 +409,20 @@ class Answer:
     failure: str
     usage: Usage
     created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeOutline:
+    """A tree as of a revision."""
+
+    info: MemoryInfo
+    #: What was read.
+    revision: int
+    #: All chunks up to here are in it, if only in its tail.
+    applied_position: int
+    #: From the leaves upwards.
+    levels: tuple[TreeLevel, ...]
+    #: The nodes without a parent, in the order of the text; of a closed tree the root.
+    tops: tuple[TreeNode, ...]
+    #: What is not summarized yet; None when nothing is.
+    tail: TreeTail | None

@@ -523,8 +523,8 @@ class GetCostResponse(_message.Message):
     @_builtins.property
     def reading(self) -> Global___LogCost:
         """All calls that revised or consolidated a memory, or summarized for a tree.
-        What providers do not report
-        as cached or not is taken as predicted: `total.unreported_calls`.
+        What providers do not report as cached or not is taken as predicted:
+        `total.unreported_calls`.
         """
 
     @_builtins.property
