@@ -16,6 +16,8 @@ from palimpsest.v1 import (
     memories_pb2,
     schemas_pb2,
     sessions_pb2,
+    trajectories_pb2,
+    trees_pb2,
     usage_pb2,
 )
 from service.domain.errors import InvalidInput
@@ -30,6 +32,8 @@ FILES = (
     memories_pb2,
     schemas_pb2,
     sessions_pb2,
+    trajectories_pb2,
+    trees_pb2,
     usage_pb2,
 )
 

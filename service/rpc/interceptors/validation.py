@@ -13,7 +13,7 @@ from service.rpc.interceptors.base import Around, Context
 
 #: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
 #: Others are read first, and refused with a reason of their own.
-_STORED = {"task", "question", "model", "comment", "query", "options"}
+_STORED = {"task", "question", "model", "navigation_model", "comment", "query", "options"}
 _NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
 _LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
 #: What to say in place of the patterns of the proto: not everybody reads those.
@@ -23,6 +23,7 @@ PATTERNS = {
     "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$": _LONG_NAME,
     "^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$": _LONG_NAME,
     "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$": "must be a day such as 2026-11-30",
+    "^[0-9]{1,3}[.][1-9][0-9]{0,17}$": "must be a stored node as level.number, such as 0.17",
 }
 
 
