@@ -34,10 +34,12 @@ from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
+from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
 from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.budgets import Budgets
+from service.usecases.build_tree import Builder
 from service.usecases.comparing import Comparer
 from service.usecases.consistency import Watcher
 from service.usecases.costs import Costs
@@ -131,11 +133,16 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             lease_seconds=config.call_lease_seconds,
             forms=transport,
         )
+        facts = Facts(config).of
         worker = Worker(
             database,
             dispatcher,
             Hints(dispatcher.hint),
-            Reviser(database, gateway, Facts(config).of, prices.of, keys.marker, config),
+            Advancer(
+                database,
+                Reviser(database, gateway, facts, prices.of, keys.marker, config),
+                Builder(database, gateway, facts, keys.marker, config),
+            ),
             Answerer(database, gateway, keys.marker, config),
             Generator(database, gateway, keys.marker, config),
             config,

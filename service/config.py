@@ -143,6 +143,8 @@ class Config(BaseSettings):
 
     #: Memories and answers that one worker process works on at once.
     worker_concurrency: Count = 16
+    #: Model calls that one worker process makes at once for one summary tree.
+    build_concurrency: Count = 32
     #: How often a worker says that it lives.
     heartbeat_seconds: Seconds = 5.0
     #: After this silence a worker counts as dead and its locks are freed.

@@ -8,10 +8,10 @@ import structlog
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.domain.work import WorkItem, WorkKind
+from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
-from service.usecases.revise import Reviser
 from storage import work
 from storage.database import Database
 from storage.errors import StorageError
@@ -30,7 +30,7 @@ class Worker:
         database: Database,
         dispatcher: Dispatcher,
         hints: Hints,
-        reviser: Reviser,
+        advancer: Advancer,
         answerer: Answerer,
         generator: Generator,
         config: Config,
@@ -38,7 +38,7 @@ class Worker:
         self._database = database
         self._dispatcher = dispatcher
         self._hints = hints
-        self._reviser = reviser
+        self._advancer = advancer
         self._answerer = answerer
         self._generator = generator
         self._config = config
@@ -72,7 +72,7 @@ class Worker:
             elif item.kind is WorkKind.SCHEMA:
                 await self._generator.make(item)
             else:
-                seconds = await self._reviser.drain(item, stop=self._stop)
+                seconds = await self._advancer.drain(item, stop=self._stop)
                 if seconds is not None:
                     # Lost with this process, it is found by the reconciler.
                     loop = asyncio.get_running_loop()

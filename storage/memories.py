@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
-from service.domain.specs import MemorySpec, kind_of, spec_from_json
+from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.tree.spec import TreeSpec
 from storage.database import DirectTransaction, Transaction
 from storage.tables import dead_letter, memory, prism_base, prism_value, revision, session
@@ -192,6 +192,15 @@ async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemo
     )
     row = (await tx.connection.execute(statement)).one_or_none()
     return None if row is None else from_row(row)
+
+
+async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> MemoryKind | None:
+    """What a memory is; None when there is none."""
+    statement = select(memory.c.kind).where(
+        memory.c.session_key == session_key, memory.c.memory_id == memory_id
+    )
+    kind = (await tx.connection.execute(statement)).scalar_one_or_none()
+    return None if kind is None else MemoryKind(kind)
 
 
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:

@@ -1,0 +1,197 @@
+"""A pipeline: reads ahead, makes nodes many at a time, and stores them in their order.
+
+Nothing waits for a round to end: text is read while models think, a node is begun as soon
+as what it is made of is there and a call is free, and what is made is stored meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.domain.tree.planning import Plan, Planned
+from service.domain.tree.summarizing import Summary
+from storage.errors import StorageError
+
+#: Leaves that are planned ahead and not stored, for each call that may be under way.
+WINDOW = 4
+#: As soon as so many nodes can be stored they are; fewer after so many seconds, or when no
+#: call is under way.
+STORE_NODES = 64
+STORE_SECONDS = 1.0
+#: Who has read all there is looks for more so soon, then ever more rarely up to so many
+#: seconds; when no call is under way not at all.
+FIRST_LOOK_SECONDS = 0.05
+MAX_LOOK_SECONDS = 1.0
+
+
+class NodeFailed(Exception):
+    """A node could not be made; `error` says why. The first of several in their order."""
+
+    def __init__(self, planned: Planned, error: Exception) -> None:
+        super().__init__(str(error))
+        self.planned = planned
+        self.error = error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What a look at the log brought."""
+
+    #: Whether there was anything new.
+    came: bool
+    #: Whether that is all there is for now.
+    is_all: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """What a pipeline does with a plan."""
+
+    #: Plans what the log has next.
+    read: Callable[[], Coroutine[Any, Any, Look]]
+    #: The summary of a node.
+    make: Callable[[Planned], Coroutine[Any, Any, Summary]]
+    #: Stores nodes; the second argument says that nothing else is known to be done.
+    store: Callable[[Sequence[Planned], bool], Coroutine[Any, Any, None]]
+
+
+class Pipeline:
+    """Makes what a plan holds, once."""
+
+    def __init__(self, plan: Plan, steps: Steps, *, concurrency: int) -> None:
+        self._plan = plan
+        self._steps = steps
+        self._concurrency = concurrency
+        self._loop = asyncio.get_running_loop()
+        self._making: dict[asyncio.Task[Summary], Planned] = {}
+        self._reading: asyncio.Task[Look] | None = None
+        self._storing: asyncio.Task[None] | None = None
+        self._storing_count = 0
+        self._stored_at = self._loop.time()
+        self._look_seconds = FIRST_LOOK_SECONDS
+        self._look_at = self._loop.time()
+        self._has_read_all = False
+        self._halted = False
+        self._failed: list[NodeFailed] = []
+
+    async def run(self, *, stop: asyncio.Event | None, until: float) -> bool:
+        """Goes on until everything is stored that the log has; False when it ended before.
+
+        When `stop` is set, at `until` (the loop's time) and when a node fails, no other is
+        begun; those that are under way are finished, since they are paid for, and what can
+        be stored is. Raises NodeFailed then, and at once what `store` and `read` raise, and
+        StorageError.
+        """
+        self._halted = self._loop.time() >= until or (stop is not None and stop.is_set())
+        stopping = None if stop is None else asyncio.create_task(stop.wait())
+        try:
+            while self._go_on():
+                await self._wait(stopping, until)
+        finally:
+            await self._end(stopping)
+        if self._failed:
+            first = min(self._failed, key=lambda failed: failed.planned.order)
+            for failed in self._failed:
+                if failed is not first:
+                    self._plan.put_back(failed.planned)
+            raise first
+        return not self._halted
+
+    def _go_on(self) -> bool:
+        """Begins what can be begun; whether anything is under way."""
+        if not self._halted:
+            self._begin_nodes()
+            if self._may_read():
+                self._reading = asyncio.create_task(self._steps.read())
+        if self._storing is None and self._seconds_to_store() == 0:
+            self._begin_storing()
+        return bool(self._making or self._reading or self._storing)
+
+    def _begin_nodes(self) -> None:
+        while len(self._making) < self._concurrency:
+            planned = self._plan.next()
+            if planned is None:
+                return
+            self._making[asyncio.create_task(self._steps.make(planned))] = planned
+
+    def _may_read(self) -> bool:
+        if self._reading is not None or self._plan.leaves >= WINDOW * self._concurrency:
+            return False
+        if not self._has_read_all:
+            return True
+        return bool(self._making) and self._loop.time() >= self._look_at
+
+    def _seconds_to_store(self) -> float | None:
+        """When it is time to store what can be; None while nothing can."""
+        ready = self._plan.storable()
+        if not ready:
+            return None
+        if len(ready) >= STORE_NODES or not self._making:
+            return 0
+        return max(self._stored_at + STORE_SECONDS - self._loop.time(), 0)
+
+    def _begin_storing(self) -> None:
+        ready = self._plan.storable()
+        last = self._has_read_all and not self._halted and not self._reading
+        last = last and len(ready) == self._plan.unstored
+        self._storing = asyncio.create_task(self._steps.store(ready, last))
+        self._storing_count = len(ready)
+
+    async def _wait(self, stopping: "asyncio.Task[Any] | None", until: float) -> None:
+        tasks: list[asyncio.Task[Any]] = list(self._making)
+        tasks += [task for task in (self._reading, self._storing) if task is not None]
+        if stopping is not None and not self._halted:
+            tasks.append(stopping)
+        await asyncio.wait(
+            tasks, timeout=self._patience(until), return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in [task for task in self._making if task.done()]:
+            self._take_summary(task, self._making.pop(task))
+        if self._reading is not None and self._reading.done():
+            reading, self._reading = self._reading, None
+            self._take_look(reading.result())
+        if self._storing is not None and self._storing.done():
+            storing, self._storing = self._storing, None
+            storing.result()
+            self._plan.stored(self._storing_count)
+            self._stored_at = self._loop.time()
+        stopped = stopping is not None and stopping.done()
+        if stopped or self._loop.time() >= until:
+            self._halted = True
+
+    def _patience(self, until: float) -> float | None:
+        """How long to wait for what is under way before looking for something to begin."""
+        now = self._loop.time()
+        times = [] if self._halted else [until - now]
+        if self._has_read_all and not self._reading and not self._halted and self._making:
+            times.append(self._look_at - now)
+        if self._storing is None:
+            store = self._seconds_to_store()
+            times += [] if store is None else [store]
+        return max(min(times), 0) if times else None
+
+    def _take_summary(self, task: "asyncio.Task[Summary]", planned: Planned) -> None:
+        try:
+            self._plan.finish(planned, task.result())
+        except StorageError:
+            raise
+        except Exception as error:
+            # A poisoned text must not sink its neighbours, which are paid for.
+            self._failed.append(NodeFailed(planned, error))
+            self._halted = True
+
+    def _take_look(self, look: Look) -> None:
+        again = not look.came and self._has_read_all
+        seconds = self._look_seconds * 2 if again else FIRST_LOOK_SECONDS
+        self._look_seconds = min(seconds, MAX_LOOK_SECONDS)
+        self._look_at = self._loop.time() + self._look_seconds
+        self._has_read_all = look.is_all
+
+    async def _end(self, stopping: "asyncio.Task[Any] | None") -> None:
+        """Leaves nothing running: what went wrong, or who waits, is told by `run`."""
+        tasks: list[asyncio.Task[Any] | None] = [*self._making, self._reading, self._storing]
+        running = [task for task in (*tasks, stopping) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,104 @@
+"""A tree in a worker's hands."""
+
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from service.domain.errors import FailedPrecondition
+from service.domain.flows import ModelAsk
+from service.domain.ledger import CallScope
+from service.domain.reasons import Reason
+from service.domain.tree.forest import shortened
+from service.domain.tree.nodes import Made, Place
+from service.domain.tree.planning import Plan, Planned
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.summarizing import Summary
+from service.llm.facts import ModelFacts
+from service.usecases.tree_log import TreeLog
+from storage.revisions import Claim, NewRevision
+
+#: Tokens that a prompt keeps free for what a count is off by.
+MARGIN_TOKENS = 64
+
+
+class NoRoom(FailedPrecondition):
+    """A prompt and its reply do not fit into the model's window, and never will."""
+
+    retryable = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Site:
+    """A tree in this worker's hands, and how far it is."""
+
+    tenant_id: UUID
+    held: Claim
+    #: Of the newest revision.
+    digest: bytes
+    plan: Plan
+    log: TreeLog
+    #: The model that is asked, and what is known about it.
+    model: str
+    facts: ModelFacts
+    #: Nodes for which the model failed for good, and why; those that are not stored yet.
+    skipped: dict[Planned, str] = field(default_factory=dict)
+    #: Whether the memory has no more work.
+    is_done: bool = False
+
+    @property
+    def spec(self) -> TreeSpec:
+        """How the tree is kept."""
+        return self.held.tree
+
+    def scope(self, occasion: str) -> CallScope:
+        """Of a call that is made for this tree."""
+        return CallScope(
+            tenant_id=self.tenant_id,
+            session_key=self.held.session_key,
+            memory_id=self.held.memory_id,
+            occasion=occasion,
+        )
+
+    def skip(self, planned: Planned, cause: str) -> Summary:
+        """Stands for a summary that the model did not give: the beginning of the text."""
+        self.skipped[planned] = cause
+        text = self._text_under(planned)
+        short = shortened(text, self.spec.summary_tokens, self.facts.count)
+        return Summary(text=short, made=Made.SKIPPED, tokens=self.facts.count(short))
+
+    def _text_under(self, planned: Planned) -> str:
+        if planned.cut is not None:
+            return planned.cut.text
+        return "\n".join(child.summary for child in self.plan.children(planned))
+
+    def place_of(self, planned: Planned) -> tuple[Place, Place]:
+        """The text under a node, made or not."""
+        made = planned.cut or planned.node
+        if made is not None:
+            return made.start, made.end
+        children = self.plan.children(planned)
+        return children[0].start, children[-1].end
+
+    def move(self, new: NewRevision) -> None:
+        """Takes note that the next revision, which is `new`, is committed."""
+        self.digest = new.digest
+        self.held = replace(
+            self.held,
+            revision=self.held.revision + 1,
+            applied_position=new.to_position,
+            attempts=0,
+        )
+
+
+def check_room(ask: ModelAsk, facts: ModelFacts) -> None:
+    """Raises NoRoom when a prompt and its reply do not fit into the model's window."""
+    free = facts.window_tokens - ask.max_output_tokens - MARGIN_TOKENS
+    text = ask.text
+    # No token has less than a byte: most prompts need no counting.
+    if len(text.encode()) <= free or (tokens := facts.count(text)) <= free:
+        return
+    raise NoRoom(
+        Reason.MEMORY_STALLED,
+        f"a prompt of {tokens} tokens and a summary of {ask.max_output_tokens} do not fit into"
+        f" the model's window of {facts.window_tokens} tokens: the tree needs smaller segments,"
+        " summaries or groups, or another model",
+    )
