@@ -143,7 +143,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
                 Reviser(database, gateway, facts, prices.of, keys.marker, config),
                 Builder(database, gateway, facts, keys.marker, config),
             ),
-            Answerer(database, gateway, keys.marker, config),
+            Answerer(database, gateway, facts, keys.marker, config),
             Generator(database, gateway, keys.marker, config),
             config,
         )

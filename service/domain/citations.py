@@ -10,25 +10,29 @@ _WORD = re.compile(r"\w+")
 _SENTENCE = re.compile(r"[^.!?。！？\n]*(?:[.!?。！？]+['\"”’)\]]*\s*|\n+|$)")
 
 
-def best_position(value: str, chunks: Sequence[tuple[int, str]]) -> int:
+#: What a word weighs that is only said around a value.
+_AROUND = 0.5
+
+
+def best_position(value: str, chunks: Sequence[tuple[int, str]], *, around: str = "") -> int:
     """The position of the chunk whose words cover `value` best.
 
     `chunks` are position and text of a step's chunks, at least one. A word weighs more
-    the fewer of them have it; the earliest wins a tie.
+    the fewer of them have it; the words of `around` count less. The earliest wins a tie.
     """
-    return chunks[_best(value, [text for _, text in chunks])][0]
+    return chunks[_best(value, around, [text for _, text in chunks])][0]
 
 
-def best_excerpt(value: str, text: str, characters: int) -> str:
-    """The sentence of `text` whose words cover `value` best, and what is around it.
+def best_excerpt(value: str, text: str, characters: int, *, around: str = "") -> str:
+    """The sentence of `text` whose words cover `value` best, and what stands beside it.
 
-    At most `characters`: whole sentences behind it and before it as long as they fit, in
+    The words of `around` count less. At most `characters`: whole sentences behind it and before it as long as they fit, in
     turn; a longer sentence is cut.
     """
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]
     if not sentences:
         return ""
-    first = last = _best(value, sentences)
+    first = last = _best(value, around, sentences)
     length = len(sentences[first])
     grew = True
     while grew:
@@ -41,15 +45,18 @@ def best_excerpt(value: str, text: str, characters: int) -> str:
     return "".join(sentences[first : last + 1]).strip()[:characters]
 
 
-def _best(value: str, texts: Sequence[str]) -> int:
+def _best(value: str, around: str, texts: Sequence[str]) -> int:
     """The index of the text whose words cover `value` best."""
     if len(texts) == 1:
         return 0
-    wanted = set(_words(value))
-    words = [set(_words(text)) for text in texts]
-    holders = Counter(word for held in words for word in held & wanted)
-    weights = {word: math.log(1 + len(texts) / count) for word, count in holders.items()}
-    scores = [sum(weights[word] for word in held & wanted) for held in words]
+    wanted = dict.fromkeys(_words(around), _AROUND) | dict.fromkeys(_words(value), 1.0)
+    words = [wanted.keys() & _words(text) for text in texts]
+    holders = Counter(word for held in words for word in held)
+    weights = {
+        word: wanted[word] * math.log(1 + len(texts) / count) for word, count in holders.items()
+    }
+    # In one order, or the same sums might differ in their last digit.
+    scores = [sum(weights[word] for word in sorted(held)) for held in words]
     return scores.index(max(scores))
 
 

@@ -1,16 +1,23 @@
 """Answering: a worker makes the answer to a stored question."""
 
+from collections.abc import Callable
+
+from service.config import Config
 from service.domain.ledger import CallScope
 from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
+from service.domain.specs import MemoryKind, kind_of
 from service.domain.work import WorkItem
 from service.llm.driver import drive
+from service.llm.facts import ModelFacts
+from service.llm.gateway import Gateway
 from service.usecases.ask import occasion
 from service.usecases.citing import cite
 from service.usecases.making import Maker
+from service.usecases.navigate import Navigator
 from storage import answers, states
 from storage.answers import StoredAnswer
-from storage.database import Transaction
+from storage.database import Database, Transaction
 
 
 class Answerer(Maker[StoredAnswer]):
@@ -18,12 +25,43 @@ class Answerer(Maker[StoredAnswer]):
 
     kind = "answer"
 
+    def __init__(
+        self,
+        database: Database,
+        gateway: Gateway,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+    ) -> None:
+        super().__init__(database, gateway, marker_key, config)
+        self._navigator = Navigator(database, gateway, facts, marker_key, config)
+
     async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:
         """The question."""
         return await answers.get(tx, item.session_key, item.item_id)
 
     async def produce(self, item: WorkItem, wanted: StoredAnswer) -> None:
-        """Reads the memory as it was when the question came, and cites it."""
+        """Reads the memory as it was when the question came, by the reader of its kind."""
+        if kind_of(wanted.spec) is MemoryKind.TREE:
+            await self._navigate(item, wanted)
+        else:
+            await self._read(item, wanted)
+
+    async def _navigate(self, item: WorkItem, wanted: StoredAnswer) -> None:
+        navigated = await self._navigator.navigate(item, wanted)
+        async with self._database.transaction(item.tenant_id) as tx:
+            await answers.complete(
+                tx,
+                wanted.session_key,
+                wanted.answer_id,
+                text=navigated.text,
+                citations=navigated.citations,
+                model=navigated.model,
+                no_answer=navigated.navigation.no_answer,
+                statistics=navigated.navigation.statistics,
+            )
+
+    async def _read(self, item: WorkItem, wanted: StoredAnswer) -> None:
         async with self._database.transaction(item.tenant_id) as tx:
             memory = await _load(tx, wanted)
         spec = wanted.prism

@@ -7,6 +7,7 @@ import structlog
 from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.schemas.generation import NoSchema
+from service.domain.tree.fitting import TextTooLong
 from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
@@ -79,7 +80,7 @@ class Maker(Generic[T]):
 
     async def _put_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
         """Writes a failed try down: another follows, with growing pauses, or it is given up."""
-        known = isinstance(error, ModelFailure | NoSchema | BudgetExhausted)
+        known = isinstance(error, ModelFailure | NoSchema | BudgetExhausted | TextTooLong)
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
         _log.warning(
             f"{item.kind.value} failed",
@@ -98,8 +99,9 @@ class Maker(Generic[T]):
 
 def _is_final(error: Exception) -> bool:
     match error:
-        case NoSchema():
-            # The journal would give the replies without a schema once more.
+        case NoSchema() | TextTooLong():
+            # The journal would give the replies without a schema once more, and the text
+            # would not be shorter.
             return True
         case BudgetExhausted():
             # Who waits is told, and can ask again.

@@ -13,8 +13,10 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
+from service.llm.gateway import Gateway
 from service.llm.plans import Plan
 from service.llm.transport import Completion
+from service.usecases.answer import Answerer
 from service.usecases.revise import Reviser
 from storage import memories, sessions
 from storage.database import Database
@@ -79,6 +81,15 @@ class Script:
 
 
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
+
+
+def answerer(database: Database, calls: Gateway, config: Config = CONFIG) -> Answerer:
+    """A worker's answerer, whose model has the usual window."""
+
+    def facts(_: str) -> ModelFacts:
+        return ModelFacts(window_tokens=32_768, count=estimate_tokens)
+
+    return Answerer(database, calls, facts, b"marker", config)
 
 
 def reviser(

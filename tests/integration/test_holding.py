@@ -17,7 +17,6 @@ from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.llm.gateway import Gateway
-from service.usecases.answer import Answerer
 from service.usecases.budgets import Budgets, Limits, hold
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.hints import Hints
@@ -30,7 +29,17 @@ from storage.database import Database
 from storage.revisions import Fenced
 from storage.tables import memory, spend
 from tests import gateways
-from tests.integration.scripted import CONFIG, ITEM, KEY, MEMORY, Script, make, read, reviser
+from tests.integration.scripted import (
+    CONFIG,
+    ITEM,
+    KEY,
+    MEMORY,
+    Script,
+    answerer,
+    make,
+    read,
+    reviser,
+)
 from tests.integration.test_budgets import reserve
 from tests.integration.writing import append_texts, drop_hints
 
@@ -279,7 +288,7 @@ async def _answered(database: Database, script: Script) -> answers.StoredAnswer:
     item = WorkItem(
         kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
     )
-    await Answerer(database, gateway(database, script), b"marker", CONFIG).make(item)
+    await answerer(database, gateway(database, script)).make(item)
     async with database.transaction(DEFAULT_TENANT) as tx:
         stored = await answers.get(tx, KEY, answer_id)
     assert stored is not None

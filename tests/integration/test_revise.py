@@ -9,11 +9,20 @@ from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.llm.transport import ModelFailure
-from service.usecases.answer import Answerer
 from storage import amendment_log, answers, calls, stalls
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.scripted import CONFIG, ITEM, KEY, MEMORY, Script, make, read, reviser
+from tests.integration.scripted import (
+    CONFIG,
+    ITEM,
+    KEY,
+    MEMORY,
+    Script,
+    answerer,
+    make,
+    read,
+    reviser,
+)
 from tests.integration.writing import append_texts
 
 
@@ -146,7 +155,7 @@ async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Data
     await make(database, ["a"])
     await reviser(database, Script()).drain(ITEM)
     script = Script([ModelFailure("wrong key", retryable=False)])
-    answerer = Answerer(database, gateway(script, database), b"marker", CONFIG)
+    maker = answerer(database, gateway(script, database))
     for number, (status, failure) in enumerate([("failed", "wrong key"), ("complete", "")]):
         item = WorkItem(
             kind=WorkKind.ANSWER,
@@ -164,8 +173,8 @@ async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Data
                 revision=1,
                 applied_position=1,
             )
-        await answerer.make(item)
-        await answerer.make(item)
+        await maker.make(item)
+        await maker.make(item)
         async with database.transaction(DEFAULT_TENANT) as tx:
             made = await answers.get(tx, KEY, item.item_id)
         assert made is not None

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.citations import best_excerpt
+from service.domain.citations import best_excerpt, best_position
 
 TEXT = (
     "The mill stood by a river. The miller had three sons. They shared the mill, the ass, the cat."
@@ -16,6 +16,14 @@ def test_the_excerpt_is_around_the_sentence_that_says_it() -> None:
         "The miller had three sons. They shared the mill, the ass, the cat."
     )
     assert best_excerpt("three sons", TEXT, 500) == TEXT
+
+
+def test_what_is_said_around_it_decides_only_between_equals() -> None:
+    assert best_excerpt("three sons", TEXT, 30, around="the river") == "The miller had three sons."
+    assert best_excerpt("yes", TEXT, 30, around="a river") == "The mill stood by a river."
+    chunks = [(1, "the cat went to it"), (2, "the giant"), (3, "an ass")]
+    assert best_position("the giant", chunks, around="it says so") == 2
+    assert best_position("yes", chunks, around="an ass was there") == 3
 
 
 def test_a_sentence_that_is_too_long_is_cut() -> None:

@@ -1,0 +1,237 @@
+"""Navigating: a worker answers a question from a tree, move by move."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from service.config import Config
+from service.domain.citations import best_excerpt, best_position
+from service.domain.flows import Ask, LookingFlow, LookUp, ModelAsk
+from service.domain.ledger import CallScope
+from service.domain.memory_choices import ReplyFormat
+from service.domain.tree.navigation import Question, navigate
+from service.domain.tree.nodes import View
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.trajectory import (
+    Action,
+    Event,
+    EventKind,
+    Navigation,
+    NoAnswer,
+    Statistics,
+    Tell,
+)
+from service.domain.work import WorkItem
+from service.llm.driver import drive
+from service.llm.facts import ModelFacts
+from service.llm.gateway import Gateway
+from service.splitter import first_piece
+from service.usecases.ask import occasion
+from service.usecases.tree_reading import TreeReader
+from storage import trajectories
+from storage.answers import StoredAnswer, StoredCitation
+from storage.database import Database
+
+#: Characters of a leaf's text that a citation repeats.
+EXCERPT_CHARACTERS = 500
+#: What an answer says that says nothing.
+NO_ANSWER_TEXTS = {
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row made no sense.",
+    NoAnswer.NOT_FOUND: "There is no answer in the text.",
+    NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
+    NoAnswer.EMPTY: "There is no answer: the tree has no text yet.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Navigated:
+    """What came of a question to a tree."""
+
+    navigation: Navigation
+    citations: Sequence[StoredCitation]
+    #: The model that navigated.
+    model: str
+
+    @property
+    def text(self) -> str:
+        """The answer, or that there is none."""
+        why = self.navigation.no_answer
+        return self.navigation.text if why is None else NO_ANSWER_TEXTS[why]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What decides how a tree's prompts look besides the tree."""
+
+    spec: TreeSpec
+    #: The model that navigates.
+    model: str
+    #: Of the model that navigates, and of the one that builds.
+    facts: ModelFacts
+    building_facts: ModelFacts
+    #: Whether the model writes its moves by a schema.
+    structured: bool
+    marker_key: bytes
+
+    @classmethod
+    def of(
+        cls,
+        spec: TreeSpec,
+        *,
+        default_model: str,
+        facts: Callable[[str], ModelFacts],
+        structured: Callable[[str], bool],
+        marker_key: bytes,
+    ) -> "Terms":
+        """Those of a tree; `facts` and `structured` know models."""
+        building = spec.model or default_model
+        model = spec.navigation_model or building
+        if spec.reply_format is ReplyFormat.AUTO:
+            by_schema = structured(model)
+        else:
+            by_schema = spec.reply_format is ReplyFormat.STRUCTURED
+        return cls(
+            spec=spec,
+            model=model,
+            facts=facts(model),
+            building_facts=facts(building),
+            structured=by_schema,
+            marker_key=marker_key,
+        )
+
+    async def reader(
+        self, database: Database, tenant_id: UUID, asked: StoredAnswer
+    ) -> TreeReader | None:
+        """The tree that a question is asked of; None when there is no text."""
+        return await TreeReader.open(
+            database, tenant_id, asked, facts=self.building_facts, cutter=first_piece
+        )
+
+    def flow(self, asked: StoredAnswer, root: View) -> LookingFlow[Navigation]:
+        """The navigation of a question, which is the same whenever it is made."""
+        assert asked.navigation is not None, "questions to trees have one"
+        request = asked.navigation
+        question = Question(
+            query=asked.query,
+            options=request.options,
+            hybrid_leaves=request.hybrid_leaves,
+            beam=request.beam,
+            max_calls=request.max_calls,
+        )
+        return navigate(
+            question,
+            root,
+            spec=self.spec,
+            text_tokens=root.text_tokens,
+            window_tokens=self.facts.window_tokens,
+            marker_key=self.marker_key,
+            structured=self.structured,
+            count=self.facts.count,
+        )
+
+
+class Navigator:
+    """Navigates trees in one worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: Gateway,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._facts = facts
+        self._marker_key = marker_key
+        self._config = config
+
+    async def navigate(self, item: WorkItem, asked: StoredAnswer) -> Navigated:
+        """Finds the answer to a question, and what it rests on.
+
+        Each event is stored before the next move. Made again after a failure, or by another
+        worker, it gets the replies that are journalled and tells the same events, which are
+        there already, up to where it stopped. Raises ModelFailure, TextTooLong.
+        """
+        terms = Terms.of(
+            asked.tree,
+            default_model=self._config.model,
+            facts=self._facts,
+            structured=self._gateway.structured,
+            marker_key=self._marker_key,
+        )
+        reader = await terms.reader(self._database, item.tenant_id, asked)
+        if reader is None:
+            navigation = await self._empty(item, asked)
+            return Navigated(navigation=navigation, citations=(), model=terms.model)
+        replies = _Replies(self, item, asked, reader, terms.model)
+        navigation = await drive(terms.flow(asked, reader.root), replies.to)
+        return Navigated(
+            navigation=navigation,
+            citations=[
+                await _cite(reader, leaf, navigation)
+                for leaf in (navigation.leaves if navigation.no_answer is None else ())
+            ],
+            model=terms.model,
+        )
+
+    async def call(self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str) -> Any:
+        """The reply to a prompt of an answer."""
+        scope = CallScope(
+            tenant_id=item.tenant_id,
+            session_key=asked.session_key,
+            memory_id=asked.memory_id,
+            occasion=occasion(asked.answer_id),
+        )
+        return await self._gateway.call(ask, model=model, scope=scope)
+
+    async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
+        """Stores an event, for whoever waits to see it at once."""
+        async with self._database.transaction(item.tenant_id) as tx:
+            await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
+
+    async def _empty(self, item: WorkItem, asked: StoredAnswer) -> Navigation:
+        why = NoAnswer.EMPTY
+        event = Event(ordinal=1, kind=EventKind.END, action=Action.NONE, text=why)
+        await self.tell(item, asked, event)
+        return Navigation(text="", no_answer=why, leaves=(), reasoning="", statistics=Statistics())
+
+
+@dataclass(frozen=True, slots=True)
+class _Replies:
+    """Answers what the navigation of one question asks."""
+
+    navigator: Navigator
+    item: WorkItem
+    asked: StoredAnswer
+    reader: TreeReader
+    model: str
+
+    async def to(self, ask: Ask) -> Any:
+        """The reply to an ask of any kind."""
+        match ask:
+            case ModelAsk():
+                return await self.navigator.call(self.item, self.asked, ask, self.model)
+            case Tell():
+                return await self.navigator.tell(self.item, self.asked, ask.event)
+            case LookUp():
+                return await self.reader.look_up(ask)
+
+
+async def _cite(reader: TreeReader, leaf: str, navigation: Navigation) -> StoredCitation:
+    """The chunk of a leaf whose words fit the answer best, and the sentence that does."""
+    held = await reader.hold(leaf)
+    said, why = navigation.text, navigation.reasoning
+    texts = {piece.position: piece.text for piece in held.pieces}
+    position = best_position(said, list(texts.items()), around=why)
+    return StoredCitation(
+        position=position,
+        path="",
+        revision=held.revision,
+        excerpt=best_excerpt(said, texts[position], EXCERPT_CHARACTERS, around=why),
+        node_id=leaf,
+        from_position=held.view.start.position,
+        to_position=held.view.end.last_position,
+    )

@@ -1,0 +1,193 @@
+"""Reading a tree as a navigation does: one forest, as of when the question was asked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from service.domain.flows import LookUp
+from service.domain.tree.forest import Forest, over, tail_views, view_of
+from service.domain.tree.lookups import BestLeaves, Children, Text
+from service.domain.tree.nodes import Place, View
+from service.domain.tree.segmenting import Cut, Cutter, Piece, Segmenter, joined, piece_of
+from service.domain.tree.spec import TreeSpec
+from service.llm.facts import ModelFacts
+from service.usecases.retrieval import TailText, best_leaves
+from storage import log, tree_views
+from storage.answers import StoredAnswer
+from storage.database import Database, Transaction
+from storage.tree_views import StoredNode
+
+#: Chunks that one look at the log brings.
+READ_CHUNKS = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A leaf, or a piece of the tail, with its text."""
+
+    view: View
+    #: The revision that brought it; of the tail, the one that is read.
+    revision: int
+    #: In the order of the text; one or more.
+    pieces: Sequence[Piece]
+
+
+class TreeReader:
+    """What a navigation looks up. It changes nothing and may be asked in parallel."""
+
+    def __init__(
+        self,
+        database: Database,
+        tenant_id: UUID,
+        asked: StoredAnswer,
+        forest: Forest,
+        tail: Mapping[str, Cut],
+    ) -> None:
+        self._database = database
+        self._tenant_id = tenant_id
+        self._asked = asked
+        self._forest = forest
+        self._tail = tail
+        #: What was looked up, by id: a node never changes.
+        self._views = dict(forest.views)
+
+    @classmethod
+    async def open(
+        cls,
+        database: Database,
+        tenant_id: UUID,
+        asked: StoredAnswer,
+        *,
+        facts: ModelFacts,
+        cutter: Cutter,
+    ) -> "TreeReader | None":
+        """The tree that a question is asked of; None when there is no text.
+
+        `facts` are those of the model that builds it.
+        """
+        spec: TreeSpec = asked.tree
+        async with database.transaction(tenant_id) as tx:
+            tops = await tree_views.read_tops(
+                tx, asked.session_key, asked.memory_id, asked.revision
+            )
+            start = tops[-1].node.end if tops else Place(1)
+            end = Place(asked.applied_position + 1)
+            pieces = await _pieces(tx, asked.session_key, start, end)
+        segmenter = Segmenter(spec.segment_tokens, cutter, start)
+        cuts = [*segmenter.feed(pieces), *segmenter.finish()]
+        tail = tail_views(cuts, spec.summary_tokens, facts.count)
+        forest = over(
+            [view_of(top.node) for top in tops],
+            tail,
+            max_children=spec.max_children,
+            summary_tokens=spec.summary_tokens,
+            count=facts.count,
+        )
+        if forest is None:
+            return None
+        named = {view.node_id: cut for view, cut in zip(tail, cuts, strict=True)}
+        return cls(database, tenant_id, asked, forest, named)
+
+    @property
+    def root(self) -> View:
+        """Where a navigation begins."""
+        return self._forest.root
+
+    async def look_up(self, ask: LookUp) -> Any:
+        """What the navigation wants to know, as `service.domain.tree.lookups` says it."""
+        match ask:
+            case Children():
+                return await self._children(ask.node_id)
+            case Text():
+                cut = self._tail.get(ask.node_id)
+                if cut is not None:
+                    return cut.text
+                return joined((await self.hold(ask.node_id)).pieces)
+            case BestLeaves():
+                return await self._best(ask)
+        raise TypeError(f"a tree is not asked for {type(ask).__name__}")
+
+    async def hold(self, node_id: str) -> Held:
+        """A leaf or a piece of the tail with its text, chunk by chunk."""
+        key, revision = self._asked.session_key, self._asked.revision
+        async with self._database.transaction(self._tenant_id) as tx:
+            if node_id not in self._tail:
+                stored = (await self._nodes(tx, [node_id]))[node_id]
+                revision = stored.revision
+            view = self._views[node_id]
+            pieces = await _pieces(tx, key, view.start, view.end)
+        return Held(view=view, revision=revision, pieces=pieces)
+
+    async def _children(self, node_id: str) -> tuple[View, ...]:
+        view = self._views[node_id]
+        if not all(child in self._views for child in view.children):
+            async with self._database.transaction(self._tenant_id) as tx:
+                await self._nodes(tx, view.children)
+        return tuple(self._views[child] for child in view.children)
+
+    async def _best(self, ask: BestLeaves) -> tuple[tuple[View, ...], ...]:
+        key = self._asked.session_key, self._asked.memory_id
+        tail = [
+            TailText(node_id=node_id, text=cut.text, text_tokens=cut.tokens)
+            for node_id, cut in self._tail.items()
+        ]
+        async with self._database.transaction(self._tenant_id) as tx:
+            ids = await best_leaves(
+                tx,
+                key,
+                revision=self._asked.revision,
+                tail=tail,
+                query=ask.query,
+                count=ask.count,
+            )
+            above = await self._above(tx, ids)
+        return tuple(tuple(self._path(one, above))[::-1] for one in ids)
+
+    async def _above(self, tx: Transaction, ids: Sequence[str]) -> Mapping[str, str]:
+        """The parent of each node between these and the root."""
+        above = {
+            child: view.node_id for view in self._forest.views.values() for child in view.children
+        }
+        wanted = [one for one in ids if one not in self._forest.views]
+        while wanted:
+            found = await self._nodes(tx, wanted)
+            parents = {one: stored.parent_id for one, stored in found.items()}
+            above |= {one: parent for one, parent in parents.items() if parent is not None}
+            nexts = dict.fromkeys(parent for parent in parents.values() if parent is not None)
+            wanted = [one for one in nexts if one not in self._forest.views]
+        return above
+
+    def _path(self, node_id: str, above: Mapping[str, str]) -> Iterator[View]:
+        """From a node up to a child of the root."""
+        while node_id != self.root.node_id:
+            yield self._views[node_id]
+            node_id = above[node_id]
+
+    async def _nodes(self, tx: Transaction, ids: Sequence[str]) -> Mapping[str, StoredNode]:
+        asked = self._asked
+        found = await tree_views.read_nodes(
+            tx, asked.session_key, asked.memory_id, ids, asked.revision
+        )
+        self._views |= {one: view_of(stored.node) for one, stored in found.items()}
+        return found
+
+
+async def _pieces(tx: Transaction, session_key: UUID, start: Place, end: Place) -> Sequence[Piece]:
+    """The text from `start` to before `end`, chunk by chunk."""
+    pieces: list[Piece] = []
+    after = start.position - 1
+    while after < end.last_position:
+        limit = min(READ_CHUNKS, end.last_position - after)
+        for logged in await log.read(tx, session_key, after, limit):
+            offset = start.offset if logged.position == start.position else 0
+            pieces.append(_before(piece_of(logged, offset), end))
+            after = logged.position
+    return pieces
+
+
+def _before(piece: Piece, end: Place) -> Piece:
+    """What of a piece stands before a place."""
+    if piece.position < end.position:
+        return piece
+    return replace(piece, text=piece.text[: end.offset - piece.offset])
