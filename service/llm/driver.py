@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -10,17 +11,23 @@ Reply = TypeVar("Reply")
 
 
 async def drive(
-    flow: Generator[Sequence[Ask], Sequence[Reply], T], call: Callable[[Ask], Awaitable[Reply]]
+    flow: Generator[Sequence[Ask], Sequence[Reply], T],
+    call: Callable[[Ask], Awaitable[Reply]],
+    *,
+    limit: int | None = None,
 ) -> T:
     """Runs `flow` to its end: each batch of asks in parallel, replies in their order.
 
-    When a call fails the others of its batch are cancelled, the flow is closed and the
-    error is raised.
+    With a `limit`, 1 or more, at most so many asks of a batch are under way at once; they
+    begin in their order. When a call fails the others of its batch are cancelled, the flow
+    is closed and the error is raised.
     """
+    if limit is not None and limit < 1:
+        raise ValueError(f"a limit of {limit} asks at once; it is at least 1")
     try:
         asks = next(flow)
         while True:
-            asks = flow.send(await _answer(asks, call))
+            asks = flow.send(await _answer(asks, call, limit))
     except StopIteration as end:
         result: T = end.value
         return result
@@ -28,12 +35,17 @@ async def drive(
         flow.close()
 
 
-async def _answer(asks: Sequence[Ask], call: Callable[[Ask], Awaitable[Reply]]) -> Sequence[Reply]:
+async def _answer(
+    asks: Sequence[Ask], call: Callable[[Ask], Awaitable[Reply]], limit: int | None
+) -> Sequence[Reply]:
     if len(asks) == 1:
         return [await call(asks[0])]
+    # A semaphore wakes in the order in which it was asked.
+    free = nullcontext() if limit is None else asyncio.Semaphore(limit)
 
     async def one(ask: Ask) -> Reply:
-        return await call(ask)
+        async with free:
+            return await call(ask)
 
     try:
         async with asyncio.TaskGroup() as tasks:

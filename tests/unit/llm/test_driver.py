@@ -87,3 +87,37 @@ async def test_a_flow_without_asks_makes_no_calls() -> None:
         raise AssertionError("there is nothing to ask")
 
     assert await drive(flow(), call) == "0 replies"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_no_more_asks_than_the_limit_are_under_way_and_all_are_answered_in_order(
+    limit: int,
+) -> None:
+    texts = [str(number) for number in range(7)]
+    begun: list[str] = []
+    under_way = most = 0
+
+    def flow() -> Flow[list[str]]:
+        replies: Sequence[ModelReply] = yield [ask(text) for text in texts]
+        return [reply.text for reply in replies]
+
+    async def call(one: ModelAsk) -> ModelReply:
+        nonlocal under_way, most
+        begun.append(one.text)
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return ModelReply(text=one.text, model="m")
+
+    assert await drive(flow(), call, limit=limit) == texts
+    assert (begun, most) == (texts, limit)
+
+
+async def test_a_limit_of_none_at_all_is_refused() -> None:
+    async def call(one: ModelAsk) -> ModelReply:
+        raise AssertionError("nothing is asked")
+
+    with pytest.raises(ValueError, match="at least 1"):
+        await drive(two_batches(), call, limit=0)
