@@ -31,11 +31,28 @@ class UsageLine:
 
 async def find_reply(tx: Transaction, session_key: UUID, key: bytes) -> ModelReply | None:
     """The stored reply to a call; None when it was not made, or failed."""
-    statement = select(call.c.reply, call.c.model).where(
-        call.c.session_key == session_key, call.c.key == key, call.c.reply.is_not(None)
-    )
+    statement = select(
+        call.c.reply,
+        call.c.model,
+        call.c.input_tokens,
+        call.c.reported_cached_tokens,
+        call.c.output_tokens,
+    ).where(call.c.session_key == session_key, call.c.key == key, call.c.reply.is_not(None))
     row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else ModelReply(text=row.reply, model=row.model)
+    return None if row is None else reply_of(*row)
+
+
+def reply_of(
+    text: str, model: str, input_tokens: int, cached_tokens: int | None, output_tokens: int
+) -> ModelReply:
+    """A reply from its columns."""
+    return ModelReply(
+        text=text,
+        model=model,
+        input_tokens=input_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=output_tokens,
+    )
 
 
 async def find_occasion(

@@ -38,6 +38,9 @@ class ReplyCopies:
         """Keeps a copy, unless it is too long."""
         name = _name(key)
         packed = zlib.compress(json.dumps([reply.text, reply.model]).encode(), level=1)
+        # Behind the end of what is compressed, where the release before does not look.
+        counts = (reply.input_tokens, reply.cached_tokens, reply.output_tokens)
+        packed += json.dumps(counts).encode()
         if len(packed) > MAX_COPY_BYTES:
             return []
         return [Command(name, ("SET", name, self._mac(name, packed) + packed, "EX", COPY_SECONDS))]
@@ -50,8 +53,18 @@ class ReplyCopies:
         if not hmac.compare_digest(mac, self._mac(_name(key), packed)):
             _log.warning("a copy of a reply in redis is not ours; the durable one serves")
             return None
-        text, model = json.loads(zlib.decompress(packed))
-        return ModelReply(text=text, model=model)
+        reader = zlib.decompressobj()
+        text, model = json.loads(reader.decompress(packed))
+        # The release before kept no counts.
+        counts = json.loads(reader.unused_data or b"[0, null, 0]")
+        input_tokens, cached_tokens, output_tokens = counts
+        return ModelReply(
+            text=text,
+            model=model,
+            input_tokens=input_tokens,
+            cached_tokens=cached_tokens,
+            output_tokens=output_tokens,
+        )
 
     def _mac(self, name: str, packed: bytes) -> bytes:
         mac = hashlib.blake2b(name.encode() + b"\0", key=self._key, digest_size=_MAC_BYTES)

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from service.caller.wire import frame, order_to_json, read_frame
+from service.caller.wire import frame, order_to_json, read_frame, reply_from_json
 from service.domain.flows import ModelReply
 from service.llm.caller import LeaseLost
 from service.llm.gateway import MakesCalls
@@ -147,7 +147,7 @@ def _gone(cause: str) -> ModelFailure:
 
 def _reply(said: dict[str, Any]) -> ModelReply:
     if "text" in said:
-        return ModelReply(text=said["text"], model=said["model"])
+        return reply_from_json(said)
     if "failure" in said:
         raise ModelFailure(
             said["failure"],

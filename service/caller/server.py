@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from service.caller.wire import frame, order_from_json, read_frame
+from service.caller.wire import frame, order_from_json, read_frame, reply_to_json
 from service.llm.caller import Caller, LeaseLost
 from service.llm.transport import ModelFailure
 from storage.errors import StorageError
@@ -97,7 +97,7 @@ class CallerServer:
             # One call that breaks must not take the others with it.
             _log.exception("call broke")
             return {"broken": f"{type(error).__name__}: {error}"}
-        return {"text": reply.text, "model": reply.model}
+        return reply_to_json(reply)
 
 
 def _bound(path: Path) -> socket.socket:

@@ -10,7 +10,7 @@ import struct
 from typing import Any
 from uuid import UUID
 
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import Prefix
@@ -112,3 +112,13 @@ def order_from_json(value: dict[str, Any]) -> CallOrder:
         route=Route(**value["route"]),
         plan=Plan(**{**plan, "marks": tuple(plan["marks"])}),
     )
+
+
+def reply_to_json(reply: ModelReply) -> dict[str, Any]:
+    """A reply as plain JSON."""
+    return {name: getattr(reply, name) for name in ModelReply.__slots__}
+
+
+def reply_from_json(value: dict[str, Any]) -> ModelReply:
+    """The reply that `reply_to_json` wrote, whatever else is beside it."""
+    return ModelReply(**{name: value[name] for name in ModelReply.__slots__})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.flows import Purpose
+from service.domain.flows import ModelReply, Purpose
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +72,18 @@ class Call:
     deployment: str = ""
     #: Why the provider's cache had other tokens than predicted; None when nobody said.
     residual: str | None = None
+
+    def as_reply(self) -> ModelReply | None:
+        """What whoever asked gets; None for a call that failed."""
+        if self.reply is None:
+            return None
+        return ModelReply(
+            text=self.reply,
+            model=self.model,
+            input_tokens=self.input_tokens,
+            cached_tokens=self.reported_cached_tokens,
+            output_tokens=self.output_tokens,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -78,4 +78,4 @@ class Journal:
             if not written:
                 return await calls.find_reply(tx, scope.session_key, call.key)
         self._meters.count(call)
-        return None if call.reply is None else ModelReply(text=call.reply, model=call.model)
+        return call.as_reply()

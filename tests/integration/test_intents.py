@@ -27,14 +27,16 @@ CALL = Call(
     model="m/x",
     reply="paid",
     failure=None,
-    input_tokens=1,
+    input_tokens=7,
     predicted_cached_tokens=0,
-    reported_cached_tokens=None,
+    reported_cached_tokens=4,
     cache_write_tokens=None,
-    output_tokens=1,
+    output_tokens=3,
     cost_micro_usd=None,
     latency_ms=1,
 )
+#: What the ledger says of CALL, to whoever asks.
+PAID = ModelReply(text="paid", model="m/x", input_tokens=7, cached_tokens=4, output_tokens=3)
 FAILED = replace(CALL, reply=None, failure="no")
 
 
@@ -53,9 +55,19 @@ async def test_one_of_many_makes_the_call_and_all_get_its_reply(database: Databa
     assert len(busy) == 7
     assert all(0 < one.seconds <= 5 for one in busy)
     reply = await journal.record(SCOPE, CALL, leases[0], last=False)
-    assert reply == ModelReply(text="paid", model="m/x")
+    assert reply == PAID
     assert await journal.begin(SCOPE, b"k", WANTED) == reply
     assert await count(database, "intent") == 0
+
+
+async def test_what_a_provider_did_not_say_of_its_cache_stays_unknown(database: Database) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    lease = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(lease, Lease)
+    silent = replace(CALL, reported_cached_tokens=None)
+    recorded = await journal.record(SCOPE, silent, lease, last=False)
+    assert recorded == await journal.begin(SCOPE, b"k", WANTED) == replace(PAID, cached_tokens=None)
 
 
 async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(
@@ -74,7 +86,7 @@ async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(
     # second one's, until it finds the reply.
     assert await journal.record(SCOPE, CALL, first, last=False)
     theirs = await journal.record(SCOPE, replace(CALL, reply="again"), second, last=False)
-    assert theirs == ModelReply(text="paid", model="m/x")
+    assert theirs == PAID
     assert (await count(database, "intent"), await count(database, "call")) == (0, 1)
 
 
@@ -102,7 +114,7 @@ async def test_an_intent_that_somebody_left_behind_a_stored_reply_goes_away(
     assert isinstance(await journal.begin(SCOPE, b"k", WANTED), Lease)
     await journal.record(SCOPE, CALL, first, last=False)
     await asyncio.sleep(0.1)
-    assert await journal.begin(SCOPE, b"k", WANTED) == ModelReply(text="paid", model="m/x")
+    assert await journal.begin(SCOPE, b"k", WANTED) == PAID
     assert await count(database, "intent") == 0
 
 

@@ -196,7 +196,13 @@ async def test_what_others_wrote_there_is_not_warm(
 async def test_a_reply_is_kept_and_found_in_the_same_look(
     index: RedisPrefixIndex, server: ValkeyServer
 ) -> None:
-    reply = ModelReply(text="what it said: " + "é" * 1000, model="m/n")
+    reply = ModelReply(
+        text="what it said: " + "é" * 1000,
+        model="m/n",
+        input_tokens=70,
+        cached_tokens=None,
+        output_tokens=9,
+    )
     await index.sent(sent(reply=("t:key", reply)))
     seen = await index.look(question(reply_key="t:key"))
     assert (seen.reply, seen.warmth) == (reply, (warm(3, 350),))

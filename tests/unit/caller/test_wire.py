@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.caller.wire import MAX_FRAME_BYTES, frame, order_from_json, order_to_json, read_frame
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.caller.wire import (
+    MAX_FRAME_BYTES,
+    frame,
+    order_from_json,
+    order_to_json,
+    read_frame,
+    reply_from_json,
+    reply_to_json,
+)
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import Prefix
@@ -72,6 +80,21 @@ def reader_of(raw: bytes) -> asyncio.StreamReader:
 @given(ORDERS)
 def test_an_order_comes_through_whole(order: CallOrder) -> None:
     assert order_from_json(json.loads(json.dumps(order_to_json(order)))) == order
+
+
+@given(
+    st.builds(
+        ModelReply,
+        text=TEXTS,
+        model=TEXTS,
+        input_tokens=st.integers(0, 10**9),
+        cached_tokens=st.none() | st.integers(0, 10**9),
+        output_tokens=st.integers(0, 10**9),
+    )
+)
+def test_a_reply_comes_through_with_its_counts(reply: ModelReply) -> None:
+    said = {"id": 1, **json.loads(json.dumps(reply_to_json(reply)))}
+    assert reply_from_json(said) == reply
 
 
 async def test_frames_come_one_after_the_other_and_then_the_end() -> None:

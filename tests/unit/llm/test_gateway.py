@@ -55,6 +55,7 @@ class Script:
 
     outcomes: list[str | ModelFailure]
     asked: int = 0
+    cached_tokens: int | None = None
 
     async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         self.asked += 1
@@ -66,7 +67,7 @@ class Script:
             model=model,
             input_tokens=sum(estimate_tokens(one.text) for one in ask.segments),
             output_tokens=5,
-            cached_tokens=None,
+            cached_tokens=self.cached_tokens,
             cache_write_tokens=None,
             cost_micro_usd=7,
         )
@@ -82,7 +83,7 @@ class Ledger:
     def find_reply(self, key: bytes) -> ModelReply | None:
         for call in self.calls:
             if call.key == key and call.reply is not None:
-                return ModelReply(text=call.reply, model=call.model)
+                return call.as_reply()
         return None
 
     async def begin(
@@ -138,6 +139,18 @@ async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call()
     await calls.call(make_ask("a"), model="m/x", scope=replace(SCOPE, occasion="revise:2:2"))
     await calls.call(replace(make_ask("a"), attempt=1), model="m/x", scope=SCOPE)
     assert len({call.key for call in ledger.calls}) == script.asked == 3
+
+
+async def test_a_reply_says_what_it_took_whoever_gives_it() -> None:
+    script, ledger, index = Script(["one"], cached_tokens=3), Ledger(), DictIndex()
+    calls = gateway(script, ledger, index, [])
+    took = ModelReply(text="one", model="m/x", input_tokens=6, cached_tokens=3, output_tokens=5)
+    ask = make_ask("a" * 16)
+    assert await calls.call(ask, model="m/x", scope=SCOPE) == took, "the provider"
+    assert await calls.call(ask, model="m/x", scope=SCOPE) == took, "its copy"
+    index.replies.clear()
+    assert await calls.call(ask, model="m/x", scope=SCOPE) == took, "the journal"
+    assert script.asked == 1
 
 
 @pytest.mark.parametrize(
