@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -16,8 +17,8 @@ from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.llm.caller import Caller
-from service.llm.facts import Facts
-from service.llm.gateway import Gateway
+from service.llm.facts import Facts, ModelFacts
+from service.llm.gateway import Gateway, MakesCalls
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
 from service.llm.routing import Router
@@ -113,26 +114,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
 async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Runs a worker until `stop` is set. Raises CannotStart."""
     async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
-        index = _index(config, keys, stack)
-        journal = Journal(database, lease_seconds=config.call_lease_seconds)
-        transport = LitellmTransport(config)
         prices = Prices(config)
-        near = _caller(config, transport, journal, index, prices)
-        far = RemoteCaller(config.caller_socket, stop_seconds=config.stop_seconds)
-        stack.push_async_callback(near.finish)
-        stack.push_async_callback(far.close)
-        if near_model(config.model):
-            await transport.warm()
-        else:
-            await far.start()
-        gateway = Gateway(
-            journal,
-            Router(config.deployments, index, prices.of),
-            NearOrFar(near, far),
-            prices=prices.of,
-            lease_seconds=config.call_lease_seconds,
-            forms=transport,
-        )
+        gateway = await _gateway(config, database, keys, stack, prices)
         facts = Facts(config).of
         worker = Worker(
             database,
@@ -149,6 +132,30 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         )
         ready()
         await worker.run(stop)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Desk:
+    """What it takes to ask models outside of any memory."""
+
+    database: Database
+    gateway: Gateway
+    facts_of: Callable[[str], ModelFacts]
+    #: Derives the marks about texts from outside.
+    marker_key: bytes
+
+
+@asynccontextmanager
+async def asking(config: Config) -> AsyncIterator[Desk]:
+    """Model calls that are no worker's, kept in the same ledger. Raises CannotStart."""
+    async with _database(config, "eval") as (database, keys), AsyncExitStack() as stack:
+        gateway = await _gateway(config, database, keys, stack, Prices(config), near_only=True)
+        yield Desk(
+            database=database,
+            gateway=gateway,
+            facts_of=Facts(config).of,
+            marker_key=keys.marker,
+        )
 
 
 async def call(
@@ -168,6 +175,43 @@ async def call(
             await server.serve_one(at, stop)
         else:
             await server.listen(at, stop, ready)
+
+
+async def _gateway(
+    config: Config,
+    database: Database,
+    keys: DeploymentKeys,
+    stack: AsyncExitStack,
+    prices: Prices,
+    *,
+    near_only: bool = False,
+) -> Gateway:
+    """The way to every model; `stack` ends it.
+
+    With `near_only` all calls are made in this process: they end when it is killed.
+    """
+    index = _index(config, keys, stack)
+    journal = Journal(database, lease_seconds=config.call_lease_seconds)
+    transport = LitellmTransport(config)
+    near = _caller(config, transport, journal, index, prices)
+    stack.push_async_callback(near.finish)
+    if near_only or near_model(config.model):
+        await transport.warm()
+    maker: MakesCalls = near
+    if not near_only:
+        far = RemoteCaller(config.caller_socket, stop_seconds=config.stop_seconds)
+        stack.push_async_callback(far.close)
+        if not near_model(config.model):
+            await far.start()
+        maker = NearOrFar(near, far)
+    return Gateway(
+        journal,
+        Router(config.deployments, index, prices.of),
+        maker,
+        prices=prices.of,
+        lease_seconds=config.call_lease_seconds,
+        forms=transport,
+    )
 
 
 def _index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> PrefixIndex:

@@ -10,7 +10,7 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import budgets, costs, demo, memories, run, schemas, sessions, talk
+from service.cli import budgets, costs, demo, evaluate, memories, run, schemas, sessions, talk
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ schemas.register(app)
 budgets.register(app)
 costs.register(app)
 demo.register(app)
+evaluate.register(app)
 
 
 def main() -> None:

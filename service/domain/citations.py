@@ -26,8 +26,8 @@ def best_position(value: str, chunks: Sequence[tuple[int, str]], *, around: str 
 def best_excerpt(value: str, text: str, characters: int, *, around: str = "") -> str:
     """The sentence of `text` whose words cover `value` best, and what stands beside it.
 
-    The words of `around` count less. At most `characters`: whole sentences behind it and before it as long as they fit, in
-    turn; a longer sentence is cut.
+    The words of `around` count less. At most `characters`: whole sentences behind it and
+    before it as long as they fit, in turn; a longer sentence is cut.
     """
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]
     if not sentences:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
@@ -132,7 +132,8 @@ class Stack:
 
     What `config` names by URL is used; what it does not name is embedded. Nothing
     outlives this process: on Linux the servers get a signal when it dies, and our own
-    processes watch a pipe to it. Use it from the main thread.
+    processes watch a pipe to it. `settings` are variables of the environment that our
+    processes get besides ours. Use it from the main thread.
     """
 
     def __init__(
@@ -143,9 +144,11 @@ class Stack:
         listen: str,
         workers: int = 1,
         on_event: Callable[[str], None] = lambda _: None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = data_dir.absolute()
         self._config = config
+        self._settings = dict(settings or {})
         self._listen = listen
         self._on_event = on_event
         self._held = ExitStack()
@@ -165,6 +168,16 @@ class Stack:
         """HOST:PORT of the API."""
         return self._api.ready_line.removeprefix("listening on ")
 
+    @property
+    def database_url(self) -> str:
+        """URL of the data, once it is started."""
+        return self._environment["PALIMPSEST_DATABASE_URL"]
+
+    @property
+    def redis_url(self) -> str:
+        """URL of the prefix cache's index, once it is started."""
+        return self._environment["PALIMPSEST_REDIS_URL"]
+
     def start(self) -> None:
         """Starts everything and waits until it is ready. Raises ServerError."""
         try:
@@ -183,6 +196,7 @@ class Stack:
             for child in (self._api, *self._workers):
                 child.open_log(logs, self._held)
         self._environment = {
+            **self._settings,
             "PALIMPSEST_DATABASE_URL": self._database_url(),
             "PALIMPSEST_REDIS_URL": self._redis_url(),
             "PALIMPSEST_LISTEN": self._listen,
@@ -310,10 +324,18 @@ class TemporaryStack(Stack):
         *,
         workers: int = 1,
         on_event: Callable[[str], None] = lambda _: None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         folder = Path(tempfile.mkdtemp(prefix="palimpsest-"))
         folder.chmod(_data_dir_mode())
-        super().__init__(folder, config, listen="127.0.0.1:0", workers=workers, on_event=on_event)
+        super().__init__(
+            folder,
+            config,
+            listen="127.0.0.1:0",
+            workers=workers,
+            on_event=on_event,
+            settings=settings,
+        )
 
     def stop(self) -> None:
         """Stops everything and removes the data."""

@@ -1,0 +1,102 @@
+"""Strategies: ways to answer the questions of a document, and what comes of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from service.evaluation.datasets import Document, Question
+
+
+class StrategyName(StrEnum):
+    """The strategies that there are, in the order in which they are run."""
+
+    MEMWALKER = "memwalker"
+    FULL_LEFT = "full-left"
+    FULL_RIGHT = "full-right"
+    RETRIEVAL = "retrieval"
+    RECURRENCE = "recurrence"
+
+
+class Failed(Exception):
+    """A document cannot be prepared, or a question not be answered; one sentence says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """Model calls, as the ledger has them; each 0 or more."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    #: Millionths of a US dollar; None when no call had a price.
+    cost_micro_usd: int | None = None
+
+
+def added(spent: Iterable[Spent]) -> Spent:
+    """The sum; its price is that of those that have one."""
+    found = list(spent)
+    prices = [one.cost_micro_usd for one in found if one.cost_micro_usd is not None]
+    return Spent(
+        calls=sum(one.calls for one in found),
+        input_tokens=sum(one.input_tokens for one in found),
+        output_tokens=sum(one.output_tokens for one in found),
+        cost_micro_usd=sum(prices) if prices else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Walk:
+    """What a navigation came to: the counts of `Statistics` in `service.domain.tree`."""
+
+    valid_actions: int
+    invalid_actions: int
+    reverts: int
+    leaves_read: int
+    #: Tokens of all prompts and replies, and of the text under the root.
+    tokens: int
+    text_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What came of a question."""
+
+    #: Empty when there is no answer.
+    text: str
+    #: Why there is none, in a word; empty when there is one.
+    no_answer: str
+    #: The model that answered, as provider/name.
+    model: str
+    spent: Spent
+    #: Positions of the chunks whose text the model was shown.
+    seen: frozenset[int]
+    #: Positions that the answer cites; None where answers have no citations.
+    cited: frozenset[int] | None = None
+    #: The stored answer; empty when there is none.
+    answer_id: str = ""
+    walk: Walk | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A document that questions can be asked about."""
+
+    #: Its session.
+    session: str
+    #: What was spent on it before the first question.
+    spent: Spent
+    #: What the strategy keeps for its questions.
+    state: object = field(default=None, repr=False)
+
+
+class Strategy(Protocol):
+    """A way to answer. Documents and questions may come at the same time."""
+
+    async def prepare(self, document: Document) -> Prepared:
+        """Does what a document needs once. Raises Failed."""
+        ...
+
+    async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
+        """Answers a question. Raises Failed."""
+        ...
