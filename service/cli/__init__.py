@@ -10,7 +10,18 @@ import sys
 import typer
 
 from palimpsest.errors import PalimpsestError
-from service.cli import budgets, costs, demo, evaluate, memories, run, schemas, sessions, talk
+from service.cli import (
+    budgets,
+    costs,
+    demo,
+    evaluate,
+    memories,
+    run,
+    schemas,
+    sessions,
+    talk,
+    trees,
+)
 from service.cli.output import CommandError, fail
 
 app = typer.Typer(
@@ -25,6 +36,7 @@ run.register(app)
 talk.register(app)
 sessions.register(app)
 memories.register(app)
+trees.register(app)
 schemas.register(app)
 budgets.register(app)
 costs.register(app)

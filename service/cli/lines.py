@@ -14,6 +14,7 @@ def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
     """A memory as plain JSON."""
     return {
         "memory": info.name,
+        "kind": info.kind,
         "status": str(info.status),
         "revision": info.revision,
         "applied_position": info.applied_position,
@@ -23,6 +24,7 @@ def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
         else {"position": info.stall.position, "cause": info.stall.cause},
         "rebuilt_from": info.rebuilt_from,
         "consolidate_position": info.consolidate_position,
+        "seal_position": info.seal_position,
         "held_reason": info.held_reason,
     }
 

@@ -1,12 +1,13 @@
 """Commands for memories: making, listing and reading them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 import palimpsest
 from palimpsest import specs, values
+from palimpsest.tree_values import WorkingMemory
 from service.cli import edits, history
 from service.cli.lines import memory_json, status_of
 from service.cli.output import CommandError, out, show, show_json, tree_of
@@ -27,6 +28,30 @@ from service.cli.talk import (
 )
 from service.cli.texts import read_schema, read_text
 
+#: Settings of memories of one kind.
+PRISM_ONLY = (
+    "schema",
+    "json_schema",
+    "task",
+    "question",
+    "encoding",
+    "operations",
+    "coercion",
+    "chunk_tokens",
+    "fold_tokens",
+    "memory_tokens",
+    "linger",
+)
+TREE_ONLY = (
+    "segment_tokens",
+    "max_children",
+    "summary_tokens",
+    "reasoning",
+    "working_memory",
+    "working_memory_tokens",
+    "navigation_model",
+)
+
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
@@ -43,7 +68,9 @@ def register(app: typer.Typer) -> None:
 
 
 def memory_create(
+    context: typer.Context,
     name: MemoryArgument,
+    kind: Annotated[values.MemoryKind, typer.Option(help="What it is.")] = "prism",
     schema: Annotated[
         str, typer.Option(help="A file with the schema: class source, or JSON Schema.")
     ] = "",
@@ -84,11 +111,52 @@ def memory_create(
     linger: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds a step waits for more chunks.")
     ] = 0.0,
+    segment_tokens: Annotated[
+        int,
+        typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Of a tree: tokens under a leaf; 0: 1,000."),
+    ] = 0,
+    max_children: Annotated[
+        int, typer.Option(min=0, max=32, help="Of a tree: children of a node; 0: 8.")
+    ] = 0,
+    summary_tokens: Annotated[
+        int, typer.Option(min=0, max=8000, help="Of a tree: tokens of a summary; 0: 250.")
+    ] = 0,
+    reasoning: Annotated[
+        bool, typer.Option(help="Of a tree: the model says why before it moves.")
+    ] = True,
+    working_memory: Annotated[
+        WorkingMemory, typer.Option(help="Of a tree: what is carried down the path.")
+    ] = "cut",
+    working_memory_tokens: Annotated[
+        int, typer.Option(min=0, max=32_000, help="Of a tree: tokens of that; 0: 500.")
+    ] = 0,
+    navigation_model: Annotated[
+        str, typer.Option(help="Of a tree: model for questions, as provider/name.")
+    ] = "",
     skip_failures: Annotated[bool, typer.Option(help="Skip what fails for good.")] = False,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Create a PRISM memory from a schema. The source is parsed, never run."""
+    """Create a memory: PRISM from a schema, which is parsed and never run, or a tree."""
+    _refuse_of_other_kind(context, kind)
+    if kind == "tree":
+        run(
+            _create_tree(
+                (address, session, name),
+                as_json,
+                segment_tokens=segment_tokens,
+                max_children=max_children,
+                summary_tokens=summary_tokens,
+                reasoning=reasoning,
+                working_memory=working_memory,
+                working_memory_tokens=working_memory_tokens,
+                model=model,
+                navigation_model=navigation_model,
+                reply_format=reply_format,
+                skip_failures=skip_failures,
+            )
+        )
+        return
     if bool(schema) == bool(json_schema):
         raise CommandError("give --schema or --json-schema, one of them")
     shape = read_schema(schema) if schema else specs.JsonText(read_text(json_schema))
@@ -119,6 +187,25 @@ def memory_create(
     run(work())
 
 
+def _refuse_of_other_kind(context: typer.Context, kind: str) -> None:
+    """Raises CommandError for the first option that a memory of this kind does not have."""
+    for name in PRISM_ONLY if kind == "tree" else TREE_ONLY:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = f"--{name.replace('_', '-')}"
+            raise CommandError(f"{option}: a {kind} memory has no such setting")
+
+
+async def _create_tree(named: tuple[str, str, str], as_json: bool, **settings: Any) -> None:
+    address, session, name = named
+    async with palimpsest.connect(address) as client:
+        made = await client.session(session).create_tree(name, **settings)
+        if as_json:
+            show_json(memory_json((await made.get()).info))
+        else:
+            show(name)
+
+
 def memory_list(
     session: SessionName = DEFAULT_NAME, address: Address = DEFAULT_ADDRESS, as_json: Json = False
 ) -> None:
@@ -127,12 +214,15 @@ def memory_list(
     async def work() -> None:
         async with palimpsest.connect(address) as client:
             found = await client.session(session).memories()
-        table = Table("memory", "status", "revision", "applied", "head", box=None, pad_edge=False)
+        table = Table(
+            "memory", "kind", "status", "revision", "applied", "head", box=None, pad_edge=False
+        )
         for info in found:
             if as_json:
                 show_json(memory_json(info))
             table.add_row(
                 info.name,
+                info.kind,
                 status_of(info),
                 str(info.revision),
                 str(info.applied_position),

@@ -34,19 +34,19 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """A text from outside: no control characters, and no markup."""
     return escape(plain(text))
 
 
 def say(line: str) -> None:
     """A line of progress, for people: standard error."""
-    err.print(_text(line))
+    err.print(escaped(line))
 
 
 def show(line: str = "") -> None:
     """A line of the result: standard output. Text from outside is no markup."""
-    out.print(_text(line))
+    out.print(escaped(line))
 
 
 def show_json(value: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ def show_json(value: Mapping[str, Any]) -> None:
 
 def tree_of(name: str, value: Any, *, width: int = 100, items: int = 3) -> Tree:
     """A JSON value as a tree; texts are cut to `width`, long lists to `items`."""
-    tree = Tree(_text(name))
+    tree = Tree(escaped(name))
     _grow(tree, value, width, items)
     return tree
 
@@ -65,15 +65,15 @@ def _grow(tree: Tree, value: Any, width: int, items: int) -> None:
     if isinstance(value, dict):
         for key, child in value.items():
             if isinstance(child, dict | list):
-                _grow(tree.add(_text(str(key))), child, width, items)
+                _grow(tree.add(escaped(str(key))), child, width, items)
             else:
-                tree.add(f"{_text(str(key))}: {_text(cut(child, width))}")
+                tree.add(f"{escaped(str(key))}: {escaped(cut(child, width))}")
         return
     for child in value[:items]:
         if isinstance(child, dict | list):
             _grow(tree.add("·"), child, width, items)
         else:
-            tree.add(_text(cut(child, width)))
+            tree.add(escaped(cut(child, width)))
     if len(value) > items:
         tree.add(f"… {len(value) - items} more")
 

@@ -72,6 +72,10 @@ def ingest(
     file: Annotated[str, typer.Argument(help="A text file, or - for standard input.")],
     session: SessionName = DEFAULT_NAME,
     memory: MemoryName = DEFAULT_NAME,
+    kind: Annotated[
+        values.MemoryKind | None,
+        typer.Option(help="What the memory is when it is made; without it: prism."),
+    ] = None,
     producer: Annotated[
         str, typer.Option(help="The producer's name; default: from the text's content.")
     ] = "",
@@ -90,7 +94,7 @@ def ingest(
     pieces = list(split(read_text(file), chunk_characters))
     digest = hashlib.sha256(f"{chunk_characters}\0{chr(0).join(pieces)}".encode()).hexdigest()
     name = producer or f"text-{digest[:16]}"
-    run(_ingest(address, session, memory, name, pieces, wait=wait, as_json=as_json))
+    run(_ingest(address, session, memory, name, pieces, kind=kind, wait=wait, as_json=as_json))
 
 
 async def _ingest(
@@ -100,12 +104,13 @@ async def _ingest(
     producer_id: str,
     pieces: list[str],
     *,
+    kind: values.MemoryKind | None,
     wait: bool,
     as_json: bool,
 ) -> None:
     async with palimpsest.connect(address) as client:
         session = await client.create_session(session_name, exist_ok=True)
-        memory = await ensure_memory(session, memory_name)
+        memory = await ensure_memory(session, memory_name, kind)
         async with session.producer(producer_id) as producer:
             skipped = min(producer.last_acked_sequence, len(pieces))
             if skipped:
@@ -135,16 +140,27 @@ async def _ingest(
         show(f"token {ack.token}" if ack else "nothing new")
 
 
-async def ensure_memory(session: palimpsest.Session, name: str) -> palimpsest.Memory:
-    """The memory of that name, made with the default schema when it does not exist."""
+async def ensure_memory(
+    session: palimpsest.Session, name: str, kind: values.MemoryKind | None = None
+) -> palimpsest.Memory:
+    """The memory of that name, made with the defaults of its kind when it does not exist.
+
+    Raises CommandError when it exists and is of another kind than the one asked for.
+    """
     try:
+        if kind == "tree":
+            return await session.create_tree(name)
         return await session.create_memory(
             name, schema_source=DEFAULT_SCHEMA, task=DEFAULT_TASK, chunk_tokens=1000
         )
     except palimpsest.PalimpsestError as error:
         if error.reason != "MEMORY_EXISTS":
             raise
-        return session.memory(name)
+    memory = session.memory(name)
+    there = (await memory.get()).info.kind
+    if kind not in (None, there):
+        raise CommandError(f"memory {name!r} is there already, and is a {there} memory")
+    return memory
 
 
 def ask(

@@ -465,5 +465,6 @@ def test_every_command_has_help() -> None:
         ("memory", "show"),
         ("schema", "generate"),
         *(("memory", name) for name in MEMORY_COMMANDS),
+        *(("tree", name) for name in ("show", "node", "list", "text", "seal")),
     ):
         assert "--help" in succeed(*command, "--help")
