@@ -33,6 +33,7 @@ from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
+from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
 from service.usecases.advance import Advancer
@@ -53,6 +54,7 @@ from service.usecases.memories import Memories
 from service.usecases.rebuild import Rebuilder
 from service.usecases.revise import Reviser
 from service.usecases.schemas import Schemas
+from service.usecases.trajectories import Trajectories
 from service.usecases.trees import Trees
 from service.usecases.waiting import WaitingRoom
 from service.usecases.watch import Watches
@@ -84,6 +86,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         asker = Asker(database, hints, watcher, keys.token, waiting)
         schemas = Schemas(database, hints, watcher, waiting)
         comparer = Comparer(database, Prices(config).of, config)
+        trajectories = Trajectories(
+            database, Facts(config).of, LitellmTransport(config).structured, keys.marker, config
+        )
         server = Server(
             Services(
                 sessions=SessionService(database, pages),
@@ -98,6 +103,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),
                 trees=TreeService(Trees(database, memories), pages),
+                trajectories=TrajectoryService(trajectories, pages, stop),
             ),
             config.limits,
         )

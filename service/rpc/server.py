@@ -25,6 +25,8 @@ from palimpsest.v1 import (
     schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
+    trajectories_pb2,
+    trajectories_pb2_grpc,
     trees_pb2,
     trees_pb2_grpc,
     usage_pb2,
@@ -43,6 +45,7 @@ from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.schemas import SchemaService
 from service.rpc.sessions import SessionService
+from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
 
@@ -61,6 +64,7 @@ class Services:
     usage: UsageService
     budgets: BudgetService
     trees: TreeService
+    trajectories: TrajectoryService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -104,6 +108,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "trees": (
         trees_pb2_grpc.add_TreeServiceServicer_to_server,
         trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
+    ),
+    "trajectories": (
+        trajectories_pb2_grpc.add_TrajectoryServiceServicer_to_server,
+        trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
     ),
 }
 

@@ -28,7 +28,7 @@ from service.usecases.waiting import WaitingRoom
 from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
-from storage.database import Database
+from storage.database import Database, Transaction
 from storage.memories import StoredMemory
 
 
@@ -116,13 +116,7 @@ class Asker:
         async with self._database.transaction(tenant_id) as tx:
             stored = await answers.get(tx, key, answer_id)
             if stored is None:
-                if await sessions.get(tx, key) is None:
-                    raise session_not_found(session)
-                raise NotFound(
-                    Reason.ANSWER_NOT_FOUND,
-                    f"session {session!r} has no answer {answer_id}",
-                    {"answer": answer_id},
-                )
+                raise await answer_not_found(tx, session, answer_id)
             usage = await calls.usage(tx, key, occasion=occasion(answer_id))
         return Answered(answer=stored, usage=tuple(usage))
 
@@ -204,6 +198,17 @@ class Asker:
                 {"answer": reading.answer_id, "cause": answered.answer.failure},
             )
         return answered
+
+
+async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> NotFound:
+    """The refusal of an answer that is not there: it, or its session."""
+    if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
+        return session_not_found(session)
+    return NotFound(
+        Reason.ANSWER_NOT_FOUND,
+        f"session {session!r} has no answer {answer_id}",
+        {"answer": answer_id},
+    )
 
 
 def _navigation(question: Question, stored: StoredMemory) -> NavigationRequest | None:
