@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.prism.prompts import marked
+from service.domain.marking import marked
 
 READ = "baseline.read/1"
 CARRY = "baseline.carry/1"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.prism.prompts import marked
+from service.domain.marking import marked
 from service.domain.tree import wording
 from service.domain.tree.contents import (
     LeafContent,
