@@ -32,8 +32,20 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
-from service.domain.tree.contents import CompressContent, SummarizeContent
-from service.llm import offline_baselines, offline_schema, offline_summaries
+from service.domain.tree.contents import (
+    CompressContent,
+    LeafContent,
+    MergeContent,
+    RememberContent,
+    SummarizeContent,
+    TriageContent,
+)
+from service.llm import (
+    offline_baselines,
+    offline_navigation,
+    offline_schema,
+    offline_summaries,
+)
 from service.llm.offline_consolidation import tidied
 from service.llm.offline_replies import ReplyPath, behind, lines, write
 from service.llm.texts import Section, cut, name_words, sections, stem, terms
@@ -81,6 +93,8 @@ def complete(content: object) -> str:
             return offline_baselines.complete(content)
         case SummarizeContent() | CompressContent():
             return offline_summaries.complete(content)
+        case TriageContent() | LeafContent() | RememberContent() | MergeContent():
+            return offline_navigation.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
 
 

@@ -29,7 +29,7 @@ def complete(content: ReadContent | CarryContent) -> str:
 
 
 def _read(content: ReadContent) -> str:
-    said = [one for text in content.texts for one in _sentences(text)]
+    said = [one for text in content.texts for one in sentences(text)]
     words = [set(terms(one)) for one in said]
     rarity = _rarity(words)
     wanted = set(terms(content.query))
@@ -66,7 +66,7 @@ def _best_option(
 
 def _carry(content: CarryContent) -> str:
     """Sentences of both, those with the commonest names and terms, in the order of the text."""
-    said = [one for text in (content.carried, content.text) for one in _sentences(text)]
+    said = [one for text in (content.carried, content.text) for one in sentences(text)]
     words = [terms(one) for one in said]
     counts = Counter(word for held in words for word in set(held))
     scores = [
@@ -83,7 +83,8 @@ def _carry(content: CarryContent) -> str:
     return " ".join(said[at] for at in sorted(kept))
 
 
-def _sentences(text: str) -> list[str]:
+def sentences(text: str) -> list[str]:
+    """The sentences of a text, whatever they are, each on one line."""
     flat = (" ".join(one.split()) for one in _END.split(text))
     return [one for one in flat if one]
 
