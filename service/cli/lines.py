@@ -38,6 +38,16 @@ def refuse_stopped(info: values.MemoryInfo) -> None:
         raise CommandError(f"memory {info.name!r} is held: {info.held_reason}")
 
 
+def trouble_lines(info: values.MemoryInfo) -> list[str]:
+    """Why the memory does not go on, if it does not."""
+    lines: list[str] = []
+    if info.stall is not None:
+        lines.append(f"stalled at position {info.stall.position}: {info.stall.cause}")
+    if info.held_reason is not None:
+        lines.append(f"held: {info.held_reason}")
+    return lines
+
+
 def status_of(info: values.MemoryInfo) -> str:
     """Whether the memory goes on, in a word."""
     return "held" if info.held_reason is not None else str(info.status)

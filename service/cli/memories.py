@@ -9,7 +9,7 @@ import palimpsest
 from palimpsest import specs, values
 from palimpsest.tree_values import WorkingMemory
 from service.cli import edits, history
-from service.cli.lines import memory_json, status_of
+from service.cli.lines import memory_json, status_of, trouble_lines
 from service.cli.output import CommandError, out, show, show_json, tree_of
 from service.cli.talk import (
     DAY,
@@ -271,10 +271,8 @@ def memory_show(
             f" {state.applied_position} of {state.info.head} chunks applied"
         )
         out.print(tree_of(title, state.value))
-        if state.info.stall is not None:
-            show(f"stalled at position {state.info.stall.position}: {state.info.stall.cause}")
-        if state.info.held_reason is not None:
-            show(f"held: {state.info.held_reason}")
+        for line in trouble_lines(state.info):
+            show(line)
 
     run(work())
 

@@ -8,7 +8,7 @@ from rich.tree import Tree as Drawing
 
 import palimpsest
 from palimpsest import Tree, TreeNode, values
-from service.cli.lines import memory_json, positions
+from service.cli.lines import memory_json, positions, trouble_lines
 from service.cli.output import CommandError, cut, escaped, out, show, show_json
 from service.cli.progress import Bar
 from service.cli.talk import (
@@ -72,6 +72,8 @@ def tree_show(
             where = positions(outline.tail.from_position - 1, outline.tail.to_position)
             drawing.add(escaped(f"{where} not summarized yet"))
         out.print(drawing)
+        for line in trouble_lines(outline.info):
+            show(line)
         if grown.left_out:
             show(f"only {MAX_DRAWN} nodes are drawn; `tree list --under` shows the rest")
 
