@@ -173,15 +173,14 @@ class Builder:
                 await trees.commit(tx, held, new, made, texts, has_work=has_work)
             for one in skipped:
                 start, end = site.place_of(one)
+                skip = site.skipped.pop(one)
                 await stalls.add_dead_letter(
                     tx,
-                    _before(held, start),
+                    replace(_before(held, start), attempts=skip.attempts),
                     to_position=end.last_position,
-                    cause=site.skipped[one],
+                    cause=skip.cause,
                     resolution="skipped",
                 )
-        for one in skipped:
-            del site.skipped[one]
         site.is_done = not has_work
         self._stored(site, new)
 

@@ -78,10 +78,10 @@ class Pipeline:
     async def run(self, *, stop: asyncio.Event | None, until: float) -> bool:
         """Goes on until everything is stored that the log has; False when it ended before.
 
-        When `stop` is set, at `until` (the loop's time) and when a node fails, no other is
-        begun; those that are under way are finished, since they are paid for, and what can
-        be stored is. Raises NodeFailed then, and at once what `store` and `read` raise, and
-        StorageError.
+        When `stop` is set and at `until` (the loop's time) no other node is begun, and when
+        one fails none behind it; those that are under way are finished, since they are paid
+        for, and what can be stored is. Raises NodeFailed then, and at once what `store` and
+        `read` raise, and StorageError.
         """
         self._halted = self._loop.time() >= until or (stop is not None and stop.is_set())
         stopping = None if stop is None else asyncio.create_task(stop.wait())
@@ -100,23 +100,32 @@ class Pipeline:
 
     def _go_on(self) -> bool:
         """Begins what can be begun; whether anything is under way."""
-        if not self._halted:
-            self._begin_nodes()
-            if self._may_read():
-                self._reading = asyncio.create_task(self._steps.read())
+        self._begin_nodes()
+        if self._may_read():
+            self._reading = asyncio.create_task(self._steps.read())
         if self._storing is None and self._seconds_to_store() == 0:
             self._begin_storing()
         return bool(self._making or self._reading or self._storing)
 
     def _begin_nodes(self) -> None:
         while len(self._making) < self._concurrency:
-            planned = self._plan.next()
+            planned = self._next()
             if planned is None:
                 return
             self._making[asyncio.create_task(self._steps.make(planned))] = planned
 
+    def _next(self) -> Planned | None:
+        if self._halted:
+            return None
+        if self._failed:
+            # What can be stored without the node that failed is worth its calls.
+            return self._plan.next_before(min(failed.planned.order for failed in self._failed))
+        return self._plan.next()
+
     def _may_read(self) -> bool:
-        if self._reading is not None or self._plan.leaves >= WINDOW * self._concurrency:
+        if self._reading is not None or self._ends:
+            return False
+        if self._plan.leaves >= WINDOW * self._concurrency:
             return False
         if not self._has_read_all:
             return True
@@ -131,9 +140,14 @@ class Pipeline:
             return 0
         return max(self._stored_at + STORE_SECONDS - self._loop.time(), 0)
 
+    @property
+    def _ends(self) -> bool:
+        """Whether nothing more is read."""
+        return self._halted or bool(self._failed)
+
     def _begin_storing(self) -> None:
         ready = self._plan.storable()
-        last = self._has_read_all and not self._halted and not self._reading
+        last = self._has_read_all and not self._ends and not self._reading
         last = last and len(ready) == self._plan.unstored
         self._storing = asyncio.create_task(self._steps.store(ready, last))
         self._storing_count = len(ready)
@@ -164,7 +178,7 @@ class Pipeline:
         """How long to wait for what is under way before looking for something to begin."""
         now = self._loop.time()
         times = [] if self._halted else [until - now]
-        if self._has_read_all and not self._reading and not self._halted and self._making:
+        if self._has_read_all and not self._reading and not self._ends and self._making:
             times.append(self._look_at - now)
         if self._storing is None:
             store = self._seconds_to_store()
@@ -179,7 +193,6 @@ class Pipeline:
         except Exception as error:
             # A poisoned text must not sink its neighbours, which are paid for.
             self._failed.append(NodeFailed(planned, error))
-            self._halted = True
 
     def _take_look(self, look: Look) -> None:
         again = not look.came and self._has_read_all

@@ -26,6 +26,15 @@ class NoRoom(FailedPrecondition):
     retryable = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skip:
+    """Why a node has no summary of a model's."""
+
+    cause: str
+    #: Failed tries of the node before the last one.
+    attempts: int
+
+
 @dataclass(kw_only=True, slots=True)
 class Site:
     """A tree in this worker's hands, and how far it is."""
@@ -39,8 +48,8 @@ class Site:
     #: The model that is asked, and what is known about it.
     model: str
     facts: ModelFacts
-    #: Nodes for which the model failed for good, and why; those that are not stored yet.
-    skipped: dict[Planned, str] = field(default_factory=dict)
+    #: Nodes for which the model failed for good; those that are not stored yet.
+    skipped: dict[Planned, Skip] = field(default_factory=dict)
     #: Whether the memory has no more work.
     is_done: bool = False
 
@@ -60,7 +69,7 @@ class Site:
 
     def skip(self, planned: Planned, cause: str) -> Summary:
         """Stands for a summary that the model did not give: the beginning of the text."""
-        self.skipped[planned] = cause
+        self.skipped[planned] = Skip(cause=cause, attempts=self.held.attempts)
         text = self._text_under(planned)
         short = shortened(text, self.spec.summary_tokens, self.facts.count)
         return Summary(text=short, made=Made.SKIPPED, tokens=self.facts.count(short))

@@ -1,5 +1,6 @@
 """A memory in a database of the test's own, and a model that follows a script."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +12,14 @@ from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.specs import MemorySpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
+from service.domain.tree.spec import TreeSpec
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.plans import Plan
 from service.llm.transport import Completion
 from service.usecases.answer import Answerer
+from service.usecases.build_tree import Builder
 from service.usecases.revise import Reviser
 from storage import memories, sessions
 from storage.database import Database
@@ -27,6 +30,8 @@ from tests.integration.writing import append_texts
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
 ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
+#: Three children need a summary of their own, two do not.
+TREE = TreeSpec(segment_tokens=64, max_children=3, summary_tokens=20, model="test/scripted")
 #: Folded by size, so that what is counted in most tests does not depend on prices.
 SPEC = PrismSpec(
     schema_source="class N:\n    topics: dict[str, str]\n",
@@ -80,6 +85,11 @@ class Script:
         )
 
 
+def summary_reply(ask: ModelAsk, number: int) -> str:
+    """A summary of nine tokens that depends on the prompt alone."""
+    return f"Part {hashlib.sha256(ask.text.encode()).hexdigest()[:16]} is about it."
+
+
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
 
 
@@ -106,6 +116,23 @@ def reviser(
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
     return Reviser(database, gateway(script, database), facts, lambda _: prices, b"marker", config)
+
+
+def builder(
+    database: Database,
+    script: Script,
+    config: Config = CONFIG,
+    *,
+    window: int = 32_768,
+    calls: Gateway | None = None,
+) -> Builder:
+    """A worker's builder of trees, whose model has a window of so many tokens."""
+
+    def facts(_: str) -> ModelFacts:
+        return ModelFacts(window_tokens=window, count=estimate_tokens)
+
+    script.reply = script.reply or summary_reply
+    return Builder(database, calls or gateway(script, database), facts, b"marker", config)
 
 
 async def make(

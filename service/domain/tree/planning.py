@@ -103,6 +103,14 @@ class Plan:
         """The next node to be made, which is the caller's then; None while there is none."""
         return heapq.heappop(self._ready) if self._ready else None
 
+    def next_before(self, order: int) -> Planned | None:
+        """As `next`, of the nodes that are stored before the one of that order."""
+        found = min((one for one in self._ready if one.order < order), default=None)
+        if found is not None:
+            self._ready.remove(found)
+            heapq.heapify(self._ready)
+        return found
+
     def put_back(self, planned: Planned) -> None:
         """Gives back a node of `next` that was not made."""
         heapq.heappush(self._ready, planned)
