@@ -5,11 +5,12 @@ may come to is in their `intent`. Both are read by one statement, so that a call
 meanwhile is seen in the one or the other, never in neither.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table, delete, func, literal, select, text, union_all, update
+from sqlalchemy import Table, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.budgets import (
@@ -21,7 +22,7 @@ from service.domain.budgets import (
 )
 from service.domain.errors import BudgetExhausted
 from service.domain.ledger import Asked, CallScope
-from storage.database import Transaction
+from storage.database import DirectTransaction, Transaction
 from storage.revisions import Claim, Fenced
 from storage.tables import budget, memory, session, tenant_budget
 
@@ -44,7 +45,7 @@ CROSS JOIN LATERAL (
     SELECT coalesce(sum(reserved_tokens), 0)::bigint AS tokens,
         coalesce(sum(reserved_micro_usd), 0)::bigint AS micro_usd
     FROM intent
-    WHERE {intent} AND key <> :key
+    WHERE {intent} AND key <> %(key)s
         AND lease_until > c.now - interval '{forgotten} seconds'
 ) i
 """
@@ -55,6 +56,17 @@ _COLUMNS = """b.period, b.limit_tokens, b.limit_micro_usd,
     (c.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_end,
     extract(epoch FROM ((c.today + 1)::timestamp AT TIME ZONE 'UTC') - c.now)::float8
         AS day_seconds"""
+_FIGURES = (
+    "limit_tokens",
+    "limit_micro_usd",
+    "spent_tokens",
+    "spent_micro_usd",
+    "unpriced_calls",
+    "reserved_tokens",
+    "reserved_micro_usd",
+    "day_end",
+    "day_seconds",
+)
 
 _OF_TENANT = f"""
 SELECT '' AS session, '' AS memory, {_COLUMNS}
@@ -66,7 +78,7 @@ FROM tenant_budget b
         forgotten=FORGOTTEN_SECONDS,
     )
 }
-WHERE b.tenant_id = :tenant
+WHERE b.tenant_id = %(tenant)s
 """  # noqa: S608 - all of it stands above
 
 _OF_SESSION_OR_MEMORY = f"""
@@ -83,34 +95,93 @@ LEFT JOIN memory m ON m.session_key = b.session_key AND m.memory_id = b.owner_id
 }
 """  # noqa: S608 - all of it stands above
 
-_OF_CALL = text(
+_OF_CALL = (
     f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"
-    " WHERE b.session_key = :session AND b.owner_id IN (:session, :owner)"
+    " WHERE b.session_key = %(session)s AND b.owner_id IN (%(session)s, %(owner)s)"
 )
 
 #: The tenant's come first, then by session, and a session's own before its memories'.
-_PAGE = text(
+_PAGE = (
     f"SELECT * FROM ({_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"  # noqa: S608 - as above
-    " WHERE b.tenant_id = :tenant) l"
-    " WHERE (cast(:named AS text) IS NULL OR l.session = :named)"
-    " AND (l.session, l.memory, l.period) > (:after_session, :after_memory, :after_period)"
-    " ORDER BY l.session, l.memory, l.period LIMIT :limit"
+    " WHERE b.tenant_id = %(tenant)s) l"
+    " WHERE (%(named)s::text IS NULL OR l.session = %(named)s::text)"
+    " AND (l.session, l.memory, l.period) > (%(after_session)s, %(after_memory)s, %(after_period)s)"
+    " ORDER BY l.session, l.memory, l.period LIMIT %(limit)s"
 )
 
-_ONE = text(
+_ONE = (
     f"SELECT * FROM ({_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"  # noqa: S608 - as above
-    " WHERE b.tenant_id = :tenant) l"
-    " WHERE l.session = :session AND l.memory = :memory AND l.period = :period"
+    " WHERE b.tenant_id = %(tenant)s) l"
+    " WHERE l.session = %(session)s AND l.memory = %(memory)s AND l.period = %(period)s"
 )
 
 
-def _standing(row: Any) -> Standing:
-    fields = dict(row._mapping)
-    session, name = fields.pop("session"), fields.pop("memory")
+#: Whether any budget concerns calls of these owners; `sessions` and `owners` go in pairs.
+CONCERNED = """
+SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid)
+    OR EXISTS (
+        SELECT 1 FROM budget WHERE (session_key, owner_id)
+            IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[]))
+    )
+"""
+
+# Always in this order, or two calls would wait for each other.
+_LOCK = (
+    "SELECT period FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid"
+    " ORDER BY period FOR UPDATE",
+    "SELECT period FROM budget WHERE (session_key, owner_id)"
+    " IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[]))"
+    " ORDER BY session_key, owner_id = session_key DESC, owner_id, period FOR UPDATE",
+)
+
+
+def _standing(row: Sequence[Any]) -> Standing:
+    session, name, period, *figures = row
     scope = BudgetScope.MEMORY if name else BudgetScope.SESSION if session else BudgetScope.TENANT
-    period = BudgetPeriod(fields.pop("period"))
-    return Standing(
-        owner=BudgetOwner(scope=scope, session=session, memory=name), period=period, **fields
+    owner = BudgetOwner(scope=scope, session=session, memory=name)
+    named = dict(zip(_FIGURES, figures, strict=True))
+    return Standing(owner=owner, period=BudgetPeriod(period), **named)
+
+
+def concerned(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
+    """The values of CONCERNED."""
+    pairs = {(one.session_key, owner) for one in scopes for owner in _owners(one)}
+    return {
+        "tenant": tenant_id,
+        "sessions": [session for session, _ in pairs],
+        "owners": [owner for _, owner in pairs],
+    }
+
+
+def _owners(scope: CallScope) -> tuple[UUID, UUID]:
+    return scope.session_key, scope.owner_id
+
+
+async def check_all(tx: DirectTransaction, asked: Sequence[tuple[CallScope, Asked]]) -> None:
+    """Raises BudgetExhausted when budgets do not allow all these calls together.
+
+    As `check`, behind the intents of all of them: each is checked with what the others
+    reserve.
+    """
+    scopes = {scope.owner_id: scope for scope, _ in asked}
+    await tx.batch(_LOCK, concerned(tx.tenant_id, scopes.values()))
+    standings: dict[UUID, list[Standing]] = {}
+    for owner, scope in scopes.items():
+        keys = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": owner, "key": b""}
+        (rows,) = await tx.batch((_OF_CALL,), keys)
+        standings[owner] = [_standing(row) for row in rows]
+    for scope, one in asked:
+        refused = refusal([_without(one, each) for each in standings[scope.owner_id]], one)
+        if refused is not None:
+            raise refused
+
+
+def _without(own: Asked, standing: Standing) -> Standing:
+    """A standing in which a call's own reservation does not count."""
+    return replace(
+        standing,
+        reserved_tokens=standing.reserved_tokens - own.tokens,
+        reserved_micro_usd=standing.reserved_micro_usd - (own.micro_usd or 0),
     )
 
 
@@ -125,46 +196,17 @@ async def check(
     locked until it ends, so that no two calls take the last of one. The call's own intent
     is not counted as reserved. Without budgets it costs one query and locks nothing.
     """
-    if not await _concerned(tx, scope):
+    keys = concerned(tx.tenant_id, (scope,))
+    if not (await tx.connection.exec_driver_sql(CONCERNED, keys)).scalar_one():
         return
-    await _lock(tx, scope)
+    for statement in _LOCK:
+        await tx.connection.exec_driver_sql(statement, keys)
     asked = Asked(tokens=tokens, micro_usd=micro_usd, key=key)
-    keys = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": scope.owner_id}
-    rows = await tx.connection.execute(_OF_CALL, {**keys, "key": key})
+    keys |= {"session": scope.session_key, "owner": scope.owner_id, "key": key}
+    rows = await tx.connection.exec_driver_sql(_OF_CALL, keys)
     refused = refusal([_standing(row) for row in rows], asked)
     if refused is not None:
         raise refused
-
-
-async def _concerned(tx: Transaction, scope: CallScope) -> bool:
-    own = select(literal(1)).where(
-        budget.c.session_key == scope.session_key,
-        budget.c.owner_id.in_([scope.session_key, scope.owner_id]),
-    )
-    tenants = select(literal(1)).where(tenant_budget.c.tenant_id == tx.tenant_id)
-    statement = union_all(tenants, own).limit(1)
-    return (await tx.connection.execute(statement)).first() is not None
-
-
-async def _lock(tx: Transaction, scope: CallScope) -> None:
-    # Always in this order, or two calls would wait for each other.
-    tenants = (
-        select(tenant_budget.c.period)
-        .where(tenant_budget.c.tenant_id == tx.tenant_id)
-        .order_by(tenant_budget.c.period)
-        .with_for_update()
-    )
-    own = (
-        select(budget.c.period)
-        .where(
-            budget.c.session_key == scope.session_key,
-            budget.c.owner_id.in_([scope.session_key, scope.owner_id]),
-        )
-        .order_by((budget.c.owner_id == scope.session_key).desc(), budget.c.period)
-        .with_for_update()
-    )
-    await tx.connection.execute(tenants)
-    await tx.connection.execute(own)
 
 
 async def put(
@@ -211,7 +253,7 @@ async def page(
 
     With `named` only those of that session and its memories.
     """
-    rows = await tx.connection.execute(
+    rows = await tx.connection.exec_driver_sql(
         _PAGE,
         {
             "tenant": tx.tenant_id,
@@ -230,7 +272,7 @@ async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Stan
     """A budget with its standing; None when it is not set."""
     values = {"tenant": tx.tenant_id, "key": b"", "period": period.value}
     names = {"session": owner.session, "memory": owner.memory}
-    row = (await tx.connection.execute(_ONE, {**values, **names})).one_or_none()
+    row = (await tx.connection.exec_driver_sql(_ONE, {**values, **names})).one_or_none()
     return None if row is None else _standing(row)
 
 

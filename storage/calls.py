@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.flows import ModelReply
-from service.domain.ledger import Call, CallScope
 from storage.database import Transaction
 from storage.tables import call
 
@@ -29,32 +26,6 @@ class UsageLine:
     cost_micro_usd: int | None
 
 
-async def find_reply(tx: Transaction, session_key: UUID, key: bytes) -> ModelReply | None:
-    """The stored reply to a call; None when it was not made, or failed."""
-    statement = select(
-        call.c.reply,
-        call.c.model,
-        call.c.input_tokens,
-        call.c.reported_cached_tokens,
-        call.c.output_tokens,
-    ).where(call.c.session_key == session_key, call.c.key == key, call.c.reply.is_not(None))
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else reply_of(*row)
-
-
-def reply_of(
-    text: str, model: str, input_tokens: int, cached_tokens: int | None, output_tokens: int
-) -> ModelReply:
-    """A reply from its columns."""
-    return ModelReply(
-        text=text,
-        model=model,
-        input_tokens=input_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=output_tokens,
-    )
-
-
 async def find_occasion(
     tx: Transaction, session_key: UUID, memory_id: UUID, prefix: str
 ) -> str | None:
@@ -73,40 +44,6 @@ async def find_occasion(
         .limit(1)
     )
     return (await tx.connection.execute(statement)).scalar_one_or_none()
-
-
-async def record(tx: Transaction, scope: CallScope, made: Call) -> bool:
-    """Writes a call; False when its reply is there already."""
-    statement = (
-        insert(call)
-        .values(
-            session_key=scope.session_key,
-            call_id=uuid4(),
-            tenant_id=scope.tenant_id,
-            memory_id=scope.memory_id,
-            occasion=scope.occasion,
-            key=made.key,
-            purpose=made.purpose.value,
-            template=made.template,
-            model=made.model,
-            reply=made.reply,
-            failure=made.failure,
-            input_tokens=made.input_tokens,
-            predicted_cached_tokens=made.predicted_cached_tokens,
-            reported_cached_tokens=made.reported_cached_tokens,
-            cache_write_tokens=made.cache_write_tokens,
-            output_tokens=made.output_tokens,
-            cost_micro_usd=made.cost_micro_usd,
-            latency_ms=made.latency_ms,
-            deployment=made.deployment,
-            residual=made.residual,
-        )
-        .on_conflict_do_nothing(
-            index_elements=["session_key", "key"], index_where=call.c.reply.is_not(None)
-        )
-        .returning(call.c.call_id)
-    )
-    return (await tx.connection.execute(statement)).one_or_none() is not None
 
 
 async def usage(

@@ -196,11 +196,26 @@ class DirectTransaction:
         results = await self._batch("; ".join(statements), values)
         return results[2:-1]
 
-    async def begin(self, queries: Sequence[str], values: Sequence[object]) -> list[list[Row]]:
+    async def begin(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
         """Begins, and runs `queries` in the same round trip; their rows, in order."""
         statement = "; ".join(("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries))
         results = await self._batch(statement, values)
         return results[2:]
+
+    async def batch(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
+        """Runs `queries` in one round trip; their rows, in order.
+
+        Each sees what was committed before it, not before the first.
+        """
+        return await self._batch("; ".join(queries), values)
+
+    async def write_all(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
+        """A whole transaction in one round trip; rows by query.
+
+        When it returns the writes are on disk.
+        """
+        statements = ("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries, "COMMIT")
+        return (await self._batch("; ".join(statements), values))[2:-1]
 
     async def run(self, query: str, values: Sequence[object]) -> list[Row]:
         """Runs one prepared statement, with its values sent in binary."""

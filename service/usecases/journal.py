@@ -1,16 +1,20 @@
 """The gateway's ledger: an intent is on disk before a call, its reply before anybody uses it."""
 
 import asyncio
+from collections.abc import Sequence
+from uuid import UUID
 
 import structlog
 
 from service.domain.flows import ModelReply
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.usecases.call_meters import CallMeters
-from storage import budgets, calls, intents
+from service.usecases.grouping import Groups
+from storage import intents, journal
 from storage.database import Database
 from storage.errors import Busy as DatabaseBusy
-from storage.errors import Unreachable
+from storage.errors import StorageError, Unreachable
+from storage.journal import Outcome, Recorded, Wanted
 
 _log = structlog.get_logger("palimpsest.journal")
 
@@ -19,30 +23,50 @@ STORE_SECONDS = 120.0
 #: Pause between two tries.
 STORE_PAUSE_SECONDS = 0.5
 
+#: What beginning a call comes to.
+_Begun = ModelReply | Busy | Lease
+
 
 class Journal:
-    """Keeps calls in the database; the gateway's `CallLedger`."""
+    """Keeps calls in the database; the gateway's `CallLedger`.
+
+    Calls that begin, or end, while a commit is under way share the next one.
+    """
 
     def __init__(self, database: Database, *, lease_seconds: float) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
         self._meters = CallMeters()
+        self._beginnings: Groups[Wanted, _Begun] = Groups(self._begin, abandoned=self._give_up)
+        self._outcomes: Groups[Outcome, Recorded] = Groups(self._record)
 
-    async def begin(
-        self, scope: CallScope, key: bytes, wanted: Reservation
-    ) -> ModelReply | Busy | Lease:
+    async def begin(self, scope: CallScope, key: bytes, wanted: Reservation) -> _Begun:
         """The reply that was paid for already, else the right to make the call, if it is free.
 
         Raises BudgetExhausted for a call that a budget does not allow.
         """
-        async with self._database.transaction(scope.tenant_id) as tx:
-            begun = await intents.begin(tx, scope, key, wanted, self._lease_seconds)
-            if isinstance(begun, Lease):
-                # Behind the intent's row, so that all lock in the same order.
-                await budgets.check(
-                    tx, scope, tokens=wanted.tokens, micro_usd=wanted.micro_usd, key=key
-                )
+        return await self._beginnings.put(
+            scope.tenant_id, Wanted(scope=scope, key=key, reservation=wanted)
+        )
+
+    async def _begin(self, tenant_id: UUID, wanted: Sequence[Wanted]) -> Sequence[_Begun]:
+        async with self._database.direct(tenant_id) as tx:
+            begun = await journal.begin(tx, wanted, self._lease_seconds)
+            await tx.commit()
             return begun
+
+    async def _give_up(self, tenant_id: UUID, begun: Sequence[tuple[Wanted, _Begun]]) -> None:
+        """Whoever wanted these calls is gone: the next one need not wait for their leases."""
+        leases = [
+            (wanted.scope, wanted.key, lease) for wanted, lease in begun if isinstance(lease, Lease)
+        ]
+        if not leases:
+            return
+        try:
+            async with self._database.direct(tenant_id) as tx:
+                await journal.give_up(tx, leases)
+        except StorageError as error:
+            _log.warning("leases are left to run out", cause=str(error))
 
     async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
         """Lets the lease hold from now on; False when somebody else has taken it."""
@@ -57,25 +81,25 @@ class Journal:
         With a reply, or the `last` try, the intent ends. When somebody else made the same
         call first, that reply counts.
         """
+        is_last = last or call.reply is not None
+        outcome = Outcome(scope=scope, call=call, lease=lease, is_last=is_last)
+        recorded = await self._stored(outcome)
+        if recorded.is_new:
+            self._meters.count(call)
+        return recorded.reply
+
+    async def _stored(self, outcome: Outcome) -> Recorded:
         until = asyncio.get_running_loop().time() + STORE_SECONDS
         while True:
             try:
-                return await self._record(scope, call, lease, last=last)
+                return await self._outcomes.put(outcome.scope.tenant_id, outcome)
             except (Unreachable, DatabaseBusy) as error:
                 # Twice written is once written, for a reply; a failed call may be lost.
-                if call.reply is None or asyncio.get_running_loop().time() > until:
+                if outcome.call.reply is None or asyncio.get_running_loop().time() > until:
                     raise
                 _log.warning("a reply waits for the database", cause=str(error))
             await asyncio.sleep(STORE_PAUSE_SECONDS)
 
-    async def _record(
-        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
-    ) -> ModelReply | None:
-        async with self._database.transaction(scope.tenant_id) as tx:
-            written = await calls.record(tx, scope, call)
-            if call.reply is not None or last:
-                await intents.end(tx, scope, call.key, lease)
-            if not written:
-                return await calls.find_reply(tx, scope.session_key, call.key)
-        self._meters.count(call)
-        return call.as_reply()
+    async def _record(self, tenant_id: UUID, outcomes: Sequence[Outcome]) -> Sequence[Recorded]:
+        async with self._database.direct(tenant_id) as tx:
+            return await journal.record(tx, outcomes)

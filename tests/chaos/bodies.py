@@ -29,7 +29,7 @@ from service.llm.routing import Router
 from service.llm.transport import Completion, LitellmTransport
 from service.usecases.journal import Journal
 from service.usecases.revise import Reviser
-from storage import calls, intents, revisions
+from storage import journal, revisions
 from storage.database import Database
 from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
 from storage.revisions import NewRevision
@@ -106,11 +106,11 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
             self, scope: CallScope, call: Call, lease: Lease, *, last: bool
         ) -> ModelReply | None:
             if trap.wants(Point.REPLY_UNCOMMITTED):
-                async with self._database.transaction(scope.tenant_id) as tx:
-                    await calls.record(tx, scope, call)
+                outcome = journal.Outcome(scope=scope, call=call, lease=lease, is_last=True)
+                async with self._database.direct(scope.tenant_id) as tx:
+                    await tx.begin(*journal.recording(scope.tenant_id, (outcome,)))
                     trap.spring(Point.REPLY_UNCOMMITTED)
                     await asyncio.sleep(HOLD_SECONDS)
-                    await tx.connection.exec_driver_sql("ROLLBACK; BEGIN")
             reply = await super().record(scope, call, lease, last=last)
             if trap.spring(Point.REPLY_STORED):
                 await asyncio.sleep(HOLD_SECONDS)
@@ -151,8 +151,9 @@ def worker(config: Config, path: Path, trap: Trap, items: list[WorkItem]) -> Non
         ) -> ModelReply | Busy | Lease:
             trap.spring(Point.BEFORE_INTENT)
             if trap.wants(Point.INTENT_UNCOMMITTED):
-                async with self._database.transaction(scope.tenant_id) as tx:
-                    await intents.begin(tx, scope, key, wanted, LEASE_SECONDS)
+                intent = journal.Wanted(scope=scope, key=key, reservation=wanted)
+                async with self._database.direct(scope.tenant_id) as tx:
+                    await journal.begin(tx, (intent,), LEASE_SECONDS)
                     trap.spring(Point.INTENT_UNCOMMITTED)
             begun = await super().begin(scope, key, wanted)
             if isinstance(begun, Lease):

@@ -7,15 +7,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import delete, event, insert, text, update
+from sqlalchemy import event, insert, text, update
 
 from service.domain.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
 from service.domain.errors import BudgetExhausted
 from service.domain.flows import Purpose
-from service.domain.ledger import Call, CallScope
+from service.domain.ledger import Call, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
-from storage import budgets, calls
+from storage import budgets, journal
 from storage.database import Database, Transaction
+from storage.journal import Outcome, Recorded, Wanted
 from storage.tables import intent, spend, tenant
 from tests.harness import Servers
 from tests.integration.scripted import KEY, MEMORY, make
@@ -67,8 +68,13 @@ def made(tokens: int, micro_usd: int | None = None, *, key: bytes | None = None)
 async def pay(
     database: Database, tokens: int, micro_usd: int | None = None, scope: CallScope = SCOPE
 ) -> None:
-    async with database.transaction(scope.tenant_id) as tx:
-        assert await calls.record(tx, scope, made(tokens, micro_usd))
+    assert (await _record(database, scope, made(tokens, micro_usd), Lease(fence=1))).is_new
+
+
+async def _record(database: Database, scope: CallScope, call: Call, lease: Lease) -> Recorded:
+    outcome = Outcome(scope=scope, call=call, lease=lease, is_last=True)
+    async with database.direct(scope.tenant_id) as tx:
+        return (await journal.record(tx, (outcome,)))[0]
 
 
 async def reserve(tx: Transaction, key: bytes, tokens: int, micro_usd: int = 0) -> None:
@@ -321,7 +327,7 @@ async def _worker(
     while True:
         key, asked = uuid4().bytes, chance.randint(10, 40)
         try:
-            await _begin(pool, scope, key, asked)
+            lease = await _begin(pool, scope, key, asked)
         except BudgetExhausted as error:
             if not error.waits_for_calls:
                 return
@@ -329,25 +335,17 @@ async def _worker(
             continue
         await asyncio.sleep(chance.random() * 0.01)
         used = chance.randint(5, asked)
-        async with pool.transaction(DEFAULT_TENANT) as tx:
-            await calls.record(tx, scope, made(used, key=key))
-            await tx.connection.execute(delete(intent).where(intent.c.key == key))
+        await _record(pool, scope, made(used, key=key), lease)
         spent.append((scope.memory_id, used))
 
 
-async def _begin(pool: Database, scope: CallScope, key: bytes, tokens: int) -> None:
-    async with pool.transaction(DEFAULT_TENANT) as tx:
-        await budgets.check(tx, scope, tokens=tokens, micro_usd=None)
-        await tx.connection.execute(
-            insert(intent).values(
-                session_key=KEY,
-                key=key,
-                tenant_id=DEFAULT_TENANT,
-                memory_id=scope.memory_id,
-                purpose="revise",
-                model="m",
-                lease_until=datetime.now(UTC),
-                reserved_tokens=tokens,
-                reserved_micro_usd=0,
-            )
-        )
+async def _begin(pool: Database, scope: CallScope, key: bytes, tokens: int) -> Lease:
+    asked = Reservation(
+        purpose=Purpose.REVISE, model="m", deployment="", tokens=tokens, micro_usd=None
+    )
+    async with pool.direct(DEFAULT_TENANT) as tx:
+        wanted = Wanted(scope=scope, key=key, reservation=asked)
+        (begun,) = await journal.begin(tx, (wanted,), 5.0)
+        await tx.commit()
+    assert isinstance(begun, Lease)
+    return begun

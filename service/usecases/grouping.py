@@ -1,0 +1,130 @@
+"""Group commit: what waits while a commit is under way is written by the next one.
+
+One tenant a group. When nothing is under way an entry is written at once, so that nobody
+waits for company; one that fails does not take the others of its group with it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from service.domain.errors import BudgetExhausted
+from storage.errors import StorageError, Unreachable
+
+Entry = TypeVar("Entry")
+Result = TypeVar("Result")
+
+#: Entries of one group at the most.
+GROUP_ENTRIES = 64
+#: Groups of a tenant under way at once: while one waits for a lock, the others go on.
+GROUPS = 2
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Entry, Result]):
+    entry: Entry
+    done: "asyncio.Future[Result]"
+
+
+@dataclass(slots=True)
+class _Lane(Generic[Entry, Result]):
+    """What waits of one tenant, and how many groups of it are under way."""
+
+    waiting: "deque[_Waiting[Entry, Result]]" = field(default_factory=deque)
+    running: int = 0
+
+
+class Groups(Generic[Entry, Result]):
+    """Writes entries in groups."""
+
+    def __init__(
+        self,
+        write: Callable[[UUID, Sequence[Entry]], Awaitable[Sequence[Result]]],
+        *,
+        abandoned: Callable[[UUID, Sequence[tuple[Entry, Result]]], Awaitable[None]] | None = None,
+    ) -> None:
+        """`write` writes a group, in one transaction, and gives its results in its order.
+
+        `abandoned` is told what was written of entries that nobody waits for any more.
+        """
+        self._write = write
+        self._abandoned = abandoned
+        self._lanes: dict[UUID, _Lane[Entry, Result]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def put(self, tenant_id: UUID, entry: Entry) -> Result:
+        """The result of `entry`, once it is written. Raises what writing it raises."""
+        lane = self._lanes.setdefault(tenant_id, _Lane())
+        waiting: _Waiting[Entry, Result] = _Waiting(
+            entry, asyncio.get_running_loop().create_future()
+        )
+        lane.waiting.append(waiting)
+        if lane.running < GROUPS:
+            lane.running += 1
+            task = asyncio.create_task(self._serve(tenant_id, lane))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await waiting.done
+
+    async def _serve(self, tenant_id: UUID, lane: _Lane[Entry, Result]) -> None:
+        try:
+            while group := _take(lane):
+                await self._commit(tenant_id, group)
+        finally:
+            lane.running -= 1
+            if not lane.running and not lane.waiting:
+                self._lanes.pop(tenant_id, None)
+
+    async def _commit(self, tenant_id: UUID, group: Sequence[_Waiting[Entry, Result]]) -> None:
+        try:
+            results = await self._write(tenant_id, [one.entry for one in group])
+        except (StorageError, BudgetExhausted) as error:
+            if len(group) > 1 and not isinstance(error, Unreachable):
+                # One entry's trouble is not the others'; each gets its own transaction.
+                await asyncio.gather(*(self._commit(tenant_id, (one,)) for one in group))
+                return
+            _refuse(group, error)
+        except BaseException as error:
+            # A defect is told to all who wait for it, and so is the end of the process.
+            _refuse(group, error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            await self._tell(tenant_id, group, results)
+
+    async def _tell(
+        self,
+        tenant_id: UUID,
+        group: Sequence[_Waiting[Entry, Result]],
+        results: Sequence[Result],
+    ) -> None:
+        left: list[tuple[Entry, Result]] = []
+        for one, result in zip(group, results, strict=True):
+            if one.done.done():
+                left.append((one.entry, result))
+            else:
+                one.done.set_result(result)
+        if left and self._abandoned is not None:
+            await self._abandoned(tenant_id, left)
+
+
+def _take(lane: _Lane[Entry, Result]) -> list[_Waiting[Entry, Result]]:
+    """The next group; nobody waits any more for those that are cancelled."""
+    taken: list[_Waiting[Entry, Result]] = []
+    while lane.waiting and len(taken) < GROUP_ENTRIES:
+        one = lane.waiting.popleft()
+        if not one.done.done():
+            taken.append(one)
+    return taken
+
+
+def _refuse(group: Sequence[_Waiting[Entry, Result]], error: BaseException) -> None:
+    for one in group:
+        if not one.done.done():
+            if isinstance(error, Exception):
+                one.done.set_exception(error)
+            else:
+                one.done.cancel()

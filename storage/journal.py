@@ -1,0 +1,320 @@
+"""Beginning and ending calls: the right to make one, and its outcome, durably.
+
+The hottest path of a worker, so it is written for few round trips: two to begin and one to
+record, whatever the number of calls. Rows are locked in one order by all: intents, then
+budgets; calls, then what is spent, then intents.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from uuid import UUID, uuid4
+
+from service.domain.flows import ModelReply
+from service.domain.ledger import Asked, Busy, Call, CallScope, Lease, Reservation
+from storage import budgets
+from storage.database import DirectTransaction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """A call that somebody wants to make."""
+
+    scope: CallScope
+    #: As in `Call`.
+    key: bytes
+    reservation: Reservation
+
+    @property
+    def place(self) -> tuple[UUID, bytes]:
+        """What its intent is found by."""
+        return self.scope.session_key, self.key
+
+    @property
+    def asked(self) -> Asked:
+        """What it may come to."""
+        wanted = self.reservation
+        return Asked(tokens=wanted.tokens, micro_usd=wanted.micro_usd, key=self.key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """A call that was made, or failed."""
+
+    scope: CallScope
+    call: Call
+    lease: Lease
+    #: Whether the intent ends with it: there is a reply, or no further try.
+    is_last: bool
+    call_id: UUID = field(default_factory=uuid4)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """What became of an outcome."""
+
+    #: False when the call's reply was there already.
+    is_new: bool
+    #: The reply that counts; None for a failed call.
+    reply: ModelReply | None
+
+
+_TAKE = """
+INSERT INTO intent AS i (session_key, key, tenant_id, memory_id, purpose, model, deployment,
+    reserved_tokens, reserved_micro_usd, fence, lease_until)
+SELECT w.*,
+    -- By the clock, not from 1 on: an intent that ended may begin again, and who held it
+    -- before must not take the new one's lease for its own.
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    now() + make_interval(secs => %(seconds)s)
+FROM (VALUES {wanted}) w
+ON CONFLICT (session_key, key) DO UPDATE SET
+    fence = i.fence + 1,
+    lease_until = excluded.lease_until,
+    deployment = excluded.deployment,
+    reserved_tokens = excluded.reserved_tokens,
+    reserved_micro_usd = excluded.reserved_micro_usd
+WHERE i.lease_until <= now()
+RETURNING session_key, key, fence
+"""
+_WANTED_TYPES = ("uuid", "bytea", "uuid", "uuid", "text", "text", "text", "bigint", "bigint")
+
+_REPLIES = """
+SELECT session_key, key, reply, model, input_tokens, reported_cached_tokens, output_tokens
+FROM call JOIN (VALUES {places}) w (session_key, key) USING (session_key, key)
+WHERE reply IS NOT NULL
+"""
+
+_LEFT = """
+SELECT session_key, key, extract(epoch FROM lease_until - clock_timestamp())::float8
+FROM intent JOIN (VALUES {places}) w (session_key, key) USING (session_key, key)
+"""
+
+# In the order of their keys, as they were taken: two of these never wait for each other.
+_END = """
+DELETE FROM intent i USING (
+    SELECT session_key, key FROM intent JOIN (VALUES {leases}) w (session_key, key, fence)
+        USING (session_key, key, fence)
+    ORDER BY session_key, key FOR UPDATE OF intent
+) w
+WHERE i.session_key = w.session_key AND i.key = w.key
+"""
+
+
+_COLUMNS = {
+    "session_key": "uuid",
+    "key": "bytea",
+    "call_id": "uuid",
+    "tenant_id": "uuid",
+    "memory_id": "uuid",
+    "occasion": "text",
+    "purpose": "text",
+    "template": "text",
+    "model": "text",
+    "reply": "text",
+    "failure": "text",
+    "input_tokens": "bigint",
+    "predicted_cached_tokens": "bigint",
+    "reported_cached_tokens": "bigint",
+    "cache_write_tokens": "bigint",
+    "output_tokens": "bigint",
+    "cost_micro_usd": "bigint",
+    "latency_ms": "bigint",
+    "deployment": "text",
+    "residual": "text",
+}
+
+_WRITE = f"""
+INSERT INTO call ({", ".join(_COLUMNS)})
+SELECT * FROM (VALUES {{rows}}) w
+ON CONFLICT (session_key, key) WHERE reply IS NOT NULL DO NOTHING
+RETURNING call_id
+"""  # noqa: S608 - all of it stands above
+
+# Of those whose reply was there already: it is not read again where it is ours.
+_THEIRS = """
+SELECT w.call_id, c.reply, c.model, c.input_tokens, c.reported_cached_tokens, c.output_tokens
+FROM call c JOIN (VALUES {rows}) w (session_key, key, call_id)
+    ON c.session_key = w.session_key AND c.key = w.key AND c.call_id <> w.call_id
+WHERE c.reply IS NOT NULL
+"""
+
+
+async def begin(
+    tx: DirectTransaction, wanted: Sequence[Wanted], lease_seconds: float
+) -> list[ModelReply | Busy | Lease]:
+    """Begins a transaction and takes the rights to make calls; in the order of `wanted`.
+
+    A call that is made already has its reply instead; one that another makes is busy, and
+    so is one that is wanted twice, the second time. Raises BudgetExhausted when the budgets
+    do not allow all that were taken together. The caller commits.
+    """
+    by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
+    values = {
+        **_numbered(_row(tx, one) for one in by_place.values()),
+        **budgets.concerned(tx.tenant_id, (one.scope for one in wanted)),
+        "seconds": lease_seconds,
+    }
+    taken, replies, left, ((is_concerned,),) = await tx.begin(_beginning(len(by_place)), values)
+    fences = {(session, key): fence for session, key, fence in taken}
+    said = {(session, key): _reply_of(*rest) for session, key, *rest in replies}
+    seconds = {(session, key): rest for session, key, rest in left}
+    over = [(*place, fences.pop(place)) for place in said if place in fences]
+    if over:
+        await tx.batch((_ending(len(over)),), _numbered(over, "e"))
+    if is_concerned and fences:
+        asked = [(by_place[place].scope, by_place[place].asked) for place in fences]
+        await budgets.check_all(tx, asked)
+    begun: list[ModelReply | Busy | Lease] = []
+    for one in wanted:
+        fence = fences.pop(one.place, None)
+        if one.place in said:
+            begun.append(said[one.place])
+        elif fence is not None:
+            begun.append(Lease(fence=fence))
+        else:
+            begun.append(Busy(seconds=max(seconds.get(one.place, 0.0), 0.0)))
+    return begun
+
+
+def _row(tx: DirectTransaction, one: Wanted) -> tuple[object, ...]:
+    scope, wanted = one.scope, one.reservation
+    return (
+        scope.session_key,
+        one.key,
+        tx.tenant_id,
+        scope.memory_id,
+        wanted.purpose.value,
+        wanted.model,
+        wanted.deployment,
+        wanted.tokens,
+        wanted.micro_usd or 0,
+    )
+
+
+@lru_cache(maxsize=256)
+def _beginning(count: int) -> tuple[str, ...]:
+    places = _rows(("uuid", "bytea"), count)
+    return (
+        _TAKE.format(wanted=_rows(_WANTED_TYPES, count)),
+        # Only behind the rows above: an outcome that is stored together with its row's
+        # removal is either seen here, or the row was still there.
+        _REPLIES.format(places=places),
+        _LEFT.format(places=places),
+        budgets.CONCERNED,
+    )
+
+
+async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Recorded]:
+    """Writes calls and ends their intents: a whole transaction, in one round trip.
+
+    When somebody else's reply to the same call is there already, that counts.
+    """
+    written, theirs, *_ = await tx.write_all(*recording(tx.tenant_id, outcomes))
+    ids = {call_id for (call_id,) in written}
+    replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
+    return [
+        Recorded(
+            is_new=one.call_id in ids,
+            reply=one.call.as_reply() if one.call_id in ids else replies.get(one.call_id),
+        )
+        for one in outcomes
+    ]
+
+
+def recording(
+    tenant_id: UUID, outcomes: Sequence[Outcome]
+) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The statements of `record`, and their values."""
+    # In one order whoever writes them: by keys, and by the sums that a trigger adds them to.
+    in_order = sorted(
+        outcomes, key=lambda one: (one.scope.session_key, one.scope.owner_id, one.call.key)
+    )
+    over = [
+        (one.scope.session_key, one.call.key, one.lease.fence) for one in outcomes if one.is_last
+    ]
+    values = _numbered(_call_row(tenant_id, one) for one in in_order) | _numbered(over, "e")
+    ends = (_ending(len(over)),) if over else ()
+    return (*_recording(len(outcomes)), *ends), values
+
+
+@lru_cache(maxsize=256)
+def _recording(count: int) -> tuple[str, str]:
+    types = tuple(_COLUMNS.values())
+    return (
+        _WRITE.format(rows=_rows(types, count)),
+        _THEIRS.format(rows=_rows(types[:3], count)),
+    )
+
+
+def _call_row(tenant_id: UUID, one: Outcome) -> tuple[object, ...]:
+    scope, call = one.scope, one.call
+    return (
+        scope.session_key,
+        call.key,
+        one.call_id,
+        tenant_id,
+        scope.memory_id,
+        scope.occasion,
+        call.purpose.value,
+        call.template,
+        call.model,
+        call.reply,
+        call.failure,
+        call.input_tokens,
+        call.predicted_cached_tokens,
+        call.reported_cached_tokens,
+        call.cache_write_tokens,
+        call.output_tokens,
+        call.cost_micro_usd,
+        call.latency_ms,
+        call.deployment,
+        call.residual,
+    )
+
+
+async def give_up(tx: DirectTransaction, leases: Sequence[tuple[CallScope, bytes, Lease]]) -> None:
+    """Gives rights up, by key: the calls are not made. A whole transaction.
+
+    Does nothing about those that somebody else has by now.
+    """
+    over = [(scope.session_key, key, lease.fence) for scope, key, lease in leases]
+    await tx.write_all((_ending(len(over)),), _numbered(over, "e"))
+
+
+@lru_cache(maxsize=256)
+def _ending(count: int) -> str:
+    return _END.format(leases=_rows(("uuid", "bytea", "bigint"), count, "e"))
+
+
+def _reply_of(
+    text: str, model: str, input_tokens: int, cached_tokens: int | None, output_tokens: int
+) -> ModelReply:
+    """A reply from its columns."""
+    return ModelReply(
+        text=text,
+        model=model,
+        input_tokens=input_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=output_tokens,
+    )
+
+
+def _rows(types: Sequence[str], count: int, name: str = "v") -> str:
+    """`count` rows of placeholders, as VALUES takes them; `_numbered` gives their values.
+
+    Element by element: the driver takes long to write a list down.
+    """
+    return ", ".join(
+        f"({', '.join(f'%({name}{row}_{at})s::{of}' for at, of in enumerate(types))})"
+        for row in range(count)
+    )
+
+
+def _numbered(rows: Iterable[Sequence[object]], name: str = "v") -> dict[str, object]:
+    """The values of rows, by their placeholders; rows may have more than are taken."""
+    return {
+        f"{name}{row}_{at}": value
+        for row, values in enumerate(rows)
+        for at, value in enumerate(values)
+    }

@@ -1,0 +1,294 @@
+"""What a model call costs besides the model: CALLS calls of a model that takes 200 ms.
+
+Through the real gateway, with lease, journal and record in a real PostgreSQL and the
+prefix index in a real Valkey, CONCURRENCY at once. `value` is the wall time divided by the
+ideal one, calls x 200 ms / concurrency, through the caller's process as a worker starts it:
+there litellm asks a server for the reply. `near` is the same in one process, where the
+model is a pause. CPU is given in milliseconds a call, by process.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import resource
+import secrets
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from service.caller.client import RemoteCaller
+from service.config import Config
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.ledger import CallScope
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import PrismSpec
+from service.domain.schemas.source import parse_source
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.llm.gateway import Gateway, MakesCalls
+from service.llm.plans import Plan
+from service.llm.prices import Prices
+from service.llm.routing import Router
+from service.llm.transport import Completion
+from service.usecases.journal import Journal
+from storage import memories, sessions
+from storage.database import Database
+from storage.prefix_index import RedisPrefixIndex
+from tests import gateways
+from tests.harness import Servers
+
+CALLS = 1143
+CONCURRENCY = 32
+MODEL_SECONDS = 0.2
+#: Not counted: imports, connections, plans.
+FIRST_CALLS = 128
+LEASE_SECONDS = 10.0
+#: About 250 tokens that all prompts share, and 1,000 of their own.
+TASK = "Sum up the text in some sentences. " * 30
+TEXT = "The quick brown fox jumps over the lazy dog; " * 90
+REPLY = "A fox jumps over a dog. " * 20
+MODEL = "openai/slow"
+_SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class SlowModel:
+    """Answers after a pause."""
+
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+        """The same reply each time."""
+        await asyncio.sleep(MODEL_SECONDS)
+        return Completion(
+            text=REPLY,
+            model=model,
+            input_tokens=1250,
+            output_tokens=120,
+            cached_tokens=0,
+            cache_write_tokens=None,
+            cost_micro_usd=0,
+        )
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Measures; see the module. Takes as long as the calls take."""
+    with Servers.started() as servers:
+        near = asyncio.run(_near(servers))
+        with _slow_server() as url:
+            far = asyncio.run(_far(servers, url))
+    return {"value": far["ratio"], "goal": "<= 1.15", "far": far, "near": near, "calls": CALLS}
+
+
+async def _near(servers: Servers) -> dict[str, Any]:
+    database = Database.connect(servers.new_database(), pool_size=5, name="bench")
+    index = RedisPrefixIndex(servers.valkey.url, secret=secrets.token_bytes(16))
+    calls = gateways.gateway(SlowModel(), database, index=index, lease_seconds=LEASE_SECONDS)
+    try:
+        return await _measure(servers, database, calls, {})
+    finally:
+        await index.close()
+        await database.close()
+
+
+async def _far(servers: Servers, model_url: str) -> dict[str, Any]:
+    url = servers.new_database()
+    database = Database.connect(url, pool_size=5, name="bench")
+    index = RedisPrefixIndex(servers.valkey.url, secret=secrets.token_bytes(16))
+    os.environ |= {
+        "PALIMPSEST_DATABASE_URL": url,
+        "PALIMPSEST_REDIS_URL": servers.valkey.url,
+        "PALIMPSEST_MODEL": MODEL,
+        "PALIMPSEST_MODEL_BASE_URL": model_url,
+    }
+    caller = RemoteCaller(None, stop_seconds=10)
+    await caller.start()
+    assert caller._process is not None, "it was started"
+    try:
+        return await _measure(
+            servers, database, _through(caller, database, index), {"caller": caller._process.pid}
+        )
+    finally:
+        await caller.close()
+        await index.close()
+        await database.close()
+
+
+def _through(caller: MakesCalls, database: Database, index: RedisPrefixIndex) -> Gateway:
+    prices = Prices(Config()).of
+    return Gateway(
+        Journal(database, lease_seconds=LEASE_SECONDS),
+        Router((), index, prices),
+        caller,
+        prices=prices,
+        lease_seconds=LEASE_SECONDS,
+    )
+
+
+async def _measure(
+    servers: Servers, database: Database, calls: Gateway, processes: dict[str, int]
+) -> dict[str, Any]:
+    scope = await _prepare(database)
+    await _all(calls, scope, range(FIRST_CALLS))
+    postmaster = servers.postgres._process
+    assert postmaster is not None, "it runs"
+    roots = {**processes, "postgres": postmaster.pid}
+    before = {name: _cpu_seconds(pid) for name, pid in roots.items()}
+    own, began = _own_seconds(), time.perf_counter()
+    latencies = await _all(calls, scope, range(FIRST_CALLS, FIRST_CALLS + CALLS))
+    wall = time.perf_counter() - began
+    cpu = {"worker": _own_seconds() - own}
+    cpu |= {name: _cpu_seconds(pid) - before[name] for name, pid in roots.items()}
+    return {
+        "ratio": round(wall / (CALLS * MODEL_SECONDS / CONCURRENCY), 3),
+        "seconds": round(wall, 2),
+        "calls_per_second": round(CALLS / wall),
+        "median_ms": round(statistics.median(latencies) * 1000, 1),
+        "cpu_ms_a_call": {name: round(each / CALLS * 1000, 2) for name, each in cpu.items()},
+    }
+
+
+async def _all(calls: Gateway, scope: CallScope, numbers: range) -> list[float]:
+    """Seconds that each call took."""
+    left = iter(numbers)
+    took: list[float] = []
+
+    async def some() -> None:
+        for number in left:
+            began = time.perf_counter()
+            reply = await calls.call(_ask(number), model=MODEL, scope=_occasion(scope, number))
+            took.append(time.perf_counter() - began)
+            assert reply.text == REPLY
+
+    await asyncio.gather(*(some() for _ in range(CONCURRENCY)))
+    return took
+
+
+def _occasion(scope: CallScope, number: int) -> CallScope:
+    return CallScope(
+        tenant_id=scope.tenant_id,
+        session_key=scope.session_key,
+        memory_id=scope.memory_id,
+        occasion=f"node:0.{number}",
+    )
+
+
+def _ask(number: int) -> ModelAsk:
+    text = f"Part {number}. {TEXT}"
+    return ModelAsk(
+        purpose=Purpose.SUMMARIZE,
+        template="bench/1",
+        segments=(
+            Segment(kind=SegmentKind.TASK, text=TASK),
+            Segment(kind=SegmentKind.CHUNK, text=text, reusable=False),
+        ),
+        content=None,
+        max_output_tokens=300,
+    )
+
+
+async def _prepare(database: Database) -> CallScope:
+    key = session_key(DEFAULT_TENANT, "bench")
+    identity = memory_id(key, "notes")
+    spec = PrismSpec(schema_source=_SCHEMA, chunk_tokens=1, model=MODEL)
+    empty = PrismMemory.create(parse_source(_SCHEMA))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, key, "bench")
+        await memories.create(
+            tx,
+            session_key=key,
+            memory_id=identity,
+            name="notes",
+            spec=spec,
+            head=0,
+            value=empty.value_json,
+            digest=b"",
+        )
+    return CallScope(
+        tenant_id=DEFAULT_TENANT, session_key=key, memory_id=identity, occasion="bench"
+    )
+
+
+def _own_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _cpu_seconds(root: int) -> float:
+    """Of a process and all below it, those that ended too."""
+    parents: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            # It has just ended: its parent has its time by now.
+            continue
+        pid = int(path.parent.name)
+        parents.setdefault(int(fields[1]), []).append(pid)
+        ticks[pid] = sum(map(int, fields[11:15]))
+    family, total = [root], 0
+    while family:
+        pid = family.pop()
+        total += ticks.get(pid, 0)
+        family += parents.get(pid, ())
+    return total / _TICKS
+
+
+@contextmanager
+def _slow_server() -> Iterator[str]:
+    """An OpenAI-compatible server in a process of its own; its URL."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}/v1"
+    finally:
+        assert process.pid is not None, "it was started"
+        os.kill(process.pid, signal.SIGTERM)
+        process.join()
+
+
+def _serve(ready: Connection) -> None:
+    asyncio.run(_respond(ready))
+
+
+async def _respond(ready: Connection) -> None:
+    body = json.dumps(
+        {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": MODEL,
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": REPLY},
+                }
+            ],
+            "usage": {"prompt_tokens": 1250, "completion_tokens": 120, "total_tokens": 1370},
+        }
+    ).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    response = head.encode() + b"\r\n\r\n" + body
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                asked = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(asked.partition(b"content-length:")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                await asyncio.sleep(MODEL_SECONDS)
+                writer.write(response)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            # Whoever asked is gone.
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    ready.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
