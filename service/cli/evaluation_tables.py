@@ -1,6 +1,6 @@
 """What `palimpsest eval` shows: how far it is, and a line for each strategy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -11,7 +11,7 @@ from service.cli.output import err, out, plain, show
 from service.evaluation.measures import Measure
 from service.evaluation.report import Result
 from service.evaluation.strategies import Spent
-from service.evaluation.summary import Summary
+from service.evaluation.summary import Summary, WalkSummary
 
 #: What is shown where there is nothing to show.
 NONE = "-"
@@ -59,65 +59,93 @@ class Progress:
 
 
 def show_summaries(summaries: Sequence[Summary], measure: Measure) -> None:
-    """A table over all strategies, and one of what only MemWalker has."""
-    table = _table("strategy")
-    for name in (
-        "questions", "failed", measure.value, "exact", "no answer", "evidence shown",
-        "calls", "tokens in", "out", "USD", "s/question",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+    """A table with a column for each strategy; what none of them has is left out."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
     for one in summaries:
-        table.add_row(
-            one.strategy,
-            f"{one.questions:,}",
-            f"{one.failed:,}",
-            f"{one.score:.3f}",
-            f"{one.exact:.3f}",
-            _percent(one.no_answer_rate),
-            _percent(one.evidence_shown),
-            *_spent(one.spent),
-            NONE if one.seconds is None else f"{one.seconds:.2f}",
-        )
-    out.print(table)
-    _show_building(summaries)
-    _show_walks(summaries)
-
-
-def _show_building(summaries: Sequence[Summary]) -> None:
-    built = [one for one in summaries if one.building.calls]
-    if not built:
-        return
-    show()
-    table = _table("before the questions")
-    for name in ("calls", "tokens in", "out", "USD", "s/document"):
-        table.add_column(name, justify="right")
-    for one in built:
-        seconds = NONE if one.building_seconds is None else f"{one.building_seconds:.2f}"
-        table.add_row(one.strategy, *_spent(one.building), seconds)
+        table.add_column(plain(one.strategy), justify="right", no_wrap=True)
+    for title, rows in _sections(measure):
+        cells = [(name, [show_one(one) for one in summaries]) for name, show_one in rows]
+        known = [(name, row) for name, row in cells if set(row) != {NONE}]
+        if title and known:
+            table.add_row(f"[bold]{title}[/bold]")
+        for name, row in known:
+            table.add_row(f"  {name}" if title else name, *row)
     out.print(table)
 
 
-def _show_walks(summaries: Sequence[Summary]) -> None:
-    walked = [(one, one.walks) for one in summaries if one.walks is not None]
-    if not walked:
-        return
-    show()
-    table = _table("navigation")
-    for name in (
-        "stray", "recovered", "valid actions", "evidence cited", "text read", "if right",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
-    for one, walks in walked:
-        table.add_row(
-            one.strategy,
-            _percent(walks.stray_ratio),
-            _percent(walks.recovery_rate),
-            _percent(walks.valid_action_rate),
-            _percent(one.evidence_cited),
-            _percent(walks.text_read),
-            _percent(walks.text_read_successful),
-        )
-    out.print(table)
+_Row = tuple[str, Callable[[Summary], str]]
+
+
+def _sections(measure: Measure) -> Sequence[tuple[str, Sequence[_Row]]]:
+    return (
+        (
+            "",
+            (
+                ("questions", lambda one: f"{one.questions:,}"),
+                ("failed", lambda one: f"{one.failed:,}"),
+                (measure.value, lambda one: f"{one.score:.3f}"),
+                ("exact match", lambda one: f"{one.exact:.3f}"),
+                ("no answer", lambda one: _percent(one.no_answer_rate)),
+                ("evidence shown", lambda one: _percent(one.evidence_shown)),
+                ("evidence cited", lambda one: _percent(one.evidence_cited)),
+            ),
+        ),
+        ("answering", _spending(_answering, "s/question", lambda one: one.seconds)),
+        ("building", _spending(_building, "s/document", lambda one: one.building_seconds)),
+        (
+            "navigation",
+            (
+                ("stray ratio", _of_walks(lambda walks: walks.stray_ratio)),
+                ("recovery rate", _of_walks(lambda walks: walks.recovery_rate)),
+                ("valid actions", _of_walks(lambda walks: walks.valid_action_rate)),
+                ("text read", _of_walks(lambda walks: walks.text_read)),
+                ("… where right", _of_walks(lambda walks: walks.text_read_successful)),
+            ),
+        ),
+    )
+
+
+def _answering(one: Summary) -> Spent | None:
+    return one.spent
+
+
+def _building(one: Summary) -> Spent | None:
+    return one.building if one.building.calls else None
+
+
+def _spending(
+    spent_of: Callable[[Summary], Spent | None],
+    per: str,
+    seconds_of: Callable[[Summary], float | None],
+) -> Sequence[_Row]:
+    def of(show_one: Callable[[Spent], str]) -> Callable[[Summary], str]:
+        def cell(one: Summary) -> str:
+            spent = spent_of(one)
+            return NONE if spent is None else show_one(spent)
+
+        return cell
+
+    def seconds(one: Summary) -> str:
+        found = seconds_of(one)
+        return NONE if found is None or spent_of(one) is None else f"{found:.2f}"
+
+    return (
+        ("calls", of(lambda spent: f"{spent.calls:,}")),
+        ("tokens in", of(lambda spent: f"{spent.input_tokens:,}")),
+        ("tokens out", of(lambda spent: f"{spent.output_tokens:,}")),
+        ("USD", of(_price)),
+        (per, seconds),
+    )
+
+
+def _price(spent: Spent) -> str:
+    cost = spent.cost_micro_usd
+    return "unknown" if cost is None else f"{cost / 1e6:.4f}"
+
+
+def _of_walks(share_of: Callable[[WalkSummary], float | None]) -> Callable[[Summary], str]:
+    return lambda one: NONE if one.walks is None else _percent(share_of(one.walks))
 
 
 def show_failures(results: Sequence[Result], most: int) -> None:
@@ -130,22 +158,6 @@ def show_failures(results: Sequence[Result], most: int) -> None:
         show(f"{count} failed: {cause}")
     if len(causes) > most:
         show(f"… and for {len(causes) - most} more reasons, which the report has")
-
-
-def _table(first: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(plain(first))
-    return table
-
-
-def _spent(spent: Spent) -> tuple[str, str, str, str]:
-    cost = spent.cost_micro_usd
-    return (
-        f"{spent.calls:,}",
-        f"{spent.input_tokens:,}",
-        f"{spent.output_tokens:,}",
-        "unknown" if cost is None else f"{cost / 1e6:.4f}",
-    )
 
 
 def _percent(share: float | None) -> str:
