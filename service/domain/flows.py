@@ -98,7 +98,7 @@ class ModelAsk:
 class ModelReply:
     """What a model answered."""
 
-    #: The reply as it came; a revision's that was cut off ends with CUT_OFF.
+    #: The reply as it came; one that was cut off ends with CUT_OFF, for most purposes.
     text: str
     #: The model that gave it, as provider/name.
     model: str

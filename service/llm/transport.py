@@ -28,7 +28,7 @@ _PASSING = frozenset({408, 425, 429})
 
 
 #: Purposes whose replies must not be taken for whole when they are not.
-_MARKED = frozenset({Purpose.REVISE, Purpose.CONSOLIDATE, Purpose.SUMMARIZE})
+_MARKED = frozenset({Purpose.REVISE, Purpose.CONSOLIDATE, Purpose.SUMMARIZE, Purpose.NAVIGATE})
 
 
 class ModelFailure(Exception):

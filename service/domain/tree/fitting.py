@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from service.domain.flows import Segment
+from service.domain.tree.shortening import ELLIPSIS, shortened
 
 #: Tokens of a text.
 Count = Callable[[str], int]
 #: Makes a prompt that shows these texts.
 Build = Callable[[Sequence[str]], tuple[Segment, ...]]
 
-ELLIPSIS = "…"
 #: Tokens that a text keeps at least; with fewer it says nothing.
 MIN_SHOWN_TOKENS = 4
 #: How often texts are cut anew because the whole was still too long.
@@ -30,20 +30,11 @@ def prompt_tokens(segments: Sequence[Segment], count: Count) -> int:
 
 
 def cut_to(text: str, tokens: int, count: Count) -> str:
-    """`text`, or a beginning of it that has at most `tokens`, cut at a word where it can be."""
+    """`text`, or its beginning in at most `tokens`; empty where nothing of it would be left."""
     if count(text) <= tokens:
         return text
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if count(text[:middle] + ELLIPSIS) <= tokens:
-            low = middle
-        else:
-            high = middle - 1
-    if low == 0:
-        return ""
-    word = text[:low].rpartition(" ")[0].rstrip() + ELLIPSIS
-    return word if word != ELLIPSIS and count(word) <= tokens else text[:low] + ELLIPSIS
+    cut = shortened(text, tokens, count) if tokens > 0 else ""
+    return cut if cut != ELLIPSIS.strip() and count(cut) <= tokens else ""
 
 
 def share_of(sizes: Sequence[int], budget: int) -> int:

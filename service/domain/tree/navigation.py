@@ -31,6 +31,7 @@ from service.domain.tree.nodes import View
 from service.domain.tree.prompts import Again, Prompts
 from service.domain.tree.question import Question
 from service.domain.tree.recording import Recorder
+from service.domain.tree.reply_parts import said
 from service.domain.tree.reply_values import normal
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.trajectory import (
@@ -205,7 +206,7 @@ class _Walk:
             return
         asks = [self.prompts.remember(spot.handed_down()) for spot in long]
         for spot, ask, reply in zip(long, asks, (yield asks), strict=True):
-            short = cut_to(reply.text.strip(), limit, self.prompts.count)
+            short = cut_to(said(reply.text).strip(), limit, self.prompts.count)
             # What came to nothing is not asked for again: it is cut like other memories.
             spot.shortened = (short,) if short else spot.handed_down()
             yield from self._tell(

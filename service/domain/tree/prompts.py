@@ -25,8 +25,9 @@ from service.domain.tree.question import Question
 from service.domain.tree.reply_values import letter_of
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 
-#: Tokens that a reply may have at most; never more than a quarter of the window.
-MOVE_OUTPUT_TOKENS = 1024
+#: Tokens that a reply may have at most, thoughts before it included; never more than a
+#: quarter of the window.
+MOVE_OUTPUT_TOKENS = 2048
 #: Of what a prompt has room for, the working memory gets so much where not all fits.
 NOTES_SHARE = 4
 

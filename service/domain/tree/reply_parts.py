@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from service.domain.flows import CUT_OFF
+from service.domain.thoughts import is_thought, spoken
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 100_000
@@ -33,8 +34,6 @@ _BARE = re.compile(
     r"(?P<move>[-−–]?[ \t]?\d{1,6})[ \t.*_`\"')\]]{0,16}$",
     re.IGNORECASE,
 )
-_THOUGHTS = re.compile(r"\s{0,64}<think(?:ing)?>")
-_THOUGHT_END = re.compile(r"</think(?:ing)?>")
 _RULE = re.compile(r"^[ \t]{0,16}[#=*_`~-]{3,}[ \t]{0,16}(?:json|text)?$", re.MULTILINE)
 
 
@@ -58,7 +57,7 @@ def split_reply(reply: str) -> Parts:
     """The parts of a reply. Raises Unclear when it is empty."""
     whole = reply.removesuffix(CUT_OFF)
     is_cut = whole != reply or len(whole) > MAX_REPLY_CHARACTERS
-    text = _RULE.sub("", _spoken(whole[:MAX_REPLY_CHARACTERS]))
+    text = _RULE.sub("", said(whole[:MAX_REPLY_CHARACTERS]))
     if not text.strip():
         raise Unclear("it is empty")
     named = list(_objects(text)) or list(_labelled(text)) or list(_bare(text))
@@ -91,12 +90,14 @@ def _kind(name: str) -> str:
     return short if short in ("reason", "action", "answer", "source") else ""
 
 
-def _spoken(text: str) -> str:
-    """A reply without the thoughts that it begins with."""
-    if not _THOUGHTS.match(text):
+def said(reply: str) -> str:
+    """A reply without the thoughts that it begins with; empty when it is nothing else."""
+    text = spoken(reply.removesuffix(CUT_OFF))
+    if not is_thought(text):
         return text
-    ends = [found.end() for found in _THOUGHT_END.finditer(text)]
-    return text[ends[-1] :] if ends else ""
+    # They may end within a line, or not at all.
+    _, end, behind = text.rpartition("</think")
+    return behind.partition(">")[2] if end else ""
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -275,10 +275,10 @@ def test_the_working_memory_can_be_off() -> None:
 
 def test_it_is_cut_to_its_limit_the_nearest_first() -> None:
     # A summary has 8 or 9 tokens here: the nearest stays, the next is cut, the furthest goes.
-    spec = replace(SPEC, working_memory_tokens=15)
+    spec = replace(SPEC, working_memory_tokens=16)
     one = Tree(DEEP, about="a tale of many words about")
     last = notes(run(one, scripted(*TO_A), spec=spec))[-1]
-    assert last == "a tale of many words…\n\na tale of many words about r.0.0.0"
+    assert last == "a tale of many words …\n\na tale of many words about r.0.0.0"
 
 
 def test_it_can_be_summarized_by_the_model() -> None:
@@ -286,7 +286,7 @@ def test_it_can_be_summarized_by_the_model() -> None:
 
     def model(ask: ModelAsk) -> str:
         if ask.template == "tree.remember/1":
-            return " in short "
+            return f"<think>\nHm.\n</think>\n in short {CUT_OFF}"
         return says("a") if ask.template == "tree.leaf/1" else down(0)
 
     got = run(tree(DEEP), model, spec=spec)

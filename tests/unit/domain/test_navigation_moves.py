@@ -49,6 +49,7 @@ def triage(reply: str, *, beam: int = 1, may_revert: bool = True) -> Enter | Rev
         "Reasoning: Summary 2 fits. Action: 2",
         "##########\nReasoning: it fits\nAction: 2\n##########",
         "<think>Action: 1? No.</think>\nAction: 2",
+        "<think>\nAction: 1? No.</think> Action: 2",
         "2",
         " 2\n",
         "Summary 2",

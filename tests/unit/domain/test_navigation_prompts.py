@@ -106,7 +106,7 @@ def test_a_cut_is_a_beginning_and_fits(text: str, tokens: int) -> None:
     for count in (estimate_tokens, words, len):
         got = cut_to(text, tokens, count)
         assert count(got) <= max(tokens, 0)
-        assert got == text or text.startswith(got.removesuffix("…"))
+        assert got == text or text.lstrip().startswith(got.removesuffix(" …"))
 
 
 @given(st.lists(st.integers(0, 100)), st.integers(0, 500))

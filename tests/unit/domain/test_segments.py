@@ -317,6 +317,10 @@ RECORDED = {
     "schema": "fdf5371198ff62364c1740abaa90b641e62cd9ac68a0cd84d6a497d431267afd",
     "summarize": "e9aecbd24a02f927776bf64fc7dc57f81519f62b3bad7306cccd4867ac8fa61f",
     "compress": "188e7db6e06f915f1f0fc058963946ca5db39f66905c7cea1b4b8f56d06e9854",
+    "navigate": "4decb1b83ec3d53f202b05ffd567653310e9f731aa742f53c58d28d280bba62e",
+    "navigate, structured": "f34a88304dbd618230295980646ccd44699bd4b02ffb2c49f8df04c1dca3f23c",
+    "navigate, several at once": "de3c1dab65c1bd69ddb84319f039e64052bfe49263b6252e4ddc06343dfca86c",
+    "navigate, growing": "0e357a30a2a399166a388b249de98185230ed78124d272ba5d2f1e3995db3ebc",
 }
 
 
