@@ -116,6 +116,7 @@ async def test_a_question_is_answered_from_the_leaf_that_has_it(database: Databa
         ("end", "", "answer"),
     ]
     assert events[0].shown == ("1.1", "0.4", "t.1")
+    assert (events[0].input_tokens, events[0].output_tokens) == (9, 3)
     assert (stored.status, stored.text, stored.no_answer) == (
         "complete",
         "It brought partridges.",
@@ -135,7 +136,7 @@ async def test_a_question_is_answered_from_the_leaf_that_has_it(database: Databa
     )
     statistics = stored.statistics
     assert statistics is not None
-    assert (statistics.calls, statistics.leaves_read) == (3, 1)
+    assert (statistics.calls, statistics.leaves_read, statistics.tokens) == (3, 1, 36)
     assert statistics.text_tokens == sum(map(estimate_tokens, (*LEAVES, *TAIL)))
     async with database.transaction(DEFAULT_TENANT) as tx:
         (line,) = await calls.usage(tx, KEY, occasion=f"answer:{stored.answer_id}")
