@@ -21,6 +21,7 @@ from palimpsest.client import Client, Session, connect
 from palimpsest.edits import Edit
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
+from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.provenance import Provenance
 from palimpsest.tree_values import TextPart, TreeNode, TreeSettings
@@ -68,6 +69,7 @@ __all__ = [
     "MemoryInfo",
     "MemoryState",
     "MemoryStatus",
+    "NavigationStatistics",
     "PalimpsestError",
     "Producer",
     "Provenance",
@@ -78,6 +80,8 @@ __all__ = [
     "Session",
     "SessionInfo",
     "TextPart",
+    "TrainingExample",
+    "TrajectoryEvent",
     "Tree",
     "TreeNode",
     "TreeOutline",

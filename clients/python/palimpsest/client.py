@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import date, timedelta
 from types import TracebackType
 
-from palimpsest import convert, costs, specs, values
+from palimpsest import asking, convert, costs, specs, values
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
 from palimpsest.connection import DEFAULT_ADDRESS, Connection
 from palimpsest.costs import Cost, Level, SpendReport
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
+from palimpsest.navigation_values import TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.schemas import Schema
 from palimpsest.tree_values import ReplyFormat, TreeSettings, WorkingMemory
@@ -305,6 +306,10 @@ class Session:
         request = answers_pb2.GetAnswerRequest(session=self.name, answer_id=answer_id)
         response = await self._client.call(self._answers.GetAnswer, request)
         return convert.answer(response.answer)
+
+    def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
+        """What the navigation of a tree's answer did, in order. Raises NotFound."""
+        return asking.trajectory(self._client, self.name, answer_id)
 
     async def generate_schema(
         self, domain: str, example_query: str, *, model: str = "", timeout: float = SCHEMA_SECONDS

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import specs, tree_values, values
+from palimpsest import navigation_values, specs, tree_values, values
 from palimpsest.v1 import (
     answers_pb2,
     history_pb2,
@@ -292,6 +292,14 @@ _STATUS = {
 }
 
 
+_NO_ANSWER: dict[int, navigation_values.NoAnswer] = {
+    answers_pb2.NO_ANSWER_UNREADABLE: "unreadable",
+    answers_pb2.NO_ANSWER_NOT_FOUND: "not_found",
+    answers_pb2.NO_ANSWER_STEP_LIMIT: "step_limit",
+    answers_pb2.NO_ANSWER_EMPTY: "empty",
+}
+
+
 def answer(message: answers_pb2.Answer) -> values.Answer:
     """A stored answer."""
     return values.Answer(
@@ -305,6 +313,9 @@ def answer(message: answers_pb2.Answer) -> values.Answer:
                 path=cited.path,
                 revision=cited.revision,
                 excerpt=cited.excerpt,
+                node_id=cited.node_id,
+                from_position=cited.from_position,
+                to_position=cited.to_position,
             )
             for cited in message.citations
         ),
@@ -314,6 +325,29 @@ def answer(message: answers_pb2.Answer) -> values.Answer:
         failure=message.failure,
         usage=usage(message.usage),
         created_at=_time(message.create_time),
+        no_answer=_NO_ANSWER.get(message.no_answer, "unknown") if message.no_answer else None,
+        statistics=navigation_statistics(message.statistics)
+        if message.HasField("statistics")
+        else None,
+    )
+
+
+def navigation_statistics(
+    message: answers_pb2.NavigationStatistics,
+) -> navigation_values.NavigationStatistics:
+    """What navigations came to."""
+    return navigation_values.NavigationStatistics(
+        navigations=message.navigations,
+        answered=message.answered,
+        stray=message.stray,
+        stray_answered=message.stray_answered,
+        valid_actions=message.valid_actions,
+        invalid_actions=message.invalid_actions,
+        reverts=message.reverts,
+        leaves_read=message.leaves_read,
+        calls=message.calls,
+        tokens=message.tokens,
+        text_tokens=message.text_tokens,
     )
 
 

@@ -1,20 +1,18 @@
 """A memory: reading it, looking back, changing it by hand, and asking it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpc import aio
-
-from palimpsest import convert, rebuilding, specs, values
+from palimpsest import asking, convert, rebuilding, specs, values
+from palimpsest.asking import ASK_CONCURRENCY, ASK_SECONDS, Asking, Event
 from palimpsest.budgets import Budgets, BudgetSet, Period
-from palimpsest.connection import CALL_SECONDS, SLACK_SECONDS, Connection
+from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.edits import Edit
-from palimpsest.errors import FailedPrecondition, PalimpsestError, ResourceExhausted, from_rpc
+from palimpsest.errors import FailedPrecondition, PalimpsestError, ResourceExhausted
+from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.provenance import Provenance
 from palimpsest.schemas import Schema
 from palimpsest.v1 import (
-    answers_pb2,
-    answers_pb2_grpc,
     edits_pb2,
     edits_pb2_grpc,
     history_pb2,
@@ -28,11 +26,6 @@ from palimpsest.watch import Watch
 if TYPE_CHECKING:
     from palimpsest.client import Session
 
-#: How long a question may take when the caller does not say.
-ASK_SECONDS = 60.0
-
-Event = values.Waiting | values.Reading
-
 
 class Memory:
     """A memory, by its name."""
@@ -44,7 +37,7 @@ class Memory:
         self._memories = memories_pb2_grpc.MemoryServiceStub(client.channel)
         self._history = history_pb2_grpc.HistoryServiceStub(client.channel)
         self._edits = edits_pb2_grpc.EditServiceStub(client.channel)
-        self._answers = answers_pb2_grpc.AnswerServiceStub(client.channel)
+        self._asking = Asking(client, session.name, name)
         self._budgets = Budgets(client, session.name, name)
         #: What every request says about whom it means.
         self._named: dict[str, Any] = {"session": session.name, "memory": name}
@@ -324,43 +317,57 @@ class Memory:
         *,
         after: str = "",
         fully_applied: bool = False,
+        options: Sequence[str] = (),
+        hybrid_leaves: int = 0,
+        beam: int = 0,
+        max_calls: int = 0,
         timeout: float = ASK_SECONDS,
         on_event: Callable[[Event], None] | None = None,
     ) -> values.Answer:
         """Asks the memory; the answer with its citations.
 
         Freshness and errors as in `get`. `on_event` hears how far the memory is while
-        the call waits, and where it reads. An answer that comes too late is stored all
-        the same: the error's metadata names it for `Session.answer`.
+        the call waits, where it reads, and each event of a navigation as it happens. An
+        answer that comes too late is stored all the same: the error's metadata names it
+        for `Session.answer`.
+
+        For trees: the answer is one of `options`; `hybrid_leaves` begins with so many
+        leaves that retrieval names; `beam` nodes are explored at once, with at most
+        `max_calls` model calls. Zeros are the service's defaults.
         """
-        request = answers_pb2.AskRequest(
-            **self._named,
-            query=query,
+        return await self._asking.ask(
+            query,
             consistency=_consistency(after, fully_applied),
+            navigation=asking.navigation(options, hybrid_leaves, beam, max_calls),
+            timeout=timeout,
+            on_event=on_event,
         )
-        try:
-            async for response in self._answers.Ask(request, timeout=timeout + SLACK_SECONDS):
-                kind = response.WhichOneof("event")
-                if kind == "answer":
-                    return convert.answer(response.answer)
-                if on_event is not None:
-                    on_event(_event(response))
-        except aio.AioRpcError as error:
-            raise from_rpc(error, self._client.address) from error
-        raise PalimpsestError("the service ended the call without an answer")
 
+    async def ask_all(
+        self, queries: Iterable[str], *, concurrency: int = ASK_CONCURRENCY, **options: Any
+    ) -> Sequence[values.Answer | PalimpsestError]:
+        """Asks many questions, `concurrency` at once; their answers in the same order.
 
-def _event(response: answers_pb2.AskResponse) -> Event:
-    if response.WhichOneof("event") == "waiting":
-        return values.Waiting(
-            applied_position=response.waiting.applied_position,
-            wanted_position=response.waiting.wanted_position,
-        )
-    return values.Reading(
-        answer_id=response.reading.answer_id,
-        revision=response.reading.revision,
-        applied_position=response.reading.applied_position,
-    )
+        `options` are those of `ask`. Where a question is refused the error stands in the
+        answer's place, and the others go on. Questions to one tree share the beginnings
+        of their prompts.
+        """
+        return await asking.ask_all(lambda query: self.ask(query, **options), queries, concurrency)
+
+    def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
+        """What the navigation of an answer did, in order. Raises NotFound."""
+        return asking.trajectory(self._client, self.session.name, answer_id)
+
+    async def navigation_statistics(self) -> NavigationStatistics:
+        """What all navigations of the tree came to. Raises FailedPrecondition (no tree)."""
+        return await self._asking.statistics()
+
+    def export_trajectories(self, answer_ids: Iterable[str] = ()) -> AsyncIterator[TrainingExample]:
+        """The moves of navigations that found an answer, oldest first, to train with.
+
+        Of these answers only, if any are given. Raises FailedPrecondition (no tree).
+        """
+        return self._asking.export(answer_ids)
 
 
 def _consistency(after: str, fully_applied: bool) -> reading_pb2.ReadConsistency | None:

@@ -22,6 +22,8 @@ from palimpsest import client, connection, memory, producer, provenance, trees, 
 from palimpsest.budgets import Budget, BudgetSet, Period
 from palimpsest.costs import Cost, SpendReport
 from palimpsest.edits import Edit
+from palimpsest.errors import PalimpsestError
+from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.schemas import Schema
 from palimpsest.tree_values import TextPart, TreeNode
 
@@ -180,6 +182,10 @@ class Session:
         """Reads a stored answer."""
         return self._loop.run(self._session.answer(answer_id))
 
+    def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
+        """What a navigation did, in order."""
+        return self._loop.iterate(self._session.trajectory(answer_id))
+
     def generate_schema(
         self, domain: str, example_query: str, **options: Any
     ) -> values.SchemaDraft:
@@ -305,8 +311,26 @@ class Memory:
         return self._loop.run(self._memory.retry())
 
     def ask(self, query: str, **options: Any) -> values.Answer:
-        """Asks the memory."""
+        """Asks the memory. `on_event` is called in the client's own thread."""
         return self._loop.run(self._memory.ask(query, **options))
+
+    def ask_all(
+        self, queries: Iterable[str], **options: Any
+    ) -> Sequence[values.Answer | PalimpsestError]:
+        """Asks many questions; their answers, or errors, in the same order."""
+        return self._loop.run(self._memory.ask_all(queries, **options))
+
+    def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
+        """What a navigation did, in order."""
+        return self._loop.iterate(self._memory.trajectory(answer_id))
+
+    def navigation_statistics(self) -> NavigationStatistics:
+        """What all navigations of the tree came to."""
+        return self._loop.run(self._memory.navigation_statistics())
+
+    def export_trajectories(self, answer_ids: Iterable[str] = ()) -> Iterator[TrainingExample]:
+        """The moves of navigations that found an answer, oldest first."""
+        return self._loop.iterate(self._memory.export_trajectories(answer_ids))
 
 
 class Tree(Memory):

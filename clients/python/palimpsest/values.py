@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from palimpsest import tree_values
+from palimpsest.navigation_values import NavigationStatistics, NoAnswer
 from palimpsest.tree_values import TreeLevel, TreeNode, TreeSettings, TreeTail
 
 #: How a memory is written into prompts: a base and a line for each amendment since, or
@@ -348,6 +349,11 @@ class Citation:
     #: The revision that wrote it.
     revision: int
     excerpt: str
+    #: Of an answer from a tree: the leaf, and the positions that it covers; `path` is empty
+    #: then, and `revision` is the one that brought the leaf.
+    node_id: str = ""
+    from_position: int = 0
+    to_position: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -409,6 +415,10 @@ class Answer:
     failure: str
     usage: Usage
     created_at: datetime
+    #: Why there is no answer; None when there is one.
+    no_answer: NoAnswer | None = None
+    #: Of a complete answer from a tree.
+    statistics: NavigationStatistics | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
