@@ -11,6 +11,7 @@ import typer
 
 from palimpsest.errors import PalimpsestError
 from service.cli import (
+    asking,
     budgets,
     costs,
     demo,
@@ -20,6 +21,7 @@ from service.cli import (
     schemas,
     sessions,
     talk,
+    trajectories,
     trees,
 )
 from service.cli.output import CommandError, fail
@@ -34,9 +36,11 @@ app = typer.Typer(
 )
 run.register(app)
 talk.register(app)
+asking.register(app)
 sessions.register(app)
 memories.register(app)
 trees.register(app)
+trajectories.register(app)
 schemas.register(app)
 budgets.register(app)
 costs.register(app)

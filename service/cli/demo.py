@@ -10,6 +10,7 @@ import typer
 
 import palimpsest
 from palimpsest import values
+from service.cli.asking import answer_json, show_answer
 from service.cli.lines import amendment_line
 from service.cli.output import CommandError, out, say, show, show_json, tree_of
 from service.cli.progress import follow
@@ -17,8 +18,6 @@ from service.cli.run import StopSignals, read_config
 from service.cli.talk import (
     DEFAULT_SCHEMA,
     DEFAULT_TASK,
-    answer_json,
-    show_answer,
     usage_json,
 )
 from service.cli.tasks import TASKS, Task

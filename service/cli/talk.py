@@ -1,4 +1,4 @@
-"""Commands that talk to a running service: sessions, ingestion, memories, questions."""
+"""Commands that talk to a running service, and what all of these share: ingestion, usage."""
 
 import asyncio
 import hashlib
@@ -50,7 +50,6 @@ DEFAULT_TASK = "Keep what the text says about each topic: definitions, rules and
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command()(ingest)
-    app.command()(ask)
     app.command()(usage)
 
 
@@ -161,77 +160,6 @@ async def ensure_memory(
     if kind not in (None, there):
         raise CommandError(f"memory {name!r} is there already, and is a {there} memory")
     return memory
-
-
-def ask(
-    query: Annotated[str, typer.Argument(help="The question.")],
-    session: SessionName = DEFAULT_NAME,
-    memory: MemoryName = DEFAULT_NAME,
-    after: After = None,
-    applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")] = 60.0,
-    address: Address = DEFAULT_ADDRESS,
-    as_json: Json = False,
-) -> None:
-    """Ask a memory a question; the answer comes with the positions it rests on."""
-    token = token_of(after, applied)
-    run(_ask(address, session, memory, query, token, applied, timeout, as_json))
-
-
-async def _ask(
-    address: str,
-    session_name: str,
-    memory_name: str,
-    query: str,
-    after: str,
-    applied: bool,
-    timeout: float,
-    as_json: bool,
-) -> None:
-    def hear(event: values.Waiting | values.Reading) -> None:
-        if isinstance(event, values.Waiting):
-            say(f"waiting: applied {event.applied_position} of {event.wanted_position}")
-
-    async with palimpsest.connect(address) as client:
-        memory = client.session(session_name).memory(memory_name)
-        answer = await memory.ask(
-            query, after=after, fully_applied=applied, timeout=timeout, on_event=hear
-        )
-    if as_json:
-        show_json(answer_json(answer))
-    else:
-        show_answer(answer)
-
-
-def answer_json(answer: values.Answer) -> dict[str, Any]:
-    """An answer as plain JSON."""
-    return {
-        "query": answer.query,
-        "text": answer.text,
-        "citations": [
-            {
-                "position": cited.position,
-                "path": cited.path,
-                "revision": cited.revision,
-                "excerpt": cited.excerpt,
-            }
-            for cited in answer.citations
-        ],
-        "revision": answer.revision,
-        "applied_position": answer.applied_position,
-        "model": answer.model,
-        "answer_id": answer.answer_id,
-    }
-
-
-def show_answer(answer: values.Answer) -> None:
-    """An answer for people."""
-    show(answer.text)
-    for cited in answer.citations:
-        show(f"  [{cited.position}] {cited.path}")
-    note = "; no language model: sentences of the memory, word for word"
-    offline = answer.model.startswith("offline/")
-    show(f"  by {answer.model} at revision {answer.revision}{note if offline else ''}")
 
 
 def usage(

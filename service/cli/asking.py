@@ -1,0 +1,170 @@
+"""`palimpsest ask`: questions to memories."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+import typer
+
+import palimpsest
+from palimpsest import TrajectoryEvent, values
+from palimpsest.asking import Event
+from service.cli.explaining import LiveDrawing, event_json, statistics_json, summary
+from service.cli.lines import positions
+from service.cli.output import cut, say, show, show_json
+from service.cli.talk import (
+    DAY,
+    DEFAULT_ADDRESS,
+    DEFAULT_NAME,
+    Address,
+    After,
+    Json,
+    MemoryName,
+    SessionName,
+    run,
+    token_of,
+)
+
+#: Of a citation's excerpt on a line, in characters.
+EXCERPT_CHARACTERS = 100
+#: What the proto allows.
+MAX_HYBRID_LEAVES = 32
+MAX_BEAM = 8
+MAX_CALLS = 1000
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(ask)
+
+
+def ask(
+    query: Annotated[str, typer.Argument(help="The question.")],
+    session: SessionName = DEFAULT_NAME,
+    memory: MemoryName = DEFAULT_NAME,
+    after: After = None,
+    applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="Trees: one of the answers to choose from; give it for each."),
+    ] = None,
+    hybrid: Annotated[
+        int,
+        typer.Option(
+            min=0, max=MAX_HYBRID_LEAVES, help="Trees: begin with so many leaves by retrieval."
+        ),
+    ] = 0,
+    beam: Annotated[
+        int, typer.Option(min=0, max=MAX_BEAM, help="Trees: explore so many nodes at once; 0: 1.")
+    ] = 0,
+    max_calls: Annotated[
+        int,
+        typer.Option(min=0, max=MAX_CALLS, help="Trees: model calls that it may cost; 0: 50."),
+    ] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Trees: draw the way to the answer as it is gone.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")] = 60.0,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Ask a memory a question; the answer comes with the positions it rests on.
+
+    A tree is navigated, from its root down to the leaf that answers. With --explain the
+    way is drawn; with --json too, its events are in the JSON.
+    """
+    wanted = {
+        "after": token_of(after, applied),
+        "fully_applied": applied,
+        "options": option or (),
+        "hybrid_leaves": hybrid,
+        "beam": beam,
+        "max_calls": max_calls,
+        "timeout": timeout,
+    }
+    run(_ask(address, session, memory, query, wanted, explain=explain, as_json=as_json))
+
+
+async def _ask(
+    address: str,
+    session_name: str,
+    memory_name: str,
+    query: str,
+    wanted: dict[str, Any],
+    *,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    drawing = LiveDrawing(query)
+    async with palimpsest.connect(address) as client:
+        memory = client.session(session_name).memory(memory_name)
+        drawn = explain and not as_json
+        with drawing if drawn else nullcontext():
+            hear = drawing.hear if drawn else drawing.events.append
+            answer = await memory.ask(query, on_event=_hearing(hear), **wanted)
+    if as_json:
+        told = {"events": [event_json(one) for one in drawing.events]} if explain else {}
+        show_json({**answer_json(answer), **told})
+        return
+    show_answer(answer)
+    if explain and answer.statistics is None:
+        say(f"memory {memory_name!r} is no tree: there is no way to explain")
+    elif explain and answer.statistics is not None:
+        show(f"  {summary(answer.statistics)}")
+
+
+def _hearing(hear: Callable[[TrajectoryEvent], None]) -> Callable[[Event], None]:
+    def heard(event: Event) -> None:
+        if isinstance(event, values.Waiting):
+            say(f"waiting: applied {event.applied_position} of {event.wanted_position}")
+        elif isinstance(event, TrajectoryEvent):
+            hear(event)
+
+    return heard
+
+
+def answer_json(answer: values.Answer) -> dict[str, Any]:
+    """An answer as plain JSON."""
+    told: dict[str, Any] = {
+        "query": answer.query,
+        "text": answer.text,
+        "citations": [_citation_json(cited) for cited in answer.citations],
+        "revision": answer.revision,
+        "applied_position": answer.applied_position,
+        "model": answer.model,
+        "answer_id": answer.answer_id,
+    }
+    if answer.statistics is not None:
+        told["no_answer"] = answer.no_answer
+        told["statistics"] = statistics_json(answer.statistics)
+    return told
+
+
+def _citation_json(cited: values.Citation) -> dict[str, Any]:
+    told = {
+        "position": cited.position,
+        "path": cited.path,
+        "revision": cited.revision,
+        "excerpt": cited.excerpt,
+    }
+    if cited.node_id:
+        told["node_id"] = cited.node_id
+        told["from_position"] = cited.from_position
+        told["to_position"] = cited.to_position
+    return told
+
+
+def show_answer(answer: values.Answer) -> None:
+    """An answer for people."""
+    show(answer.text)
+    for cited in answer.citations:
+        if cited.node_id:
+            where = positions(cited.from_position - 1, cited.to_position)
+            excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
+            show(f"  [{cited.position}] leaf {cited.node_id} {where}: {excerpt}")
+        else:
+            show(f"  [{cited.position}] {cited.path}")
+    of = "memory" if answer.statistics is None else "text"
+    note = f"; no language model: sentences of the {of}, word for word"
+    offline = answer.model.startswith("offline/")
+    show(f"  by {answer.model} at revision {answer.revision}{note if offline else ''}")

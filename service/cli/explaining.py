@@ -1,0 +1,184 @@
+"""A navigation for people: its path as a drawing, its events and figures as plain JSON."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.tree import Tree
+
+from palimpsest.navigation_values import NavigationStatistics, TrajectoryEvent
+from service.cli.lines import positions
+from service.cli.output import cut, escaped
+
+#: What the model said, on a line, in characters.
+SAID_CHARACTERS = 120
+#: Nodes that a line names.
+NAMED_NODES = 12
+
+#: Why there is no answer, after "no answer: ".
+NO_ANSWER = {
+    "unreadable": "three replies in a row made no sense",
+    "not_found": "nothing is left that could hold it",
+    "step_limit": "the model calls are used up",
+    "empty": "there is no text yet",
+}
+
+
+def draw(query: str, events: Sequence[TrajectoryEvent]) -> Tree:
+    """The path of a navigation in its tree, as far as the events tell it."""
+    drawing = _Drawing(Tree(escaped(cut(query, SAID_CHARACTERS))))
+    for event in events:
+        drawing.add(event)
+    return drawing.root
+
+
+@dataclass(slots=True)
+class _Drawing:
+    root: Tree
+    #: By node: where it is drawn, and where its children belong.
+    branches: dict[str, Tree] = field(default_factory=dict)
+    places: dict[str, Tree] = field(default_factory=dict)
+
+    def add(self, event: TrajectoryEvent) -> None:
+        if event.kind == "retrieval":
+            found = named(event.shown_ids) or "no leaf"
+            self._place(event.shown_ids, self.root.add(escaped(f"retrieval names {found}")))
+            return
+        if event.kind == "end":
+            if event.action == "none":
+                why = NO_ANSWER.get(event.text, event.text)
+                self.root.add(escaped(f"no answer: {why}"))
+            return
+        branch = self._branch(event) if event.node_id else self.root
+        for line in lines(event):
+            branch.add(escaped(line))
+        self._place(event.shown_ids if event.kind == "triage" else (), branch)
+
+    def _branch(self, event: TrajectoryEvent) -> Tree:
+        """Where a node is drawn: below the one that showed it."""
+        branch = self.branches.get(event.node_id)
+        if branch is None:
+            where = positions(event.from_position - 1, event.to_position)
+            above = self.places.get(event.node_id, self.root)
+            branch = above.add(escaped(f"{event.node_id} {where}".rstrip()))
+            self.branches[event.node_id] = branch
+        return branch
+
+    def _place(self, children: Sequence[str], branch: Tree) -> None:
+        for child in children:
+            self.places.setdefault(child, branch)
+
+
+def lines(event: TrajectoryEvent) -> Iterator[str]:
+    """What happened at a node."""
+    if event.kind == "triage" and event.attempt == 1:
+        yield f"sees {named(event.shown_ids)}"
+    said = cut(event.reasoning, SAID_CHARACTERS)
+    why = f": {said}" if said else ""
+    yield f"{_move(event)}{why}{_tokens(event)}"
+
+
+def _move(event: TrajectoryEvent) -> str:
+    text = cut(event.text, SAID_CHARACTERS)
+    match event.kind, event.action:
+        case "working_memory", _:
+            return f"remembers: {text}"
+        case "merge", "answer":
+            return f"= of the answers of {named(event.shown_ids)}: {text}"
+        case _, "enter":
+            return f"→ {named(event.target_ids)}"
+        case _, "revert":
+            return "↑ back"
+        case _, "answer":
+            return f"= {text}"
+        case _, "invalid":
+            return f"? no action (try {event.attempt}), {text}"
+        case _, "none":
+            return f"→ {named(event.target_ids)}, the only way"
+    return f"{event.kind} {event.action}"
+
+
+def _tokens(event: TrajectoryEvent) -> str:
+    if not (event.input_tokens or event.output_tokens):
+        return ""
+    cached = f", {event.cached_tokens:,} cached" if event.cached_tokens else ""
+    return f" ({event.input_tokens:,} + {event.output_tokens:,} tokens{cached})"
+
+
+def named(ids: Sequence[str]) -> str:
+    """Nodes on a line."""
+    more = f" and {len(ids) - NAMED_NODES} more" if len(ids) > NAMED_NODES else ""
+    return ", ".join(ids[:NAMED_NODES]) + more
+
+
+def summary(statistics: NavigationStatistics) -> str:
+    """What a navigation came to, on a line."""
+    share = statistics.read_share
+    of_text = "" if share is None else f", {share:.0%} of the text"
+    return (
+        f"{_counted(statistics.calls, 'call')},"
+        f" {_counted(statistics.leaves_read, 'leaf', 'leaves')} read,"
+        f" went back {_counted(statistics.reverts, 'time')};"
+        f" {statistics.tokens:,} tokens{of_text}"
+    )
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def event_json(event: TrajectoryEvent) -> dict[str, Any]:
+    """An event as plain JSON."""
+    return asdict(event)
+
+
+def statistics_json(statistics: NavigationStatistics) -> dict[str, Any]:
+    """What navigations came to, as plain JSON; a ratio of nothing is null."""
+    return {
+        **asdict(statistics),
+        "stray_ratio": statistics.stray_ratio,
+        "valid_action_rate": statistics.valid_action_rate,
+        "read_share": statistics.read_share,
+    }
+
+
+class LiveDrawing:
+    """Draws a navigation while it happens, on a terminal; else once, at its end.
+
+    Use it as a context manager.
+    """
+
+    def __init__(self, query: str, console: Console | None = None) -> None:
+        self._query = query
+        # Lines that are wider than the terminal are wrapped by it, or else by nobody.
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="ellipsis")
+        self.events: list[TrajectoryEvent] = []
+
+    def __enter__(self) -> "LiveDrawing":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._console.is_terminal:
+            # A drawing that is taller than the terminal is shown as a whole at last.
+            self._live.vertical_overflow = "visible"
+            self._live.refresh()
+            self._live.stop()
+        elif self.events:
+            self._console.print(draw(self._query, self.events), soft_wrap=True)
+
+    def hear(self, event: TrajectoryEvent) -> None:
+        """Draws one more event."""
+        self.events.append(event)
+        if self._console.is_terminal:
+            self._live.update(draw(self._query, self.events), refresh=True)
