@@ -164,7 +164,13 @@ def show_answer(answer: values.Answer) -> None:
             show(f"  [{cited.position}] leaf {cited.node_id} {where}: {excerpt}")
         else:
             show(f"  [{cited.position}] {cited.path}")
+    show(f"  by {answer.model} at revision {answer.revision}{_note(answer)}")
+
+
+def _note(answer: values.Answer) -> str:
+    if not answer.model.startswith("offline/"):
+        return ""
+    if answer.no_answer is not None:
+        return "; no language model"
     of = "memory" if answer.statistics is None else "text"
-    note = f"; no language model: sentences of the {of}, word for word"
-    offline = answer.model.startswith("offline/")
-    show(f"  by {answer.model} at revision {answer.revision}{note if offline else ''}")
+    return f"; no language model: sentences of the {of}, word for word"

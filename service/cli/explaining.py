@@ -1,6 +1,6 @@
 """A navigation for people: its path as a drawing, its events and figures as plain JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,8 @@ from service.cli.output import cut, escaped
 
 #: What the model said, on a line, in characters.
 SAID_CHARACTERS = 120
+#: More than any line of a drawing has.
+LINE_CHARACTERS = 1000
 #: Nodes that a line names.
 NAMED_NODES = 12
 
@@ -41,6 +43,8 @@ class _Drawing:
     #: By node: where it is drawn, and where its children belong.
     branches: dict[str, Tree] = field(default_factory=dict)
     places: dict[str, Tree] = field(default_factory=dict)
+    #: Inner nodes whose children were named.
+    seen: set[str] = field(default_factory=set)
 
     def add(self, event: TrajectoryEvent) -> None:
         if event.kind == "retrieval":
@@ -53,8 +57,10 @@ class _Drawing:
                 self.root.add(escaped(f"no answer: {why}"))
             return
         branch = self._branch(event) if event.node_id else self.root
-        for line in lines(event):
-            branch.add(escaped(line))
+        if event.kind == "triage" and event.node_id not in self.seen:
+            self.seen.add(event.node_id)
+            branch.add(escaped(f"sees {named(event.shown_ids)}"))
+        branch.add(escaped(line(event)))
         self._place(event.shown_ids if event.kind == "triage" else (), branch)
 
     def _branch(self, event: TrajectoryEvent) -> Tree:
@@ -72,13 +78,11 @@ class _Drawing:
             self.places.setdefault(child, branch)
 
 
-def lines(event: TrajectoryEvent) -> Iterator[str]:
+def line(event: TrajectoryEvent) -> str:
     """What happened at a node."""
-    if event.kind == "triage" and event.attempt == 1:
-        yield f"sees {named(event.shown_ids)}"
     said = cut(event.reasoning, SAID_CHARACTERS)
-    why = f": {said}" if said else ""
-    yield f"{_move(event)}{why}{_tokens(event)}"
+    why = f" — {said}" if said else ""
+    return f"{_move(event)}{why}{_tokens(event)}"
 
 
 def _move(event: TrajectoryEvent) -> str:
@@ -145,6 +149,12 @@ def statistics_json(statistics: NavigationStatistics) -> dict[str, Any]:
     }
 
 
+def drawing_console() -> Console:
+    """Standard output for drawings: wrapped on a terminal, else with lines as they are."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=LINE_CHARACTERS)
+
+
 class LiveDrawing:
     """Draws a navigation while it happens, on a terminal; else once, at its end.
 
@@ -153,8 +163,7 @@ class LiveDrawing:
 
     def __init__(self, query: str, console: Console | None = None) -> None:
         self._query = query
-        # Lines that are wider than the terminal are wrapped by it, or else by nobody.
-        self._console = console or Console(highlight=False)
+        self._console = console or drawing_console()
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="ellipsis")
         self.events: list[TrajectoryEvent] = []
 
@@ -175,7 +184,7 @@ class LiveDrawing:
             self._live.refresh()
             self._live.stop()
         elif self.events:
-            self._console.print(draw(self._query, self.events), soft_wrap=True)
+            self._console.print(draw(self._query, self.events))
 
     def hear(self, event: TrajectoryEvent) -> None:
         """Draws one more event."""

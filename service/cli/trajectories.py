@@ -6,8 +6,8 @@ import typer
 
 import palimpsest
 from palimpsest import NavigationStatistics
-from service.cli.explaining import draw, event_json, statistics_json
-from service.cli.output import out, show, show_json
+from service.cli.explaining import draw, drawing_console, event_json, statistics_json
+from service.cli.output import show, show_json
 from service.cli.talk import (
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
@@ -47,7 +47,7 @@ def trajectories_show(
             for event in events:
                 show_json(event_json(event))
             return
-        out.print(draw(answer.query, events))
+        drawing_console().print(draw(answer.query, events))
         show(answer.text)
 
     run(work())
