@@ -6,6 +6,8 @@ caches and callbacks stay off: those are ours.
 
 import importlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +24,25 @@ def litellm_library() -> Any:
     # On, a parameter that a server refuses is dropped and the call made again unseen:
     # a retry that is not ours, with another meaning than the journal's key says.
     litellm.drop_params = False
+    # What each reply costs is looked up by us, once; a tenth of the time that a call takes
+    # here would go into looking it up for litellm's own records.
+    litellm.response_cost_calculator = _no_cost
     from service.llm.offline_provider import register
 
     register(litellm)
     return litellm
+
+
+def _no_cost(**_: object) -> None:
+    """In place of litellm's price of a reply."""
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Surrounds a call of which litellm makes no record for its callbacks: nobody reads it."""
+    context: Any = importlib.import_module("litellm._internal_context")
+    token = context.is_internal_call.set(True)
+    try:
+        yield
+    finally:
+        context.is_internal_call.reset(token)

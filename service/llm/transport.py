@@ -13,7 +13,7 @@ from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.llm.deployments import DeploymentCalls
-from service.llm.library import litellm_library
+from service.llm.library import litellm_library, unrecorded
 from service.llm.model_map import keeps_to_schemas
 from service.llm.plans import PLAIN, Plan
 from service.llm.prices import Prices
@@ -114,7 +114,7 @@ class LitellmTransport:
         from service.llm.offline_provider import asking
 
         try:
-            with asking(ask.content):
+            with asking(ask.content), unrecorded():
                 arguments = self._arguments(ask, model, plan)
                 if plan.deployment:
                     response = await self._deployments.complete(plan.deployment, arguments)
