@@ -47,16 +47,18 @@ class Run:
     async def go(self, strategies: Mapping[StrategyName, Strategy]) -> None:
         """Runs to the end; failures of questions are results. Raises ReportError."""
         for name, strategy in strategies.items():
-            async with asyncio.TaskGroup() as tasks:
-                for document in self._documents:
-                    left = [
-                        one for one in document.questions if not self._is_done(name, document, one)
-                    ]
-                    if left:
-                        tasks.create_task(self._document(name, strategy, document, left))
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for document in self._documents:
+                        if left := self._left(name, document):
+                            tasks.create_task(self._document(name, strategy, document, left))
+            except* ReportError as group:
+                # Callers know the error, not the groups that it came in.
+                raise _first(group) from None
 
-    def _is_done(self, name: StrategyName, document: Document, question: Question) -> bool:
-        return self._report.is_done(name, document.id, question.number)
+    def _left(self, name: StrategyName, document: Document) -> list[Question]:
+        done = self._report.is_done
+        return [one for one in document.questions if not done(name, document.id, one.number)]
 
     async def _document(
         self, name: StrategyName, strategy: Strategy, document: Document, left: Sequence[Question]
