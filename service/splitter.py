@@ -10,6 +10,8 @@ _FENCE = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 #: A first piece with a smaller share of the tokens it may have is filled up, unless that
 #: breaks something that fits.
 _SMALL = 1 / 2
+#: How often a piece is filled up; texts that are no attack have few kinds of borders.
+MAX_FILLS = 3
 
 
 def first_piece(text: str, max_tokens: int) -> int:
@@ -19,16 +21,25 @@ def first_piece(text: str, max_tokens: int) -> int:
     better, which keeps the definitions of source code whole), lines, sentences, words. Blocks
     of code within Markdown are kept whole where they fit. Nothing is trimmed.
     """
+    end = 0
+    for _ in range(MAX_FILLS + 1):
+        # What does not fit by itself, a heading's paragraph say, is begun in the same piece.
+        first, is_enough = _first(text[end:], max_tokens)
+        end += len(first)
+        max_tokens -= estimate_tokens(first)
+        if is_enough or max_tokens < 1:
+            break
+    return end
+
+
+def _first(text: str, max_tokens: int) -> tuple[str, bool]:
+    """The splitter's first piece, and whether it is enough."""
     if estimate_tokens(text) <= max_tokens:
-        return len(text)
+        return text, True
     kind = MarkdownSplitter if _FENCE.search(text) else TextSplitter
     pieces = kind.from_callback(estimate_tokens, max_tokens, trim=False).chunks(text)
-    first = pieces[0]
-    tokens = estimate_tokens(first)
-    if tokens < _SMALL * max_tokens and not _follows_whole(pieces):
-        # A heading, say, before a paragraph that is too long: that is begun with it.
-        return len(first) + first_piece(text[len(first) :], max_tokens - tokens)
-    return len(first)
+    is_small = estimate_tokens(pieces[0]) < _SMALL * max_tokens
+    return pieces[0], not is_small or _follows_whole(pieces)
 
 
 def _follows_whole(pieces: list[str]) -> bool:

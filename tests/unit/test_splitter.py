@@ -91,3 +91,10 @@ def test_a_heading_is_not_a_piece_before_a_paragraph_that_is_cut_anyway() -> Non
     assert found[0].startswith("Title\n\nA sentence")
     assert found[0].endswith("here. ")
     assert estimate_tokens(found[0]) > 40
+
+
+def test_a_text_of_many_kinds_of_borders_is_cut_like_any_other() -> None:
+    text = "".join("x" + "\n" * number for number in range(300, 0, -1))
+    found = first_piece(text, 10_000)
+    assert 0 < found < len(text)
+    assert estimate_tokens(text[:found]) <= 10_000
