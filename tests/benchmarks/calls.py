@@ -8,17 +8,11 @@ model is a pause. CPU is given in milliseconds a call, by process.
 """
 
 import asyncio
-import json
-import multiprocessing
 import os
 import resource
 import secrets
-import signal
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +34,7 @@ from storage import memories, sessions
 from storage.database import Database
 from storage.prefix_index import RedisPrefixIndex
 from tests import gateways
+from tests.benchmarks.slow_model import slow_server
 from tests.harness import Servers
 
 CALLS = 1143
@@ -78,7 +73,7 @@ def run(seconds: float) -> dict[str, Any]:
     """Measures; see the module. Takes as long as the calls take."""
     with Servers.started() as servers:
         near = asyncio.run(_near(servers))
-        with _slow_server() as url:
+        with slow_server(MODEL_SECONDS, REPLY) as url:
             far = asyncio.run(_far(servers, url))
     return {"value": far["ratio"], "goal": "<= 1.15", "far": far, "near": near, "calls": CALLS}
 
@@ -136,12 +131,12 @@ async def _measure(
     postmaster = servers.postgres._process
     assert postmaster is not None, "it runs"
     roots = {**processes, "postgres": postmaster.pid}
-    before = {name: _cpu_seconds(pid) for name, pid in roots.items()}
+    before = {name: cpu_seconds(pid) for name, pid in roots.items()}
     own, began = _own_seconds(), time.perf_counter()
     latencies = await _all(calls, scope, range(FIRST_CALLS, FIRST_CALLS + CALLS))
     wall = time.perf_counter() - began
     cpu = {"worker": _own_seconds() - own}
-    cpu |= {name: _cpu_seconds(pid) - before[name] for name, pid in roots.items()}
+    cpu |= {name: cpu_seconds(pid) - before[name] for name, pid in roots.items()}
     return {
         "ratio": round(wall / (CALLS * MODEL_SECONDS / CONCURRENCY), 3),
         "seconds": round(wall, 2),
@@ -217,7 +212,7 @@ def _own_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _cpu_seconds(root: int) -> float:
+def cpu_seconds(root: int) -> float:
     """Of a process and all below it, those that ended too."""
     parents: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
@@ -236,59 +231,3 @@ def _cpu_seconds(root: int) -> float:
         total += ticks.get(pid, 0)
         family += parents.get(pid, ())
     return total / _TICKS
-
-
-@contextmanager
-def _slow_server() -> Iterator[str]:
-    """An OpenAI-compatible server in a process of its own; its URL."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
-    process.start()
-    try:
-        yield f"http://127.0.0.1:{ours.recv()}/v1"
-    finally:
-        assert process.pid is not None, "it was started"
-        os.kill(process.pid, signal.SIGTERM)
-        process.join()
-
-
-def _serve(ready: Connection) -> None:
-    asyncio.run(_respond(ready))
-
-
-async def _respond(ready: Connection) -> None:
-    body = json.dumps(
-        {
-            "id": "x",
-            "object": "chat.completion",
-            "created": 1,
-            "model": MODEL,
-            "choices": [
-                {
-                    "index": 0,
-                    "finish_reason": "stop",
-                    "message": {"role": "assistant", "content": REPLY},
-                }
-            ],
-            "usage": {"prompt_tokens": 1250, "completion_tokens": 120, "total_tokens": 1370},
-        }
-    ).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    response = head.encode() + b"\r\n\r\n" + body
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                asked = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(asked.partition(b"content-length:")[2].split(b"\r\n")[0])
-                await reader.readexactly(length)
-                await asyncio.sleep(MODEL_SECONDS)
-                writer.write(response)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            # Whoever asked is gone.
-            writer.close()
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    ready.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()

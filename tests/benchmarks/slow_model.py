@@ -1,0 +1,68 @@
+"""An OpenAI-compatible server that answers after a pause, as many as ask it at once."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+
+@contextmanager
+def slow_server(seconds: float, reply: str) -> Iterator[str]:
+    """A server in a process of its own that says `reply` after so long; its URL."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs, seconds, reply)
+    )
+    process.start()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}/v1"
+    finally:
+        assert process.pid is not None, "it was started"
+        os.kill(process.pid, signal.SIGTERM)
+        process.join()
+
+
+def _serve(ready: Connection, seconds: float, reply: str) -> None:
+    asyncio.run(_respond(ready, seconds, reply))
+
+
+async def _respond(ready: Connection, seconds: float, reply: str) -> None:
+    response = _response(reply)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                asked = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(asked.partition(b"content-length:")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                await asyncio.sleep(seconds)
+                writer.write(response)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            # Whoever asked is gone.
+            writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    ready.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+def _response(reply: str) -> bytes:
+    message = {"role": "assistant", "content": reply}
+    usage = {"prompt_tokens": 1250, "completion_tokens": 120, "total_tokens": 1370}
+    body = json.dumps(
+        {
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "openai/slow",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": usage,
+        }
+    ).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
