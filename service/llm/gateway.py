@@ -11,6 +11,7 @@ import json
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from opentelemetry import metrics
@@ -20,6 +21,7 @@ from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_prompt_tokens
 from service.llm.caller import LeaseLost
+from service.llm.leaders import Leaders, Turn
 from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
@@ -84,6 +86,7 @@ class Gateway:
         self._lease_seconds = lease_seconds
         self._forms = forms
         self._sleep = sleep
+        self._leaders = Leaders(prices, seconds=lease_seconds)
         self._replays = metrics.get_meter("palimpsest.llm").create_counter(
             "palimpsest.llm.replays", description="Replies found in the journal"
         )
@@ -102,16 +105,29 @@ class Gateway:
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
         )
         settings = b"" if self._forms is None else self._forms.output_settings(model)
-        key = call_key(ask, prefix, model, scope, settings)
-        look = FIRST_LOOK_SECONDS
-        moves = MAX_MOVES
+        wanted = _Wanted(
+            ask=ask,
+            model=model,
+            scope=scope,
+            prefix=prefix,
+            key=call_key(ask, prefix, model, scope, settings),
+            prompt_tokens=_prompt_tokens(ask),
+        )
+        with self._leaders.turn(prefix, model) as turn:
+            return await self._reply(wanted, turn)
+
+    async def _reply(self, wanted: "_Wanted", turn: Turn) -> ModelReply:
+        model, look, moves = wanted.model, FIRST_LOOK_SECONDS, MAX_MOVES
         while True:
-            route, copy = await self._chooser.choose(prefix, model, reply_key(scope, key))
+            route, copy = await self._chooser.choose(wanted.prefix, model, wanted.reply_key)
             if copy is not None:
                 self._replays.add(1, {"model": model})
                 return copy
+            if await turn.waited(route):
+                continue
             asked_at = time.monotonic()
-            begun = await self._ledger.begin(scope, key, self._reservation(ask, model, route))
+            reserved = self._reservation(wanted, route)
+            begun = await self._ledger.begin(wanted.scope, wanted.key, reserved)
             match begun:
                 case ModelReply():
                     self._replays.add(1, {"model": model})
@@ -120,52 +136,87 @@ class Gateway:
                     await self._sleep(min(look, begun.seconds + FIRST_LOOK_SECONDS))
                     look = min(look * 2, MAX_LOOK_SECONDS)
                 case Lease():
-                    order = CallOrder(
-                        ask=ask,
-                        model=model,
-                        scope=scope,
-                        key=key,
-                        lease=begun,
-                        lease_deadline=asked_at + self._lease_seconds,
-                        prefix=prefix,
-                        route=route,
-                        plan=self._plan(ask, prefix, model, route),
-                    )
+                    deadline = asked_at + self._lease_seconds
                     try:
-                        async with self._chooser.going(route, _fresh_tokens(ask, route)):
-                            return await self._caller.make(order)
+                        return await self._make(wanted, route, begun, deadline, turn)
                     except LeaseLost:
                         # Somebody was faster: the reply is theirs to get.
                         continue
                     except ModelFailure as failure:
                         if not failure.retryable or not route.spare or not moves:
                             raise
+                        turn.failed()
                         moves -= 1
 
-    def _plan(self, ask: ModelAsk, prefix: Prefix, model: str, route: Route) -> Plan:
+    async def _make(
+        self, wanted: "_Wanted", route: Route, lease: Lease, deadline: float, turn: Turn
+    ) -> ModelReply:
+        order = CallOrder(
+            ask=wanted.ask,
+            model=wanted.model,
+            scope=wanted.scope,
+            key=wanted.key,
+            lease=lease,
+            lease_deadline=deadline,
+            prefix=wanted.prefix,
+            route=route,
+            plan=self._plan(wanted, route, turn),
+        )
+        turn.going(order.plan)
+        # About how many tokens of the prompt have to be read anew.
+        fresh = max(wanted.prompt_tokens - route.predicted_tokens, 1)
+        async with self._chooser.going(route, fresh):
+            reply = await self._caller.make(order)
+        turn.back()
+        return reply
+
+    def _plan(self, wanted: "_Wanted", route: Route, turn: Turn) -> Plan:
         return Plan(
             deployment=route.deployment,
-            marks=plan_marks(ask, prefix, self._prices(model), route.warm_segments),
-            cache_key=cache_key_of(prefix.memory_key),
+            marks=plan_marks(
+                wanted.ask,
+                wanted.prefix,
+                self._prices(wanted.model),
+                turn.warm_segments(route),
+                shared_segments=turn.shared_segments(),
+            ),
+            cache_key=cache_key_of(wanted.prefix.memory_key),
         )
 
-    def _reservation(self, ask: ModelAsk, model: str, route: Route) -> Reservation:
-        prompt = sum(estimate_prompt_tokens(segment.text) for segment in ask.segments)
+    def _reservation(self, wanted: "_Wanted", route: Route) -> Reservation:
+        prompt, most = wanted.prompt_tokens, wanted.ask.max_output_tokens
         return Reservation(
-            purpose=ask.purpose,
-            model=model,
+            purpose=wanted.ask.purpose,
+            model=wanted.model,
             deployment=route.deployment,
-            tokens=prompt + ask.max_output_tokens,
+            tokens=prompt + most,
             micro_usd=most_micro_usd(
-                self._prices(model), input_tokens=prompt, output_tokens=ask.max_output_tokens
+                self._prices(wanted.model), input_tokens=prompt, output_tokens=most
             ),
         )
 
 
-def _fresh_tokens(ask: ModelAsk, route: Route) -> int:
-    """About how many tokens of a prompt have to be read anew."""
-    prompt = sum(estimate_prompt_tokens(segment.text) for segment in ask.segments)
-    return max(prompt - route.predicted_tokens, 1)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """A call that is to be made, and what is known of it wherever it goes."""
+
+    ask: ModelAsk
+    model: str
+    scope: CallScope
+    prefix: Prefix
+    #: As in `CallOrder`.
+    key: bytes
+    #: Of the whole prompt, by our estimate.
+    prompt_tokens: int
+
+    @property
+    def reply_key(self) -> str:
+        """What a copy of the reply is found by."""
+        return reply_key(self.scope, self.key)
+
+
+def _prompt_tokens(ask: ModelAsk) -> int:
+    return sum(estimate_prompt_tokens(segment.text) for segment in ask.segments)
 
 
 def call_key(

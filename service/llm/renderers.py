@@ -64,12 +64,14 @@ def plan_marks(
     warm_segments: int,
     *,
     last: bool = False,
+    shared_segments: int = 0,
 ) -> tuple[int, ...]:
     """The segments whose ends carry a mark, ascending; none for families without marks.
 
     `warm_segments` are those that the provider should have. The deepest mark is what
     is paid for; those before it cost nothing, and are what other prompts can begin with.
     With `last` nothing is expected to follow, so nothing of the memory is written.
+    `shared_segments` are those that other calls wait for.
     """
     if prices.max_marks == 0 or prices.read >= 1:
         return ()
@@ -77,6 +79,8 @@ def plan_marks(
     task = _end_of(ask.segments, SegmentKind.TASK, prefix)
     read = min(warm_segments, len(prefix.ids)) - 1 if warm_segments > 0 else None
     write = _paid_end(ask, prefix, prices, task, last=last)
+    if shared_segments and (write is None or write < shared_segments - 1):
+        write = shared_segments - 1
     deepest = max((at for at in (read, write) if at is not None), default=-1)
     base = _end_of(ask.segments, SegmentKind.BASE, prefix)
     previous = read if read is not None else _before_latest(ask.segments, prefix)
