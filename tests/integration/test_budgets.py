@@ -14,6 +14,7 @@ from service.domain.errors import BudgetExhausted
 from service.domain.flows import Purpose
 from service.domain.ledger import Call, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
+from service.usecases.journal import Journal
 from storage import budgets, journal
 from storage.database import Database, Transaction
 from storage.journal import Outcome, Recorded, Wanted
@@ -349,3 +350,24 @@ async def _begin(pool: Database, scope: CallScope, key: bytes, tokens: int) -> L
         await tx.commit()
     assert isinstance(begun, Lease)
     return begun
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_of_a_group_of_calls_as_many_begin_as_the_budget_allows(
+    database: Database, place: str
+) -> None:
+    await make(database, ["a"])
+    await put(database, place, limit_tokens=100)
+    ledger = Journal(database, lease_seconds=5)
+    asked = Reservation(purpose=Purpose.REVISE, model="m", deployment="", tokens=30, micro_usd=None)
+    begun = await asyncio.gather(
+        *(ledger.begin(SCOPE, bytes([number]), asked) for number in range(12)),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in begun].count(Lease) == 3
+    refused = [one for one in begun if not isinstance(one, Lease)]
+    assert len(refused) == 9
+    assert all(isinstance(one, BudgetExhausted) and one.waits_for_calls for one in refused)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        left = await tx.connection.execute(text("SELECT sum(reserved_tokens) FROM intent"))
+        assert left.scalar_one() == 90

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -13,7 +14,7 @@ from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.journal import Journal
 from storage import intents
-from storage.database import Database
+from storage.database import Database, DirectTransaction
 from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, reviser
 
 SCOPE = CallScope(
@@ -160,3 +161,105 @@ async def test_a_claim_removes_intents_of_callers_that_died_long_ago(
     async with database.transaction(DEFAULT_TENANT) as tx:
         left = await tx.connection.execute(text("SELECT key FROM intent ORDER BY key"))
         assert [row.key for row in left] == [b"alive", b"late"]
+
+
+async def test_calls_of_a_group_get_each_what_is_theirs(database: Database) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    first = await journal.begin(SCOPE, b"made", WANTED)
+    assert isinstance(first, Lease)
+    await journal.record(SCOPE, replace(CALL, key=b"made"), first, last=False)
+    assert isinstance(await journal.begin(SCOPE, b"busy", WANTED), Lease)
+    keys = (b"1", b"2", b"made", b"3", b"busy", b"4", b"1")
+    begun = await asyncio.gather(*(journal.begin(SCOPE, key, WANTED) for key in keys))
+    kinds = [type(one) for one in begun]
+    assert kinds == [Lease, Lease, ModelReply, Lease, Busy, Lease, Busy]
+    outcomes = {
+        key: replace(
+            CALL if key != b"3" else FAILED, key=key, reply=None if key == b"3" else str(key)
+        )
+        for key in (b"1", b"2", b"3", b"4")
+    }
+    recorded = await asyncio.gather(
+        *(
+            journal.record(SCOPE, outcomes[key], lease, last=True)
+            for key, lease in zip(keys, begun, strict=True)
+            if isinstance(lease, Lease)
+        )
+    )
+    assert [one and one.text for one in recorded] == ["b'1'", "b'2'", None, "b'4'"]
+    assert (await count(database, "intent"), await count(database, "call")) == (1, 5)
+
+
+async def test_many_workers_in_any_order_never_wait_for_each_other_in_a_circle(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journals = [Journal(database, lease_seconds=5) for _ in range(4)]
+    owners = (SCOPE, replace(SCOPE, memory_id=None, occasion="schema:1"))
+
+    async def work(number: int) -> list[str]:
+        journal, texts = journals[number % 4], []
+        keys = [bytes([at]) for at in range(24)]
+        for key in keys if number % 2 else reversed(keys):
+            scope = owners[key[0] % 2]
+            begun = await journal.begin(scope, key, WANTED)
+            while isinstance(begun, Busy):
+                await asyncio.sleep(0.001)
+                begun = await journal.begin(scope, key, WANTED)
+            if isinstance(begun, Lease):
+                call = replace(CALL, key=key, reply=key.hex())
+                made = await journal.record(scope, call, begun, last=False)
+                assert made is not None
+                begun = made
+            texts.append(begun.text)
+        return sorted(texts)
+
+    texts = await asyncio.gather(*(work(number) for number in range(8)))
+    assert texts == [[bytes([at]).hex() for at in range(24)]] * 8
+    assert (await count(database, "intent"), await count(database, "call")) == (0, 24)
+
+
+async def test_who_goes_away_while_a_call_begins_leaves_no_lease_behind(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=60)
+    begun = asyncio.create_task(journal.begin(SCOPE, b"k", WANTED))
+    # It has been put into a group that is being written.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
+    other = Journal(database, lease_seconds=60)
+    again = await other.begin(SCOPE, b"k", WANTED)
+    while isinstance(again, Busy):
+        await asyncio.sleep(0.01)
+        again = await other.begin(SCOPE, b"k", WANTED)
+    assert isinstance(again, Lease)
+    assert await other.renew(SCOPE, b"k", again)
+
+
+async def test_beginning_and_recording_take_three_round_trips(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(database, ["a"])
+    sent: list[str] = []
+    batch, execute = DirectTransaction._batch, psycopg.AsyncConnection.execute
+
+    async def counted_batch(self: DirectTransaction, *arguments: Any) -> Any:
+        sent.append("batch")
+        return await batch(self, *arguments)
+
+    async def counted_execute(self: Any, *arguments: Any, **named: Any) -> Any:
+        sent.append("execute")
+        return await execute(self, *arguments, **named)
+
+    monkeypatch.setattr(DirectTransaction, "_batch", counted_batch)
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", counted_execute)
+    journal = Journal(database, lease_seconds=5)
+    lease = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(lease, Lease)
+    await journal.record(SCOPE, CALL, lease, last=False)
+    assert sent == ["batch", "execute", "batch"]
