@@ -7,7 +7,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local test-debian verify fix bench fuzz chaos lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench fuzz chaos lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test: setup ## the tests, on embedded servers
 
 test-local: setup-local ## the tests that need a real engine
 	$(BIN)/python -m pytest tests/acceptance/test_engine.py
+
+eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6)
+	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6)
 
 test-debian: setup ## the storage tests on Debian's own servers, if they are installed
 	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \

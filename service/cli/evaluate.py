@@ -16,6 +16,7 @@ import typer
 from pydantic import SecretStr
 
 import palimpsest
+from service import logs
 from service.cli.evaluation_tables import Progress, show_failures, show_summaries
 from service.cli.output import CommandError, say, show_json
 from service.cli.run import StopSignals, read_config
@@ -174,6 +175,8 @@ def evaluate(
         export=export,
     )
     say(f"{len(questions)} questions about {len(chosen)} documents, scored by {measure}")
+    # What fails is in the report; a line of the log would go across the bar.
+    logs.configure("error", "console")
     StopSignals()
     try:
         summaries = _run_all(job, config, address, data_dir)

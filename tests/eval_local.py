@@ -1,0 +1,51 @@
+"""`python -m tests.eval_local`: `palimpsest eval` with a real small model (`make eval-local`).
+
+The model is there to be exercised: it is far too small to follow the prompts well, and its
+scores say nothing about MemWalker. Everything else is real: prompts, tokens, times.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+
+from tests.engine import CONTEXT_TOKENS, KEY, engine, installed
+
+MODEL = "openai/smollm2-135m-instruct"
+#: Questions at once: more only wait for each other, on two cores.
+CONCURRENCY = 2
+#: A prompt of a thousand tokens takes many seconds.
+CALL_SECONDS = 600
+ANSWER_SECONDS = 3600
+
+
+def main() -> int:
+    """Starts the engine, runs the evaluation, stops the engine; the evaluation's exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--limit", type=int, default=6)
+    arguments, more = parser.parse_known_args()
+    if not installed():
+        parser.error("the engine is not installed: make setup-local")
+    with engine() as server:
+        settings = {
+            "PALIMPSEST_MODEL": MODEL,
+            "PALIMPSEST_MODEL_BASE_URL": f"{server.url}/v1",
+            "PALIMPSEST_MODEL_API_KEY": KEY,
+            "PALIMPSEST_MODEL_STRUCTURED_OUTPUT": "true",
+            # Those who ask at the same time share the engine's.
+            "PALIMPSEST_MODEL_WINDOW_TOKENS": str(CONTEXT_TOKENS // CONCURRENCY),
+            "PALIMPSEST_MODEL_TIMEOUT_SECONDS": str(CALL_SECONDS),
+            "PALIMPSEST_WORKER_CONCURRENCY": str(CONCURRENCY),
+            "PALIMPSEST_BUILD_CONCURRENCY": str(CONCURRENCY),
+        }
+        command = [
+            *(sys.executable, "-m", "service.cli", "eval", "--shortest", "--no-reasoning"),
+            *("--dataset", arguments.dataset, "--limit", str(arguments.limit)),
+            *("--concurrency", str(CONCURRENCY), "--timeout", str(ANSWER_SECONDS), *more),
+        ]
+        return subprocess.run(command, env={**os.environ, **settings}, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
