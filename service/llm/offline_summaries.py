@@ -16,7 +16,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.fitting import share_of
 from service.domain.tree.shortening import shortened
-from service.llm.texts import terms
+from service.llm.texts import NO_TITLE, terms, unwrapped
 
 #: Parts of a text that have a turn each, at most, and what a summary has for each at least,
 #: in tokens: where it has less, the sentences that say most are not in all parts.
@@ -33,7 +33,7 @@ MAX_REPEATS = 4
 SENTENCE_TOKENS = 2
 
 _END = re.compile(
-    r"(?<=[.!?؟।…])[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+"
+    rf"(?<=[.!?؟।…]){NO_TITLE}[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+"
 )
 _CLAUSE = re.compile(r"(?<=[,;:，、；：])\s*|\s+(?=[—–-])")
 #: Scripts without blanks between words: their words are taken for pairs of letters.
@@ -63,7 +63,7 @@ def complete(content: SummarizeContent | CompressContent) -> str:
 def _extract(text: str, max_tokens: int) -> str:
     if estimate_tokens(text) <= max_tokens:
         return text
-    said = [_sentence(one) for one in _sentences(text)]
+    said = [_sentence(one) for one in _sentences(unwrapped(text))]
     chosen = _chosen(said, _weights(text, said), max_tokens)
     if not chosen:
         return shortened(text, max_tokens, estimate_tokens)

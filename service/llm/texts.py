@@ -25,12 +25,16 @@ _ARTICLES = frozenset({"a", "an", "the"})
 
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 #: A sentence ends at a full stop that is followed by a blank and a new beginning.
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])")
+#: Not behind a title or an initial: a name follows these.
+NO_TITLE = r"(?<!\b(?:Mr|Ms|Dr|St|Jr|Sr)\.)(?<!\bMrs\.)(?<!\b(?:Prof|Capt)\.)(?<!\b[A-HJ-Z]\.)"
+_SENTENCE_END = re.compile(rf"(?<=[.!?]){NO_TITLE}(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])")
 _UNDERLINE = re.compile(r"^\s*([*=~^#+\"-])\1{2,}\s*$")
 _MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s+(.{2,100}?)\s*#*\s*$")
 _BULLET = re.compile(r"^\s*(?:[*•+-]|\d+[.)])\s+")
 _NOTE = re.compile(r"[\"'*`(\[]*[A-Z][^=]*[.!?][\"')\]*]*$")
 _BLANK_LINES = re.compile(r"\n\s*\n")
+#: A line end within a paragraph.
+_LINE_END = re.compile(r"(?<!\n)[ \t]*\n(?!\s*\n)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +126,22 @@ def _is_sentence(text: str) -> bool:
     words = _WORD.findall(text)
     little = sum(word.casefold() in STOP_WORDS for word in words)
     return len(words) >= 4 and little >= max(2, len(words) // 8)
+
+
+#: Lines of a text whose line ends say nothing: none is longer than the second figure, and
+#: of four or more lines most have so many characters as the first at least.
+WRAPPED_CHARACTERS = (50, 100)
+WRAPPED_SHARE = 0.6
+
+
+def unwrapped(text: str) -> str:
+    """A text whose paragraphs are lines, where it was broken into lines of a page's width."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    least, most = WRAPPED_CHARACTERS
+    filled = sum(len(line) >= least for line in lines)
+    if len(lines) < 4 or max(map(len, lines)) > most or filled < WRAPPED_SHARE * len(lines):
+        return text
+    return _LINE_END.sub(" ", text)
 
 
 @lru_cache(maxsize=16384)

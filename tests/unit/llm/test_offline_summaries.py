@@ -48,6 +48,20 @@ def test_it_takes_the_sentences_that_say_most_of_every_part_in_their_order() -> 
     assert places == sorted(places)
 
 
+def test_line_ends_of_a_page_and_titles_end_no_sentence() -> None:
+    text = """\
+Mr. Weston was a native of Highbury, and born of a respectable family, which for
+the last two or three generations had been rising into gentility and property. He
+had received a good education, but, on succeeding early in life to a small
+independence, had become indisposed for any of the more homely pursuits. Mrs. J. Weston
+came from London, where she had lived with her uncle, who owned three ships.
+"""
+    said = summary(text, 60)
+    assert said.startswith(("Mrs. J. Weston came from London", "Mr. Weston was"))
+    assert "\n" not in said
+    assert all(one in " ".join(text.split()) for one in said.split(". ")[1:])
+
+
 def test_a_sentence_goes_on_behind_what_somebody_said() -> None:
     said = summary(STORY, estimate_tokens(STORY) - 20)
     assert '"Where is the wolf?" asked Ingrid.' in said
