@@ -9,7 +9,7 @@ from rich.tree import Tree as Drawing
 import palimpsest
 from palimpsest import Tree, TreeNode, values
 from service.cli.lines import memory_json, positions, trouble_lines
-from service.cli.output import CommandError, cut, escaped, out, show, show_json
+from service.cli.output import CommandError, cut, escaped, out, plain, show, show_json
 from service.cli.progress import Bar
 from service.cli.talk import (
     DEFAULT_ADDRESS,
@@ -22,8 +22,12 @@ from service.cli.talk import (
     run,
 )
 
-#: Of a summary on a line, in characters.
-SUMMARY_CHARACTERS = 100
+#: Of a node's line, in characters; less on a narrower terminal.
+LINE_CHARACTERS = 110
+#: What a drawing puts before a line, for each level.
+INDENT_CHARACTERS = 4
+#: A line has so many all the same.
+LEAST_CHARACTERS = 30
 #: Nodes that one drawing has.
 MAX_DRAWN = 500
 #: More levels than any tree has.
@@ -105,16 +109,18 @@ class _Grown:
         return node, below
 
 
-def _draw(drawing: Drawing, node: TreeNode, below: list[_Branch]) -> None:
-    drawn = drawing.add(escaped(_line(node)))
+def _draw(drawing: Drawing, node: TreeNode, below: list[_Branch], depth: int = 1) -> None:
+    drawn = drawing.add(escaped(_line(node, depth)))
     for child in below:
-        _draw(drawn, *child)
+        _draw(drawn, *child, depth + 1)
 
 
-def _line(node: TreeNode) -> str:
+def _line(node: TreeNode, depth: int = 0) -> str:
     where = positions(node.from_position - 1, node.to_position)
     skipped = " (skipped)" if node.made == "skipped" else ""
-    return f"{node.node_id} {where}{skipped} {cut(node.summary, SUMMARY_CHARACTERS)}"
+    line = f"{node.node_id} {where}{skipped} {plain(node.summary)}"
+    room = min(LINE_CHARACTERS, out.width) - INDENT_CHARACTERS * depth
+    return cut(line, max(room, LEAST_CHARACTERS))
 
 
 def _title(outline: values.TreeOutline) -> str:
