@@ -1,0 +1,168 @@
+"""Events of answers that are waited for: each once, in order, all of them before the answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy.engine import Engine
+
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.tree.trajectory import Event, Statistics
+from service.domain.work import WorkItem
+from service.usecases import consistency
+from service.usecases.consistency import Told, Watcher
+from storage import answers, trajectories
+from storage.database import Database
+from tests.integration.test_navigate import ask
+from tests.integration.test_trajectories import EVENT
+from tests.integration.tree_rows import KEY, make_tree
+
+
+@pytest.fixture
+async def watcher(database: Database) -> AsyncIterator[Watcher]:
+    await make_tree(database, ["a"])
+    made = Watcher(database)
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def tell(database: Database, item: WorkItem, *ordinals: int) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for ordinal in ordinals:
+            key = (KEY, item.item_id)
+            await trajectories.append(tx, key, replace(EVENT, ordinal=ordinal))
+
+
+async def settle(database: Database, item: WorkItem) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await answers.complete(
+            tx, KEY, item.item_id, text="x", citations=[], model="m", statistics=Statistics()
+        )
+
+
+async def question(database: Database) -> WorkItem:
+    return await ask(database, revision=1, applied=1)
+
+
+async def all_of(looks: Any) -> tuple[list[int], bool]:
+    """The ordinals that were told, and whether the answer was settled."""
+    events: list[Event] = []
+    settled = False
+    async with aclosing(looks):
+        async for told in looks:
+            assert not settled, "nothing follows"
+            events += told.events
+            settled = told.settled
+    return [event.ordinal for event in events], settled
+
+
+async def test_what_is_there_is_told_and_then_what_comes(
+    database: Database, watcher: Watcher
+) -> None:
+    item = await question(database)
+    await tell(database, item, 1, 2)
+    looks = watcher.told(item, deadline=None)
+    async with aclosing(looks):
+        first = await anext(looks)
+        assert first == Told(
+            events=tuple(replace(EVENT, ordinal=n, reply="") for n in (1, 2)), settled=False
+        )
+        await tell(database, item, 3)
+        assert [event.ordinal for event in (await anext(looks)).events] == [3]
+        await tell(database, item, 4)
+        await settle(database, item)
+        assert await all_of(looks) == ([4], True)
+
+
+async def test_a_look_shows_no_more_than_its_limit_and_the_next_go_on(
+    database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "LOOK_EVENTS", 2)
+    item = await question(database)
+    await tell(database, item, *range(1, 8))
+    await settle(database, item)
+    assert await all_of(watcher.told(item, deadline=None)) == (list(range(1, 8)), True)
+
+
+async def test_an_event_waits_for_those_in_front_of_it(
+    database: Database, watcher: Watcher
+) -> None:
+    item = await question(database)
+    await tell(database, item, 2, 3)
+    looks = watcher.told(item, deadline=None)
+    async with aclosing(looks):
+        coming = asyncio.ensure_future(anext(looks))
+        await asyncio.sleep(3 * consistency.WATCH_SECONDS)
+        assert not coming.done()
+        await tell(database, item, 1)
+        assert [event.ordinal for event in (await coming).events] == [1, 2, 3]
+
+
+async def test_an_answer_that_failed_ends_the_wait_whatever_is_missing(
+    database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "LOOK_EVENTS", 2)
+    item = await question(database)
+    await tell(database, item, 2, 3)
+    await settle(database, item)
+    assert await all_of(watcher.told(item, deadline=None)) == ([], True)
+
+
+async def test_a_slow_listener_misses_nothing(database: Database, watcher: Watcher) -> None:
+    item = await question(database)
+    heard: list[int] = []
+    looks = watcher.told(item, deadline=None)
+    async with aclosing(looks):
+        await tell(database, item, 1)
+        async for told in looks:
+            heard += [event.ordinal for event in told.events]
+            if told.settled:
+                break
+            # While it is busy others are written, and looked at.
+            await tell(database, item, len(heard) + 1, len(heard) + 2)
+            if len(heard) > 4:
+                await settle(database, item)
+            await asyncio.sleep(2 * consistency.WATCH_SECONDS)
+    assert heard == list(range(1, len(heard) + 1))
+    assert len(heard) >= 7
+
+
+async def test_the_deadline_ends_the_wait_without_an_answer(
+    database: Database, watcher: Watcher
+) -> None:
+    item = await question(database)
+    await tell(database, item, 1)
+    deadline = asyncio.get_running_loop().time() + 4 * consistency.WATCH_SECONDS
+    assert await all_of(watcher.told(item, deadline=deadline)) == ([1], False)
+
+
+async def test_all_that_wait_are_looked_after_with_one_query(
+    database: Database, watcher: Watcher
+) -> None:
+    items = [await question(database) for _ in range(5)]
+    for item in items:
+        await tell(database, item, 1)
+    statements: list[str] = []
+
+    def count(*arguments: Any) -> None:
+        if "trajectory_event" in arguments[2]:
+            statements.append(arguments[2])
+
+    listening = [watcher.told(item, deadline=None) for item in items]
+    sqlalchemy_event.listen(Engine, "before_cursor_execute", count)
+    try:
+        firsts = await asyncio.gather(*(anext(looks) for looks in listening))
+    finally:
+        sqlalchemy_event.remove(Engine, "before_cursor_execute", count)
+    assert [len(told.events) for told in firsts] == [1] * 5
+    # The first look may have come before all were there.
+    assert len(statements) <= 2
+    for looks in listening:
+        await looks.aclose()
