@@ -106,7 +106,8 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
             self, scope: CallScope, call: Call, lease: Lease, *, last: bool
         ) -> ModelReply | None:
             if trap.wants(Point.REPLY_UNCOMMITTED):
-                outcome = journal.Outcome(scope=scope, call=call, lease=lease, is_last=True)
+                # Without the end of its intent, which would be locked and not renewed.
+                outcome = journal.Outcome(scope=scope, call=call, lease=lease, is_last=False)
                 async with self._database.direct(scope.tenant_id) as tx:
                     await tx.begin(*journal.recording(scope.tenant_id, (outcome,)))
                     trap.spring(Point.REPLY_UNCOMMITTED)
