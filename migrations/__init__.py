@@ -83,7 +83,7 @@ def _lock(connection: Connection) -> None:
 
 
 def differences(connection: Connection) -> list[object]:
-    """What autogenerate would change: empty when storage/tables.py fits the database."""
+    """What autogenerate would change: empty when storage/tables fits the database."""
     context = MigrationContext.configure(connection, opts={"compare_server_default": False})
     found: list[object] = compare_metadata(context, metadata)
     return found

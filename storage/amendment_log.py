@@ -35,7 +35,7 @@ class LoggedAmendment:
     ordinal: int
     from_position: int
     to_position: int
-    #: One of `revision_kind` in storage/tables.py.
+    #: One of `revision_kind` in storage/tables/memories.py.
     kind: str
     #: Normalized path.
     path: str

@@ -216,7 +216,7 @@ class RevisionFacts:
     """What a revision did to the memory."""
 
     revision: int
-    #: One of `revision_kind` in storage/tables.py.
+    #: One of `revision_kind` in storage/tables/memories.py.
     kind: str
     #: It wrote a new base.
     folds: bool

@@ -17,7 +17,7 @@ class StoredRevision:
     """A committed change of a memory."""
 
     revision: int
-    #: One of `revision_kind` in storage/tables.py.
+    #: One of `revision_kind` in storage/tables/memories.py.
     kind: str
     from_position: int
     to_position: int

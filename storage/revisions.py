@@ -84,7 +84,7 @@ class Claim:
 class NewRevision:
     """A change to be committed."""
 
-    #: One of `revision_kind` in storage/tables.py.
+    #: One of `revision_kind` in storage/tables/memories.py.
     kind: str
     #: All chunks up to here are in it; the cursor, for what reads none.
     to_position: int

@@ -1,0 +1,41 @@
+"""The tables, as SQLAlchemy Core knows them; migrations/ makes them.
+
+Every table that belongs to a session has `session_key` first in every key and
+`tenant_id` beside it for row-level security.
+"""
+
+from storage.tables.calls import budget, call, intent, spend, tenant_budget
+from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
+from storage.tables.log import chunk, deployment, producer, session, tenant
+from storage.tables.made import answer, schema_draft, trajectory_event
+from storage.tables.memories import dead_letter, memory, revision
+from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
+from storage.tables.trees import tree_node
+
+__all__ = [
+    "APP_ROLE",
+    "SWEEPER_ROLE",
+    "amendment",
+    "answer",
+    "budget",
+    "call",
+    "chunk",
+    "dead_letter",
+    "deployment",
+    "intent",
+    "memory",
+    "metadata",
+    "prism_base",
+    "prism_snapshot",
+    "prism_value",
+    "producer",
+    "rejection",
+    "revision",
+    "schema_draft",
+    "session",
+    "spend",
+    "tenant",
+    "tenant_budget",
+    "trajectory_event",
+    "tree_node",
+]

@@ -1,0 +1,150 @@
+"""Model calls, what they came to, and what they may come to."""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Date,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+
+from storage.tables.common import count, created, metadata, of_memory, total
+
+call = Table(
+    "call",
+    metadata,
+    # The ledger, and the journal that replays a reply instead of paying again.
+    Column("session_key", Uuid, nullable=False),
+    Column("call_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # NULL for calls that no memory made; the foreign key then holds nothing.
+    Column("memory_id", Uuid),
+    # In the order of its bytes, so that a range finds all that begin alike.
+    Column("occasion", Text(collation="C"), nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("template", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("reply", Text),
+    Column("failure", Text),
+    count("input_tokens"),
+    count("predicted_cached_tokens"),
+    Column("reported_cached_tokens", BigInteger),
+    Column("cache_write_tokens", BigInteger),
+    count("output_tokens"),
+    Column("cost_micro_usd", BigInteger),
+    count("latency_ms"),
+    created(),
+    # Which deployment of the model was asked; empty where there is one only.
+    Column("deployment", Text, nullable=False, server_default=text("''")),
+    # Why the provider's cache had other tokens than predicted.
+    Column("residual", Text),
+    PrimaryKeyConstraint("session_key", "call_id", name="call_pkey"),
+    of_memory("call_memory_fkey"),
+    CheckConstraint("(reply IS NULL) <> (failure IS NULL)", name="call_outcome"),
+    Index(
+        "call_once",
+        "session_key",
+        "key",
+        unique=True,
+        postgresql_where=text("reply IS NOT NULL"),
+    ),
+    Index("call_by_memory", "session_key", "memory_id", "occasion"),
+)
+
+
+intent = Table(
+    "intent",
+    metadata,
+    # A call that is about to be made or under way: there from before it until its outcome
+    # is stored. Who finds one whose lease holds waits for that outcome.
+    Column("session_key", Uuid, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("memory_id", Uuid),
+    Column("purpose", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("deployment", Text, nullable=False, server_default=text("''")),
+    # Rises when somebody else takes the call over.
+    Column("fence", BigInteger, nullable=False, server_default=text("1")),
+    Column("lease_until", DateTime(timezone=True), nullable=False),
+    # What the call may come to, for budgets.
+    count("reserved_tokens"),
+    count("reserved_micro_usd"),
+    created(),
+    PrimaryKeyConstraint("session_key", "key", name="intent_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="intent_session_fkey"),
+    of_memory("intent_memory_fkey"),
+    Index("intent_by_tenant", "tenant_id"),
+)
+
+
+spend = Table(
+    "spend",
+    metadata,
+    # The ledger's sums by day. A trigger of `call` writes them, so that they are what
+    # is in the ledger whoever writes there.
+    Column("session_key", Uuid, nullable=False),
+    # The memory, or the session for calls that no memory made.
+    Column("owner_id", Uuid, nullable=False),
+    # In UTC.
+    Column("day", Date, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    total("calls"),
+    total("failed_calls"),
+    total("input_tokens"),
+    total("predicted_cached_tokens"),
+    total("reported_cached_tokens"),
+    # Calls whose provider says nothing of its cache.
+    total("unreported_calls"),
+    total("cache_write_tokens"),
+    total("output_tokens"),
+    total("cost_micro_usd"),
+    # Calls of models without a price.
+    total("unpriced_calls"),
+    PrimaryKeyConstraint("session_key", "owner_id", "day", name="spend_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="spend_session_fkey"),
+    Index("spend_by_tenant", "tenant_id", "day"),
+)
+
+
+budget = Table(
+    "budget",
+    metadata,
+    # What a memory, or all of a session, may spend.
+    Column("session_key", Uuid, nullable=False),
+    # The memory, or the session for all that belongs to it.
+    Column("owner_id", Uuid, nullable=False),
+    Column("period", Text, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("limit_tokens", BigInteger),
+    Column("limit_micro_usd", BigInteger),
+    PrimaryKeyConstraint("session_key", "owner_id", "period", name="budget_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="budget_session_fkey"),
+    CheckConstraint("period IN ('day', 'total')", name="budget_period"),
+    CheckConstraint("limit_tokens >= 0", name="budget_tokens"),
+    CheckConstraint("limit_micro_usd >= 0", name="budget_micro_usd"),
+)
+
+
+tenant_budget = Table(
+    "tenant_budget",
+    metadata,
+    Column("tenant_id", Uuid, nullable=False),
+    Column("period", Text, nullable=False),
+    Column("limit_tokens", BigInteger),
+    Column("limit_micro_usd", BigInteger),
+    PrimaryKeyConstraint("tenant_id", "period", name="tenant_budget_pkey"),
+    ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="tenant_budget_tenant_fkey"),
+    CheckConstraint("period IN ('day', 'total')", name="tenant_budget_period"),
+    CheckConstraint("limit_tokens >= 0", name="tenant_budget_tokens"),
+    CheckConstraint("limit_micro_usd >= 0", name="tenant_budget_micro_usd"),
+)

@@ -1,0 +1,41 @@
+"""What all tables share: the metadata, the roles, and columns and keys that many have."""
+
+from sqlalchemy import BigInteger, Column, DateTime, ForeignKeyConstraint, MetaData, func, text
+
+metadata = MetaData()
+
+#: Role that runtime processes take on; row-level security binds it.
+APP_ROLE = "palimpsest_app"
+#: Role that sees which items are runnable, of all tenants, and nothing else.
+SWEEPER_ROLE = "palimpsest_sweeper"
+
+
+def created() -> Column[object]:
+    """When the row was written."""
+    return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+def count(name: str) -> Column[int]:
+    """A number that every row has."""
+    return Column(name, BigInteger, nullable=False)
+
+
+def total(name: str) -> Column[int]:
+    """A number that grows from 0."""
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+def of_revision(name: str) -> ForeignKeyConstraint:
+    """The key of a row that belongs to a revision."""
+    return ForeignKeyConstraint(
+        ["session_key", "memory_id", "revision"],
+        ["revision.session_key", "revision.memory_id", "revision.revision"],
+        name=name,
+    )
+
+
+def of_memory(name: str) -> ForeignKeyConstraint:
+    """The key of a row that belongs to a memory."""
+    return ForeignKeyConstraint(
+        ["session_key", "memory_id"], ["memory.session_key", "memory.memory_id"], name=name
+    )

@@ -1,0 +1,209 @@
+"""Memories of every kind, and their revisions.
+
+What makes steps exactly-once lives here, in keys: read `revision` first.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Computed,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from storage.tables.common import count, created, metadata, of_memory
+
+memory = Table(
+    "memory",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    # uuid5(session_key, name).
+    Column("memory_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("revision", BigInteger, nullable=False, server_default=text("0")),
+    Column("applied_position", BigInteger, nullable=False, server_default=text("0")),
+    # Raised by every worker that takes the memory over; fences the one before.
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("status", Text, nullable=False, server_default=text("'active'")),
+    # Set by the append that finds it unset, cleared by the step that reaches the
+    # head under the session's lock. So a busy stream does not write here.
+    Column("has_work", Boolean, nullable=False, server_default=text("false")),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # Failed tries of the step at the cursor.
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    created(),
+    # The schema since it got more fields; NULL: the spec's, which never changes.
+    Column("schema_source", Text),
+    Column("rebuilt_from", Text),
+    # Chunks up to here are read without waiting for more.
+    Column("flush_position", BigInteger, nullable=False, server_default=text("0")),
+    # Somebody asked for a consolidation once everything up to here is read.
+    Column("consolidate_position", BigInteger),
+    # Size of the memory behind its last consolidation: it is worth another try only
+    # when the memory has grown since.
+    Column("consolidated_tokens", BigInteger, nullable=False, server_default=text("0")),
+    # What the folding policy has counted since the last fold.
+    Column("fold_state", JSONB),
+    # Why no call may be made now: a budget is used up.
+    Column("held_reason", Text),
+    # A tree is closed once everything up to here is in it, and reads nothing behind it.
+    Column("seal_position", BigInteger),
+    PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
+    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
+    # The cursor is always one that a revision wrote.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "revision", "applied_position"],
+        [
+            "revision.session_key",
+            "revision.memory_id",
+            "revision.revision",
+            "revision.to_position",
+        ],
+        name="memory_revision_fkey",
+        deferrable=True,
+        initially="DEFERRED",
+        use_alter=True,
+    ),
+    CheckConstraint("kind IN ('prism', 'tree')", name="memory_kind"),
+    CheckConstraint("status IN ('active', 'stalled', 'sealed')", name="memory_status"),
+    Index(
+        "memory_runnable",
+        "ready_at",
+        postgresql_where=text("has_work AND status = 'active'"),
+    ),
+)
+
+
+revision = Table(
+    "revision",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    count("revision"),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("parent_revision", BigInteger),
+    # The step read positions from_position + 1 to to_position.
+    count("from_position"),
+    count("to_position"),
+    Column("kind", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    # SHA-256 of the value after it.
+    Column("digest", LargeBinary, nullable=False),
+    Column(
+        "last_chunk", BigInteger, Computed("NULLIF(to_position, 0)", persisted=True), nullable=True
+    ),
+    created(),
+    # By whoever made it by hand.
+    Column("comment", Text, nullable=False, server_default=text("''")),
+    # Whose state a rollback brought back.
+    Column("restored_revision", BigInteger),
+    # The schema from this revision on, when it changed.
+    Column("schema_source", Text),
+    PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
+    # What the chain below refers to.
+    UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
+    ForeignKeyConstraint(
+        ["session_key", "memory_id"],
+        ["memory.session_key", "memory.memory_id"],
+        name="revision_memory_fkey",
+    ),
+    # The chain: a revision begins where its parent ended. With the primary key
+    # it leaves no room for a gap, a repeat or a fork.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "parent_revision", "from_position"],
+        [
+            "revision.session_key",
+            "revision.memory_id",
+            "revision.revision",
+            "revision.to_position",
+        ],
+        name="revision_chain_fkey",
+    ),
+    ForeignKeyConstraint(
+        ["session_key", "last_chunk"],
+        ["chunk.session_key", "chunk.position"],
+        name="revision_chunk_fkey",
+    ),
+    CheckConstraint("(revision = 0) = (parent_revision IS NULL)", name="revision_root"),
+    CheckConstraint("parent_revision = revision - 1", name="revision_parent"),
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "restored_revision"],
+        ["revision.session_key", "revision.memory_id", "revision.revision"],
+        name="revision_restored_fkey",
+    ),
+    CheckConstraint(
+        "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema',"
+        " 'build', 'seal')",
+        name="revision_kind",
+    ),
+    CheckConstraint(
+        "(kind = 'rollback') = (restored_revision IS NOT NULL)", name="revision_restored"
+    ),
+    CheckConstraint("(kind = 'schema') = (schema_source IS NOT NULL)", name="revision_schema"),
+    CheckConstraint(
+        "(kind IN ('step', 'skip')) = (to_position > from_position)"
+        " AND to_position >= from_position AND from_position >= 0",
+        name="revision_range",
+    ),
+    # No position begins two steps.
+    Index(
+        "revision_once",
+        "session_key",
+        "memory_id",
+        "from_position",
+        unique=True,
+        postgresql_where=text("to_position > from_position"),
+    ),
+    Index(
+        "revision_rollbacks",
+        "session_key",
+        "memory_id",
+        "revision",
+        postgresql_where=text("kind = 'rollback'"),
+    ),
+)
+
+
+dead_letter = Table(
+    "dead_letter",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    Column("letter_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # The step that failed: positions from_position + 1 to to_position.
+    count("from_position"),
+    count("to_position"),
+    Column("attempts", Integer, nullable=False),
+    Column("cause", Text, nullable=False),
+    # NULL while the memory is stalled by it; then 'retried' or 'skipped'.
+    Column("resolution", Text),
+    created(),
+    PrimaryKeyConstraint("session_key", "memory_id", "letter_id", name="dead_letter_pkey"),
+    of_memory("dead_letter_memory_fkey"),
+    CheckConstraint("resolution IN ('retried', 'skipped')", name="dead_letter_resolution"),
+    # A memory is stalled by one thing at a time.
+    Index(
+        "dead_letter_open",
+        "session_key",
+        "memory_id",
+        unique=True,
+        postgresql_where=text("resolution IS NULL"),
+    ),
+)

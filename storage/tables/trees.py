@@ -1,0 +1,99 @@
+"""Summary trees."""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Computed,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import TSVECTOR
+
+from storage.tables.common import count, created, metadata, of_revision
+
+tree_node = Table(
+    "tree_node",
+    metadata,
+    # A node of a summary tree, written once. The keys leave no room for a gap, an overlap
+    # or a second node over the same text: see `tree_node_chain_fkey`.
+    Column("session_key", Uuid, nullable=False),
+    Column("memory_id", Uuid, nullable=False),
+    # 0 for leaves.
+    Column("level", Integer, nullable=False),
+    # 1, 2, 3 … on its level.
+    count("number"),
+    Column("tenant_id", Uuid, nullable=False),
+    # The revision that brought it.
+    count("revision"),
+    # On the level below; 0 and 0 for a leaf.
+    count("first_child"),
+    Column("children", Integer, nullable=False),
+    # The text from here to before there: positions, and characters into their chunks.
+    count("start_position"),
+    count("start_offset"),
+    count("end_position"),
+    count("end_offset"),
+    Column("summary", Text, nullable=False),
+    Column("made", Text, nullable=False),
+    count("text_tokens"),
+    count("summary_tokens"),
+    # The words of a leaf's text, for retrieval.
+    Column("words", TSVECTOR),
+    Column("previous", BigInteger, Computed("NULLIF(number - 1, 0)", persisted=True)),
+    created(),
+    PrimaryKeyConstraint("session_key", "memory_id", "level", "number", name="tree_node_pkey"),
+    # What the chain below refers to.
+    UniqueConstraint(
+        "session_key",
+        "memory_id",
+        "level",
+        "number",
+        "end_position",
+        "end_offset",
+        name="tree_node_end",
+    ),
+    # The chain: on every level a node begins where the one before it ended.
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "level", "previous", "start_position", "start_offset"],
+        [
+            "tree_node.session_key",
+            "tree_node.memory_id",
+            "tree_node.level",
+            "tree_node.number",
+            "tree_node.end_position",
+            "tree_node.end_offset",
+        ],
+        name="tree_node_chain_fkey",
+    ),
+    of_revision("tree_node_revision_fkey"),
+    CheckConstraint("number >= 1 AND level >= 0", name="tree_node_place"),
+    CheckConstraint(
+        "number > 1 OR (start_position = 1 AND start_offset = 0)", name="tree_node_first"
+    ),
+    CheckConstraint(
+        "(end_position, end_offset) > (start_position, start_offset)", name="tree_node_range"
+    ),
+    CheckConstraint(
+        "(level = 0) = (children = 0) AND (level = 0) = (first_child = 0)",
+        name="tree_node_children",
+    ),
+    CheckConstraint("made IN ('model', 'joined', 'cut', 'skipped')", name="tree_node_made"),
+    # The parent of a child; no child begins two.
+    Index(
+        "tree_node_parent",
+        "session_key",
+        "memory_id",
+        "level",
+        "first_child",
+        unique=True,
+        postgresql_where=text("level > 0"),
+    ),
+)
