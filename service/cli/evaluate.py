@@ -331,11 +331,7 @@ async def _run(job: Job, config: Config, address: str) -> None:
         for question in document.questions
     )
     async with palimpsest.connect(address) as client:
-        exporter = (
-            None
-            if job.export is None
-            else TrajectoryFile(job.export, client, timeout_seconds=job.timeout_seconds)
-        )
+        exporter = None if job.export is None else TrajectoryFile(job.export, client)
         with Progress(total, done) as progress:
             run = Run(
                 job.documents,

@@ -3,25 +3,22 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from grpc import aio
 
 import palimpsest
-from palimpsest.errors import from_rpc
-from palimpsest.v1 import trajectories_pb2, trajectories_pb2_grpc
+from palimpsest.navigation_values import TrainingExample
 from service.evaluation.memwalker import MEMORY
 from service.evaluation.report import Result
+
+#: Answers that the service exports at once.
+MAX_ANSWERS = 1000
 
 
 class TrajectoryFile:
     """A JSONL file in the chat format: a line for each move, its prompt and its reply."""
 
-    def __init__(self, path: Path, client: palimpsest.Client, *, timeout_seconds: float) -> None:
+    def __init__(self, path: Path, client: palimpsest.Client) -> None:
         self._path = path
-        self._address = client.address
-        self._timeout = timeout_seconds
-        self._trajectories = trajectories_pb2_grpc.TrajectoryServiceStub(client.channel)
+        self._client = client
         #: Lines that were written.
         self.examples = 0
         #: Why something was not written, a sentence each.
@@ -30,27 +27,26 @@ class TrajectoryFile:
     async def write(self, session: str, results: Sequence[Result]) -> bool:
         """Appends the moves of these answers; False, and nothing is written, when it cannot."""
         scores = {one.answer_id: one.score for one in results}
-        request = trajectories_pb2.ExportTrajectoriesRequest(
-            session=session, memory=MEMORY, answer_ids=list(scores)
-        )
-        lines: list[str] = []
+        tree = self._client.session(session).tree(MEMORY)
+        wanted = list(scores)
+        examples: list[TrainingExample] = []
         try:
-            async for one in self._trajectories.ExportTrajectories(request, timeout=self._timeout):
-                lines.append(_line(one, scores.get(one.answer_id, 0.0)))
-        except aio.AioRpcError as error:
-            self.failures.append(str(from_rpc(error, self._address)))
-            return False
-        try:
+            for at in range(0, len(wanted), MAX_ANSWERS):
+                some = tree.export_trajectories(wanted[at : at + MAX_ANSWERS])
+                examples += [one async for one in some]
             with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(lines)
+                file.writelines(_line(one, scores[one.answer_id]) for one in examples)
+        except palimpsest.PalimpsestError as error:
+            self.failures.append(str(error))
+            return False
         except OSError as error:
             self.failures.append(f"cannot write {self._path}: {error.strerror}")
             return False
-        self.examples += len(lines)
+        self.examples += len(examples)
         return True
 
 
-def _line(one: Any, score: float) -> str:
+def _line(one: TrainingExample, score: float) -> str:
     example = {
         "messages": [{"role": turn.role, "content": turn.content} for turn in one.turns],
         "answer_id": one.answer_id,

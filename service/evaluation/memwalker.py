@@ -1,34 +1,21 @@
 """MemWalker through the service itself: what any client does, and nothing else."""
 
-import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from grpc import aio
 
 import palimpsest
-from palimpsest.errors import from_rpc
-from palimpsest.v1 import (
-    answers_pb2,
-    answers_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    reading_pb2,
-    trees_pb2,
-    trees_pb2_grpc,
-)
+from palimpsest import values
+from palimpsest.navigation_values import TrajectoryEvent
+from palimpsest.trees import Tree
 from service.domain.chunks import ChunkKind
 from service.evaluation.datasets import Document, Question
 from service.evaluation.strategies import Failed, Outcome, Prepared, Spent, Walk, added
 
 MEMORY = "tree"
 PRODUCER = "eval"
-#: How often a tree that is being built is looked after.
-LOOK_SECONDS = 0.2
-
-_Memory = memories_pb2.Memory
-_Event = answers_pb2.TrajectoryEvent
+#: What the ledger calls the building of a tree.
+_BUILDING = "summarize"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,26 +31,6 @@ class TreeSettings:
     max_calls: int = 0
     #: As provider/name.
     model: str = ""
-
-    def spec(self) -> memories_pb2.TreeSpec:
-        """The spec of a tree."""
-        spec = memories_pb2.TreeSpec
-        return spec(
-            segment_tokens=self.segment_tokens,
-            max_children=self.max_children,
-            summary_tokens=self.summary_tokens,
-            reasoning=spec.REASONING_ON if self.reasoning else spec.REASONING_OFF,
-            model=self.model,
-        )
-
-    def navigation(self, options: Sequence[str]) -> answers_pb2.NavigationRequest:
-        """How a question is to be answered."""
-        return answers_pb2.NavigationRequest(
-            options=options,
-            hybrid_leaves=self.hybrid_leaves,
-            beam=self.beam,
-            max_calls=self.max_calls,
-        )
 
 
 class MemWalkerStrategy:
@@ -81,77 +48,79 @@ class MemWalkerStrategy:
         self._settings = settings
         self._timeout = timeout_seconds
         self._session_of = session_of
-        self._answers = answers_pb2_grpc.AnswerServiceStub(client.channel)
-        self._memories = memories_pb2_grpc.MemoryServiceStub(client.channel)
-        self._trees = trees_pb2_grpc.TreeServiceStub(client.channel)
 
     async def prepare(self, document: Document) -> Prepared:
         """Appends the document and builds its tree; one that is there already is kept."""
         name = self._session_of(document)
         try:
             session = await self._client.create_session(name, exist_ok=True)
-            await self._create_tree(name)
+            tree = await self._tree(session)
             await _append(session, document)
-            await self._client.call(
-                self._trees.SealTree, trees_pb2.SealTreeRequest(session=name, memory=MEMORY)
-            )
-            await self._wait_sealed(name)
+            await tree.seal(on_progress=_Patience(self._timeout).look)
             report = await session.usage(MEMORY)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the tree was not built: {error}") from error
-        building = [line.usage for line in report.lines if line.purpose == "summarize"]
-        return Prepared(session=name, spent=added(_spent(one) for one in building))
+        building = [line.usage for line in report.lines if line.purpose == _BUILDING]
+        return Prepared(session=name, spent=added(_spent(one) for one in building), state=tree)
 
-    async def _create_tree(self, name: str) -> None:
-        request = memories_pb2.CreateMemoryRequest(
-            session=name, name=MEMORY, tree=self._settings.spec()
-        )
+    async def _tree(self, session: palimpsest.Session) -> Tree:
+        settings = self._settings
         try:
-            await self._client.call(self._memories.CreateMemory, request, retry=False)
+            return await session.create_tree(
+                MEMORY,
+                segment_tokens=settings.segment_tokens,
+                max_children=settings.max_children,
+                summary_tokens=settings.summary_tokens,
+                reasoning=settings.reasoning,
+                model=settings.model,
+            )
         except palimpsest.PalimpsestError as error:
             if error.reason != "MEMORY_EXISTS":
                 raise
-
-    async def _wait_sealed(self, name: str) -> None:
-        """Waits until the tree is closed; gives up when nothing happens for the timeout."""
-        loop = asyncio.get_running_loop()
-        revision, until = -1, 0.0
-        request = memories_pb2.ListMemoriesRequest(session=name)
-        while True:
-            listed = await self._client.call(self._memories.ListMemories, request)
-            (memory,) = (one for one in listed.memories if one.name == MEMORY)
-            if memory.status == _Memory.STATUS_SEALED:
-                return
-            if memory.status == _Memory.STATUS_STALLED:
-                raise Failed(f"the tree was not built: {memory.stall.cause}")
-            if memory.HasField("held_reason"):
-                raise Failed(f"the tree was not built: {memory.held_reason}")
-            if memory.revision != revision:
-                revision, until = memory.revision, loop.time() + self._timeout
-            elif loop.time() > until:
-                raise Failed(f"the tree did not grow for {self._timeout:g} s")
-            await asyncio.sleep(LOOK_SECONDS)
+            return session.tree(MEMORY)
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer that the navigation found, with the leaves that it read."""
-        request = answers_pb2.AskRequest(
-            session=prepared.session,
-            memory=MEMORY,
-            query=question.text,
-            consistency=reading_pb2.ReadConsistency(minimize_latency=True),
-            navigation=self._settings.navigation(question.options),
-        )
-        events: list[Any] = []
+        assert isinstance(prepared.state, Tree), "prepare() made it"
+        settings = self._settings
+        leaves: list[TrajectoryEvent] = []
+
+        def hear(event: object) -> None:
+            if isinstance(event, TrajectoryEvent) and event.kind == "leaf":
+                leaves.append(event)
+
         try:
-            async for response in self._answers.Ask(request, timeout=self._timeout):
-                kind = response.WhichOneof("event")
-                if kind == "trajectory_event":
-                    events.append(response.trajectory_event)
-                elif kind == "answer":
-                    return _outcome(response.answer, events)
-        except aio.AioRpcError as error:
-            raise Failed(str(from_rpc(error, self._client.address))) from error
-        raise Failed("the service ended the call without an answer")
+            answer = await prepared.state.ask(
+                question.text,
+                options=question.options,
+                hybrid_leaves=settings.hybrid_leaves,
+                beam=settings.beam,
+                max_calls=settings.max_calls,
+                timeout=self._timeout,
+                on_event=hear,
+            )
+        except palimpsest.PalimpsestError as error:
+            raise Failed(str(error)) from error
+        if answer.status != "complete":
+            raise Failed(answer.failure or "the answer was not made")
+        return _outcome(answer, leaves)
+
+
+class _Patience:
+    """Gives a tree up that does not grow."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._revision = -1
+        self._until = 0.0
+
+    def look(self, info: values.MemoryInfo) -> None:
+        """Raises Failed when the tree was at this revision for too long."""
+        now = time.monotonic()
+        if info.revision != self._revision:
+            self._revision, self._until = info.revision, now + self._seconds
+        elif now > self._until:
+            raise Failed(f"the tree did not grow for {self._seconds:g} s")
 
 
 async def _append(session: palimpsest.Session, document: Document) -> None:
@@ -169,25 +138,21 @@ async def _append(session: palimpsest.Session, document: Document) -> None:
                         thought=chunk.thought,
                         action=chunk.action,
                     )
-        await producer.flush()
 
 
-def _outcome(answer: Any, events: Sequence[Any]) -> Outcome:
-    if answer.status != answers_pb2.Answer.STATUS_COMPLETE:
-        raise Failed(answer.failure or "the answer was not made")
-    reason = answers_pb2.NoAnswer.Name(answer.no_answer).removeprefix("NO_ANSWER_").lower()
-    found = not answer.no_answer
-    leaves = (event for event in events if event.kind == _Event.KIND_LEAF)
+def _outcome(answer: values.Answer, leaves: Sequence[TrajectoryEvent]) -> Outcome:
     counts = answer.statistics
     return Outcome(
-        text=answer.text if found else "",
-        no_answer="" if found else reason,
+        text="" if answer.no_answer else answer.text,
+        no_answer=answer.no_answer or "",
         model=answer.model,
         spent=_spent(answer.usage),
         seen=frozenset(at for one in leaves for at in _covered(one)),
         cited=frozenset(at for one in answer.citations for at in _covered(one)),
         answer_id=answer.answer_id,
-        walk=Walk(
+        walk=None
+        if counts is None
+        else Walk(
             valid_actions=counts.valid_actions,
             invalid_actions=counts.invalid_actions,
             reverts=counts.reverts,
@@ -198,18 +163,14 @@ def _outcome(answer: Any, events: Sequence[Any]) -> Outcome:
     )
 
 
-def _covered(node: Any) -> range:
+def _covered(node: TrajectoryEvent | values.Citation) -> range:
     return range(node.from_position, node.to_position + 1)
 
 
-def _spent(used: Any) -> Spent:
-    """From the proto's sums, or the client's."""
-    cost = used.cost_micro_usd
-    if isinstance(used, reading_pb2.Usage) and not used.HasField("cost_micro_usd"):
-        cost = None
+def _spent(used: values.Usage) -> Spent:
     return Spent(
         calls=used.calls,
         input_tokens=used.input_tokens,
         output_tokens=used.output_tokens,
-        cost_micro_usd=cost,
+        cost_micro_usd=used.cost_micro_usd,
     )
