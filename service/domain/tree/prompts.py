@@ -121,7 +121,7 @@ class Prompts:
                 ),
             )
 
-        shown: tuple[str, ...] = tuple(child.summary for child in children)
+        shown = tuple(child.summary for child in children)
         if prompt_tokens(build(shown), self.count) > self._room:
             notes = cut_to(notes, max(self._room, 0) // NOTES_SHARE, self.count)
             shown = fitted(lambda cut: build(cut, notes), shown, self._room, self.count)
