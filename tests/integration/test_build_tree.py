@@ -1,13 +1,18 @@
 """Building trees, on a real database with a model that follows a script."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from service.domain.budgets import BudgetPeriod
 from service.domain.memory_choices import OnFailure
-from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.tree.nodes import Made
+from service.domain.work import WorkItem
 from service.llm.transport import ModelFailure
+from service.usecases.advance import Advancer
+from service.usecases.build_tree import Builder
 from storage import calls, stalls
 from storage.database import Database
 from tests.integration.growing import (
@@ -29,6 +34,8 @@ from tests.integration.scripted import (
     read,
     summary_reply,
 )
+from tests.integration.test_holding import CALL_TOKENS, OF_MEMORY, put
+from tests.integration.test_holding import gateway as budgeted_gateway
 from tests.integration.writing import append_texts
 
 SENTENCE = "The {n}th sentence of this story says how somebody went to town on a horse. "
@@ -354,3 +361,46 @@ async def test_two_workers_at_once_make_one_tree_and_pay_once(database: Database
     async with database.transaction(DEFAULT_TENANT) as tx:
         (line,) = await calls.usage(tx, KEY)
     assert line.calls == len(prompts)
+
+
+async def test_a_budget_holds_a_tree_and_nothing_is_lost(database: Database) -> None:
+    await make(database, story(40), TREE)
+    await put(database, OF_MEMORY, BudgetPeriod.TOTAL, 5 * CALL_TOKENS)
+    script = Script()
+
+    def held() -> Builder:
+        return builder(database, script, calls=budgeted_gateway(database, script))
+
+    assert await held().drain(ITEM) is None
+    stored = await read(database)
+    assert (stored.status, stored.stall) == ("active", None)
+    assert stored.held_reason is not None
+    assert len(script.asked) == 5
+    assert await held().drain(ITEM) is None, "it waits"
+    assert len(script.asked) == 5
+    await put(database, OF_MEMORY, BudgetPeriod.TOTAL, 1000 * CALL_TOKENS)
+    assert await held().drain(ITEM) is None
+    again = await read(database)
+    assert (again.applied_position, again.held_reason) == (40, None)
+    prompts = [ask.text for ask in script.asked]
+    assert len(prompts) == len(set(prompts)), "what was paid is used"
+
+
+async def test_each_memory_is_advanced_by_those_of_its_kind(database: Database) -> None:
+    await make(database, story(1), TREE)
+    asked: list[str] = []
+
+    class Drains:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float:
+            asked.append(self.name)
+            return 1.5
+
+    advancer = Advancer(database, Drains("reviser"), Drains("builder"))
+    assert await advancer.drain(ITEM) == 1.5
+    assert await advancer.drain(ITEM) == 1.5
+    assert asked == ["builder", "builder"]
+    gone = replace(ITEM, item_id=memory_id(KEY, "other"))
+    assert await advancer.drain(gone) is None
