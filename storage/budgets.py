@@ -116,21 +116,19 @@ _ONE = (
 )
 
 
-#: Whether any budget concerns calls of these owners; `sessions` and `owners` go in pairs.
-CONCERNED = """
-SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid)
-    OR EXISTS (
-        SELECT 1 FROM budget WHERE (session_key, owner_id)
-            IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[]))
-    )
+# Whether any budget concerns calls of these owners: pairs of a session and an owner.
+_CONCERNED = """
+SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = {tenant}::uuid)
+    OR EXISTS (SELECT 1 FROM budget WHERE (session_key, owner_id) IN ({pairs}))
 """
+_PAIRS = "SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[])"
 
 # Always in this order, or two calls would wait for each other.
 _LOCK = (
     "SELECT period FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid"
     " ORDER BY period FOR UPDATE",
-    "SELECT period FROM budget WHERE (session_key, owner_id)"
-    " IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[]))"
+    "SELECT period FROM budget WHERE (session_key, owner_id)"  # noqa: S608 - as above
+    f" IN ({_PAIRS})"
     " ORDER BY session_key, owner_id = session_key DESC, owner_id, period FOR UPDATE",
 )
 
@@ -143,9 +141,14 @@ def _standing(row: Sequence[Any]) -> Standing:
     return Standing(owner=owner, period=BudgetPeriod(period), **named)
 
 
-def concerned(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
-    """The values of CONCERNED."""
-    pairs = {(one.session_key, owner) for one in scopes for owner in _owners(one)}
+def concerned(tx: DirectTransaction, scopes: Iterable[CallScope]) -> str:
+    """A statement that says whether any budget concerns calls of these."""
+    pairs = tx.rows(_pairs(scopes), ("uuid", "uuid"))
+    return _CONCERNED.format(tenant=f"'{tx.tenant_id}'", pairs=f"VALUES {pairs}")
+
+
+def _keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
+    pairs = _pairs(scopes)
     return {
         "tenant": tenant_id,
         "sessions": [session for session, _ in pairs],
@@ -153,8 +156,9 @@ def concerned(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]
     }
 
 
-def _owners(scope: CallScope) -> tuple[UUID, UUID]:
-    return scope.session_key, scope.owner_id
+def _pairs(scopes: Iterable[CallScope]) -> set[tuple[UUID, UUID]]:
+    both = ((one, owner) for one in scopes for owner in (one.session_key, one.owner_id))
+    return {(scope.session_key, owner) for scope, owner in both}
 
 
 async def check_all(tx: DirectTransaction, asked: Sequence[tuple[CallScope, Asked]]) -> None:
@@ -164,7 +168,7 @@ async def check_all(tx: DirectTransaction, asked: Sequence[tuple[CallScope, Aske
     reserve.
     """
     scopes = {scope.owner_id: scope for scope, _ in asked}
-    await tx.batch(_LOCK, concerned(tx.tenant_id, scopes.values()))
+    await tx.batch(_LOCK, _keys(tx.tenant_id, scopes.values()))
     standings: dict[UUID, list[Standing]] = {}
     for owner, scope in scopes.items():
         keys = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": owner, "key": b""}
@@ -196,8 +200,9 @@ async def check(
     locked until it ends, so that no two calls take the last of one. The call's own intent
     is not counted as reserved. Without budgets it costs one query and locks nothing.
     """
-    keys = concerned(tx.tenant_id, (scope,))
-    if not (await tx.connection.exec_driver_sql(CONCERNED, keys)).scalar_one():
+    keys = _keys(tx.tenant_id, (scope,))
+    is_concerned = _CONCERNED.format(tenant="%(tenant)s", pairs=_PAIRS)
+    if not (await tx.connection.exec_driver_sql(is_concerned, keys)).scalar_one():
         return
     for statement in _LOCK:
         await tx.connection.exec_driver_sql(statement, keys)

@@ -6,7 +6,7 @@ one only work inside them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from uuid import UUID
 
 import psycopg
 from opentelemetry import trace
+from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.engine import URL, make_url
@@ -196,20 +197,34 @@ class DirectTransaction:
         results = await self._batch("; ".join(statements), values)
         return results[2:-1]
 
-    async def begin(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
+    async def begin(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
         """Begins, and runs `queries` in the same round trip; their rows, in order."""
         statement = "; ".join(("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries))
         results = await self._batch(statement, values)
         return results[2:]
 
-    async def batch(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
+    def rows(self, rows: Iterable[Sequence[object]], types: Sequence[str]) -> str:
+        """Rows of values for VALUES, quoted by libpq; of a longer row the first are taken.
+
+        For statements with many of them: the driver would look for placeholders in all of
+        such a statement, each time anew. Types stand at each, for a NULL has none.
+        """
+        quote = Transformer(self.driver).as_literal
+        return ", ".join(
+            f"({', '.join(f'{quote(one).decode()}::{of}' for one, of in zip(row, types))})"  # noqa: B905 - as said above
+            for row in rows
+        )
+
+    async def batch(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
         """Runs `queries` in one round trip; their rows, in order.
 
         Each sees what was committed before it, not before the first.
         """
         return await self._batch("; ".join(queries), values)
 
-    async def write_all(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
+    async def write_all(
+        self, queries: Sequence[str], values: Values | None = None
+    ) -> list[list[Row]]:
         """A whole transaction in one round trip; rows by query.
 
         When it returns the writes are on disk.
@@ -235,7 +250,7 @@ class DirectTransaction:
         results = await self._batch(statement, values)
         return results[2]
 
-    async def _batch(self, statement: str, values: Values) -> list[list[Row]]:
+    async def _batch(self, statement: str, values: Values | None) -> list[list[Row]]:
         # The simple protocol takes several statements at once but no values, so
         # libpq's own quoting puts them in.
         cursor = psycopg.AsyncClientCursor(self.driver)

@@ -5,9 +5,8 @@ record, whatever the number of calls. Rows are locked in one order by all: inten
 budgets; calls, then what is spent, then intents.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from uuid import UUID, uuid4
 
 from service.domain.flows import ModelReply
@@ -66,7 +65,7 @@ SELECT w.*,
     -- By the clock, not from 1 on: an intent that ended may begin again, and who held it
     -- before must not take the new one's lease for its own.
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-    now() + make_interval(secs => %(seconds)s)
+    now() + make_interval(secs => {seconds})
 FROM (VALUES {wanted}) w
 ON CONFLICT (session_key, key) DO UPDATE SET
     fence = i.fence + 1,
@@ -150,18 +149,15 @@ async def begin(
     do not allow all that were taken together. The caller commits.
     """
     by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
-    values = {
-        **_numbered(_row(tx, one) for one in by_place.values()),
-        **budgets.concerned(tx.tenant_id, (one.scope for one in wanted)),
-        "seconds": lease_seconds,
-    }
-    taken, replies, left, ((is_concerned,),) = await tx.begin(_beginning(len(by_place)), values)
+    taken, replies, left, ((is_concerned,),) = await tx.begin(
+        _beginning(tx, list(by_place.values()), lease_seconds)
+    )
     fences = {(session, key): fence for session, key, fence in taken}
     said = {(session, key): _reply_of(*rest) for session, key, *rest in replies}
     seconds = {(session, key): rest for session, key, rest in left}
     over = [(*place, fences.pop(place)) for place in said if place in fences]
     if over:
-        await tx.batch((_ending(len(over)),), _numbered(over, "e"))
+        await tx.batch((_ending(tx, over),))
     if is_concerned and fences:
         asked = [(by_place[place].scope, by_place[place].asked) for place in fences]
         await budgets.check_all(tx, asked)
@@ -192,16 +188,18 @@ def _row(tx: DirectTransaction, one: Wanted) -> tuple[object, ...]:
     )
 
 
-@lru_cache(maxsize=256)
-def _beginning(count: int) -> tuple[str, ...]:
-    places = _rows(("uuid", "bytea"), count)
+def _beginning(
+    tx: DirectTransaction, wanted: Sequence[Wanted], lease_seconds: float
+) -> tuple[str, ...]:
+    rows = [_row(tx, one) for one in wanted]
+    places = tx.rows(rows, ("uuid", "bytea"))
     return (
-        _TAKE.format(wanted=_rows(_WANTED_TYPES, count)),
+        _TAKE.format(wanted=tx.rows(rows, _WANTED_TYPES), seconds=float(lease_seconds)),
         # Only behind the rows above: an outcome that is stored together with its row's
         # removal is either seen here, or the row was still there.
         _REPLIES.format(places=places),
         _LEFT.format(places=places),
-        budgets.CONCERNED,
+        budgets.concerned(tx, (one.scope for one in wanted)),
     )
 
 
@@ -210,7 +208,7 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
 
     When somebody else's reply to the same call is there already, that counts.
     """
-    written, theirs, *_ = await tx.write_all(*recording(tx.tenant_id, outcomes))
+    written, theirs, *_ = await tx.write_all(recording(tx, outcomes))
     ids = {call_id for (call_id,) in written}
     replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
     return [
@@ -222,28 +220,21 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
     ]
 
 
-def recording(
-    tenant_id: UUID, outcomes: Sequence[Outcome]
-) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The statements of `record`, and their values."""
+def recording(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """The statements of `record`."""
     # In one order whoever writes them: by keys, and by the sums that a trigger adds them to.
     in_order = sorted(
         outcomes, key=lambda one: (one.scope.session_key, one.scope.owner_id, one.call.key)
     )
+    rows = [_call_row(tx.tenant_id, one) for one in in_order]
+    types = tuple(_COLUMNS.values())
     over = [
         (one.scope.session_key, one.call.key, one.lease.fence) for one in outcomes if one.is_last
     ]
-    values = _numbered(_call_row(tenant_id, one) for one in in_order) | _numbered(over, "e")
-    ends = (_ending(len(over)),) if over else ()
-    return (*_recording(len(outcomes)), *ends), values
-
-
-@lru_cache(maxsize=256)
-def _recording(count: int) -> tuple[str, str]:
-    types = tuple(_COLUMNS.values())
     return (
-        _WRITE.format(rows=_rows(types, count)),
-        _THEIRS.format(rows=_rows(types[:3], count)),
+        _WRITE.format(rows=tx.rows(rows, types)),
+        _THEIRS.format(rows=tx.rows(rows, types[:3])),
+        *((_ending(tx, over),) if over else ()),
     )
 
 
@@ -279,12 +270,11 @@ async def give_up(tx: DirectTransaction, leases: Sequence[tuple[CallScope, bytes
     Does nothing about those that somebody else has by now.
     """
     over = [(scope.session_key, key, lease.fence) for scope, key, lease in leases]
-    await tx.write_all((_ending(len(over)),), _numbered(over, "e"))
+    await tx.write_all((_ending(tx, over),))
 
 
-@lru_cache(maxsize=256)
-def _ending(count: int) -> str:
-    return _END.format(leases=_rows(("uuid", "bytea", "bigint"), count, "e"))
+def _ending(tx: DirectTransaction, over: Sequence[tuple[UUID, bytes, int]]) -> str:
+    return _END.format(leases=tx.rows(over, ("uuid", "bytea", "bigint")))
 
 
 def _reply_of(
@@ -298,23 +288,3 @@ def _reply_of(
         cached_tokens=cached_tokens,
         output_tokens=output_tokens,
     )
-
-
-def _rows(types: Sequence[str], count: int, name: str = "v") -> str:
-    """`count` rows of placeholders, as VALUES takes them; `_numbered` gives their values.
-
-    Element by element: the driver takes long to write a list down.
-    """
-    return ", ".join(
-        f"({', '.join(f'%({name}{row}_{at})s::{of}' for at, of in enumerate(types))})"
-        for row in range(count)
-    )
-
-
-def _numbered(rows: Iterable[Sequence[object]], name: str = "v") -> dict[str, object]:
-    """The values of rows, by their placeholders; rows may have more than are taken."""
-    return {
-        f"{name}{row}_{at}": value
-        for row, values in enumerate(rows)
-        for at, value in enumerate(values)
-    }

@@ -109,7 +109,7 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
                 # Without the end of its intent, which would be locked and not renewed.
                 outcome = journal.Outcome(scope=scope, call=call, lease=lease, is_last=False)
                 async with self._database.direct(scope.tenant_id) as tx:
-                    await tx.begin(*journal.recording(scope.tenant_id, (outcome,)))
+                    await tx.begin(journal.recording(tx, (outcome,)))
                     trap.spring(Point.REPLY_UNCOMMITTED)
                     await asyncio.sleep(HOLD_SECONDS)
             reply = await super().record(scope, call, lease, last=last)

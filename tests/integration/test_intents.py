@@ -263,3 +263,17 @@ async def test_beginning_and_recording_take_three_round_trips(
     assert isinstance(lease, Lease)
     await journal.record(SCOPE, CALL, lease, last=False)
     assert sent == ["batch", "execute", "batch"]
+
+
+async def test_texts_from_outside_come_through_as_they_are(database: Database) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    text = "it's 100%s \\' \\x00 %(key)s {rows} ; DROP TABLE call; -- é\n\U0001f9fe"
+    scope = replace(SCOPE, occasion=text)
+    wanted = replace(WANTED, model=text, deployment=text)
+    lease = await journal.begin(scope, b"%s'\\\x00", wanted)
+    assert isinstance(lease, Lease)
+    said = replace(CALL, key=b"%s'\\\x00", reply=text, model=text, template=text)
+    recorded = await journal.record(scope, said, lease, last=False)
+    assert recorded == await journal.begin(scope, said.key, wanted)
+    assert recorded == replace(PAID, text=text, model=text)
