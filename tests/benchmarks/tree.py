@@ -62,10 +62,15 @@ _ROWS = (
 def run(seconds: float) -> dict[str, Any]:
     """Measures; see the module. Takes as long as the builds take."""
     chunks = _chunks(TOKENS)
-    with Servers.started() as servers, slow_server(MODEL_SECONDS, SUMMARY) as model:
-        streamed = _streamed(servers, model, chunks)
-        pause = asyncio.run(_paused(servers, chunks))
-        alone = asyncio.run(_alone(model, streamed["calls"]))
+    with (
+        Servers.started() as servers,
+        slow_server(MODEL_SECONDS, SUMMARY) as model,
+        # One loop for all: gRPC does not leave the one that it began with.
+        asyncio.Runner() as runner,
+    ):
+        streamed = _streamed(servers, model, chunks, runner)
+        pause = runner.run(_paused(servers, chunks))
+        alone = runner.run(_alone(model, streamed["calls"]))
     return {
         "value": streamed["ratio"],
         "goal": "<= 1.15",
@@ -79,7 +84,9 @@ def _ideal(calls: int) -> float:
     return calls * MODEL_SECONDS / CONCURRENCY
 
 
-def _streamed(servers: Servers, model_url: str, chunks: Sequence[str]) -> dict[str, Any]:
+def _streamed(
+    servers: Servers, model_url: str, chunks: Sequence[str], runner: asyncio.Runner
+) -> dict[str, Any]:
     url = servers.new_database()
     environment = {
         "PALIMPSEST_REDIS_URL": servers.valkey.url,
@@ -97,14 +104,14 @@ def _streamed(servers: Servers, model_url: str, chunks: Sequence[str]) -> dict[s
         postmaster = servers.postgres._process
         assert postmaster is not None, "it runs"
         # The worker has its connections, and the caller has imported litellm.
-        asyncio.run(_stream(address, "warm", chunks[:64]))
+        runner.run(_stream(address, "warm", chunks[:64]))
         _wait(connection, "warm")
         roots = {"api": server.pid, "worker": process.pid, "postgres": postmaster.pid}
         roots["caller"] = _child_of(process)
         cpu = {name: cpu_seconds(pid) for name, pid in roots.items()}
         with _watched(process) as sizes:
             began = time.time()
-            appended = asyncio.run(_stream(address, "bench", chunks))
+            appended = runner.run(_stream(address, "bench", chunks))
             _wait(connection, "bench")
             seconds = time.time() - began
         cpu = {name: cpu_seconds(pid) - cpu[name] for name, pid in roots.items()}
@@ -157,8 +164,11 @@ def _wait(connection: psycopg.Connection[Any], name: str) -> None:
     raise AssertionError(f"{name} was not built within {MAX_SECONDS} s")
 
 
-def _measured(connection: psycopg.Connection[Any], began: float, seconds: float) -> dict[str, Any]:
-    """Figures of the build of the session "bench"."""
+def _measured(
+    connection: psycopg.Connection[Any], began: float, seconds: float
+) -> tuple[dict[str, Any], tuple[float, float, float]]:
+    """Figures of the session "bench"; the ends of the first, the last but one and the last
+    tenth of its segments."""
     key = session_key(DEFAULT_TENANT, "bench")
 
     def times(query: str) -> list[float]:
