@@ -42,16 +42,17 @@ def read_schema(name: str) -> str:
 
 
 def split(text: str, characters: int = CHUNK_CHARACTERS) -> Iterator[str]:
-    """A text in chunks of at most `characters`, cut at blank lines, lines or words.
+    """A text in chunks of at most `characters`, cut behind blank lines, lines or words.
 
-    Nothing is lost but the white space at the cuts.
+    Together they are the text, but for white space at its ends and more of it in one place
+    than a chunk may have.
     """
-    text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n").strip()
     start = 0
     while start < len(text):
         end = _cut(text, start, characters)
-        piece = text[start:end].strip()
-        if piece:
+        piece = text[start:end]
+        if not piece.isspace():
             yield piece
         start = end
 
