@@ -23,6 +23,9 @@ STORE_SECONDS = 1.0
 #: seconds; when no call is under way not at all.
 FIRST_LOOK_SECONDS = 0.05
 MAX_LOOK_SECONDS = 1.0
+#: A turn is at least as long as so many calls, one after the other: at its end the calls
+#: that are free wait for those under way, and with a slow model that is most of the time.
+TURN_CALLS = 4
 
 
 class NodeFailed(Exception):
@@ -64,7 +67,10 @@ class Pipeline:
         self._steps = steps
         self._concurrency = concurrency
         self._loop = asyncio.get_running_loop()
-        self._making: dict[asyncio.Task[Summary], Planned] = {}
+        self._making: dict[asyncio.Task[Summary], tuple[Planned, float]] = {}
+        #: Seconds of the longest call so far.
+        self._longest = 0.0
+        self._began = self._loop.time()
         self._reading: asyncio.Task[Look] | None = None
         self._storing: asyncio.Task[None] | None = None
         self._storing_count = 0
@@ -78,10 +84,10 @@ class Pipeline:
     async def run(self, *, stop: asyncio.Event | None, until: float) -> bool:
         """Goes on until everything is stored that the log has; False when it ended before.
 
-        When `stop` is set and at `until` (the loop's time) no other node is begun, and when
-        one fails none behind it; those that are under way are finished, since they are paid
-        for, and what can be stored is. Raises NodeFailed then, and at once what `store` and
-        `read` raise, and StorageError.
+        When `stop` is set and at `until` (the loop's time; later where calls take long) no
+        other node is begun, and when one fails none behind it; those that are under way are
+        finished, since they are paid for, and what can be stored is. Raises NodeFailed then,
+        and at once what `store` and `read` raise, and StorageError.
         """
         self._halted = self._loop.time() >= until or (stop is not None and stop.is_set())
         stopping = None if stop is None else asyncio.create_task(stop.wait())
@@ -112,7 +118,8 @@ class Pipeline:
             planned = self._next()
             if planned is None:
                 return
-            self._making[asyncio.create_task(self._steps.make(planned))] = planned
+            task = asyncio.create_task(self._steps.make(planned))
+            self._making[task] = (planned, self._loop.time())
 
     def _next(self) -> Planned | None:
         if self._halted:
@@ -161,7 +168,7 @@ class Pipeline:
             tasks, timeout=self._patience(until), return_when=asyncio.FIRST_COMPLETED
         )
         for task in [task for task in self._making if task.done()]:
-            self._take_summary(task, self._making.pop(task))
+            self._take_summary(task, *self._making.pop(task))
         if self._reading is not None and self._reading.done():
             reading, self._reading = self._reading, None
             self._take_look(reading.result())
@@ -171,13 +178,14 @@ class Pipeline:
             self._plan.stored(self._storing_count)
             self._stored_at = self._loop.time()
         stopped = stopping is not None and stopping.done()
-        if stopped or self._loop.time() >= until:
+        if stopped or self._seconds_left(until) == 0:
             self._halted = True
 
     def _patience(self, until: float) -> float | None:
         """How long to wait for what is under way before looking for something to begin."""
         now = self._loop.time()
-        times = [] if self._halted else [until - now]
+        left = None if self._halted else self._seconds_left(until)
+        times = [] if left is None else [left]
         if self._has_read_all and not self._reading and not self._ends and self._making:
             times.append(self._look_at - now)
         if self._storing is None:
@@ -185,7 +193,15 @@ class Pipeline:
             times += [] if store is None else [store]
         return max(min(times), 0) if times else None
 
-    def _take_summary(self, task: "asyncio.Task[Summary]", planned: Planned) -> None:
+    def _seconds_left(self, until: float) -> float | None:
+        """Of the turn; None before anybody knows how long a call takes."""
+        if self._making and not self._longest:
+            return None
+        end = max(until, self._began + TURN_CALLS * self._longest)
+        return max(end - self._loop.time(), 0)
+
+    def _take_summary(self, task: "asyncio.Task[Summary]", planned: Planned, began: float) -> None:
+        self._longest = max(self._longest, self._loop.time() - began)
         try:
             self._plan.finish(planned, task.result())
         except StorageError:

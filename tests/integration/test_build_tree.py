@@ -321,6 +321,18 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
     assert (await read(database)).applied_position == 0
 
 
+async def test_a_slow_model_has_a_longer_turn(database: Database) -> None:
+    await make(database, story(60), TREE)
+
+    async def think() -> None:
+        await asyncio.sleep(0.2)
+
+    config = CONFIG.model_copy(update={"build_concurrency": 4, "drain_seconds": 0.1})
+    script = Script(meanwhile=think)
+    assert await builder(database, script, config).drain(ITEM) == 0.0
+    assert len(script.asked) > config.build_concurrency
+
+
 async def test_what_is_finished_is_stored_when_the_worker_stops(database: Database) -> None:
     await make(database, story(60), TREE)
     stop = asyncio.Event()
