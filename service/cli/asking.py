@@ -25,8 +25,8 @@ from service.cli.talk import (
     token_of,
 )
 
-#: Of a citation's excerpt on a line, in characters.
-EXCERPT_CHARACTERS = 100
+#: Of a citation's excerpt on a line, in characters: all of it, for what counts may come late.
+EXCERPT_CHARACTERS = 500
 #: What the proto allows.
 MAX_HYBRID_LEAVES = 32
 MAX_BEAM = 8
