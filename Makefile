@@ -39,8 +39,8 @@ test: setup ## the tests, on embedded servers
 test-local: setup-local ## the tests that need a real engine
 	$(BIN)/python -m pytest tests/acceptance/test_engine.py
 
-eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6)
-	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6)
+eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6 THREADS=1)
+	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6) $(if $(THREADS),--threads $(THREADS))
 
 test-debian: setup ## the storage tests on Debian's own servers, if they are installed
 	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \

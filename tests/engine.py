@@ -59,8 +59,12 @@ class Engine:
 
 
 @contextmanager
-def engine() -> Iterator[Engine]:
-    """A server with nothing in its cache."""
+def engine(threads: int | None = None) -> Iterator[Engine]:
+    """A server with nothing in its cache; it computes with so many threads, else with all.
+
+    On a machine that others use one thread is the fastest: several wait for the slowest of
+    them at each layer, and burn what the others would need.
+    """
     library: Any = importlib.import_module("xllamacpp")
     settings = library.CommonParams()
     settings.model.path = str(_weights())
@@ -69,6 +73,8 @@ def engine() -> Iterator[Engine]:
     # One cache for all slots, or each gets a quarter of the context.
     settings.kv_unified = True
     settings.warmup = False
+    if threads is not None:
+        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     settings.hostnames = ["127.0.0.1"]
     settings.port = 0
     settings.api_keys = [KEY]

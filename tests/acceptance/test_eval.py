@@ -1,6 +1,9 @@
 """`palimpsest eval` as a user has it: all strategies end to end, and what goes wrong."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,9 @@ import pytest
 from tests.acceptance.test_cli import assert_one_clear_line, run, succeed
 from tests.harness import Servers, api, worker
 
+# Servers, an API and a worker of its own; several times that on a busy machine.
+pytestmark = pytest.mark.timeout(400)
+SECONDS = 300
 STRATEGIES = ["memwalker", "full-left", "full-right", "retrieval", "recurrence"]
 
 FILLER = "The grey sea rolled on under the low clouds and nobody came along the shore. "
@@ -66,9 +72,17 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def evaluate(folder: Path, *arguments: str, **environment: Any) -> str:
-    return succeed(
-        *("eval", "--dataset", str(dataset(folder)), "--limit", "3"), *arguments, **environment
+    asked = ("eval", "--dataset", str(dataset(folder)), "--limit", "3", *arguments)
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", *asked],
+        capture_output=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, "COLUMNS": "200", **environment},
+        text=True,
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
