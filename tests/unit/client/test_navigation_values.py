@@ -1,0 +1,68 @@
+"""What the client makes of navigations, also of those of a newer service."""
+
+import asyncio
+
+import pytest
+
+from palimpsest import asking, convert
+from palimpsest.errors import NotFound
+from palimpsest.v1 import answers_pb2
+
+
+def test_each_kind_and_action_has_a_name() -> None:
+    kinds = answers_pb2.TrajectoryEvent.Kind.values()
+    actions = answers_pb2.TrajectoryEvent.Action.values()
+    named = {
+        (one.kind, one.action)
+        for kind in kinds
+        for action in actions
+        for one in [asking.event(answers_pb2.TrajectoryEvent(kind=kind, action=action))]
+        if kind and action
+    }
+    assert len(named) == (len(kinds) - 1) * (len(actions) - 1)
+    assert not any("unknown" in pair for pair in named)
+
+
+def test_what_a_newer_service_says_is_unknown() -> None:
+    message = answers_pb2.TrajectoryEvent()
+    message.MergeFromString(b"\x10\x63\x18\x63")
+    event = asking.event(message)
+    assert (event.kind, event.action, event.cached_tokens) == ("unknown", "unknown", None)
+    answer = answers_pb2.Answer()
+    answer.MergeFromString(b"\x70\x63")
+    assert convert.answer(answer).no_answer == "unknown"
+
+
+def test_why_there_is_no_answer_is_named() -> None:
+    reasons = [
+        convert.answer(answers_pb2.Answer(no_answer=why)).no_answer
+        for why in answers_pb2.NoAnswer.values()
+    ]
+    assert reasons == [None, "unreadable", "not_found", "step_limit", "empty"]
+
+
+def test_a_question_without_wishes_sends_none() -> None:
+    assert asking.navigation((), 0, 0, 0) is None
+    sent = asking.navigation(("a", "b"), 0, 2, 0)
+    assert sent is not None
+    assert (list(sent.options), sent.beam, sent.max_calls) == (["a", "b"], 2, 0)
+    with pytest.raises(ValueError, match="list of texts"):
+        asking.navigation("ab", 0, 0, 0)
+
+
+def test_no_more_questions_than_allowed_are_under_way() -> None:
+    going: list[int] = [0, 0]
+
+    async def ask(query: str) -> object:
+        going[0] += 1
+        going[1] = max(going)
+        await asyncio.sleep(0)
+        going[0] -= 1
+        if query == "b":
+            raise NotFound("no")
+        return query
+
+    answers = asyncio.run(asking.ask_all(ask, "abcdef", 2))
+    assert [str(one) for one in answers] == ["a", "no", "c", "d", "e", "f"]
+    assert isinstance(answers[1], NotFound)
+    assert going[1] == 2
