@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +197,15 @@ class Report:
         self._results[result.key] = result
 
     def built(self, build: Build) -> None:
-        """Adds what a document cost, in place of what the same place had said."""
-        self._builds[build.strategy, build.document, build.place] = build
+        """Adds what a document cost.
+
+        What the same place said before is in it: the ledger counts from the beginning. Time
+        is added.
+        """
+        key = (build.strategy, build.document, build.place)
+        before = self._builds.get(key)
+        seconds = build.seconds + (before.seconds if before else 0.0)
+        self._builds[key] = replace(build, seconds=seconds)
 
     def save_soon(self) -> None:
         """Writes it, unless that was done a moment ago."""
