@@ -258,7 +258,7 @@ def tree_text(
                         }
                     )
                 else:
-                    show(part.text)
+                    show(part.text.rstrip())
 
     run(work())
 
