@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
+from service.domain.thoughts import is_thought, spoken
 
 READ = "baseline.read/1"
 CARRY = "baseline.carry/1"
@@ -100,7 +101,9 @@ def _shown_options(options: Sequence[str], key: bytes) -> str:
 
 def read_answer(reply: str, options: Sequence[str]) -> str:
     """The answer of a reply; empty for none. With options it is one of them, or none."""
-    text = reply.strip()
+    said = spoken(reply)
+    # Thoughts without an end are no answer.
+    text = "" if is_thought(said) else said.strip()
     named = list(_ANSWER_MARK.finditer(text))
     if named and text[named[-1].end() :].strip():
         text = text[named[-1].end() :].strip()

@@ -12,6 +12,7 @@ from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import carry_ask, read_answer, read_ask
 from service.domain.baselines.texts import Count, Part, Text, beginning, ending, parts, ranked
 from service.domain.flows import Flow, ModelAsk
+from service.domain.thoughts import spoken
 from service.domain.tokens import estimate_tokens
 
 #: Tokens of an answer at most.
@@ -124,7 +125,7 @@ def carry(text: Text, window: Window) -> Flow[Carried]:
         content = CarryContent(carried=summary, text=part.text, max_tokens=CARRIED_TOKENS)
         reply = (yield [carry_ask(content, marker_key=window.marker_key)])[0]
         # A model may write more than it was told to.
-        summary = beginning(reply.text.strip(), CARRIED_TOKENS, window.count).text
+        summary = beginning(spoken(reply.text).strip(), CARRIED_TOKENS, window.count).text
     last = read[-1] if read else Part(start=0, text="")
     return Carried(summary=summary, last=last.text, positions=text.positions(last.start, last.end))
 

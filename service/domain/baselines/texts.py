@@ -1,6 +1,5 @@
 """The text of a document as baselines read it, cut to what a prompt has room for."""
 
-import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -9,11 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from service.domain.splitting import split
-
-#: BM25's usual constants: how soon repeats stop to count, and how much long texts are held
-#: back.
-_K1 = 1.2
-_B = 0.75
+from service.domain.tree.ranking import Ranking
 
 _WORD = re.compile(r"\w+")
 
@@ -98,15 +93,15 @@ def _longest(size: int, fits: Callable[[int], bool]) -> int:
 def ranked(query: str, texts: Sequence[str]) -> list[int]:
     """Numbers of the texts, best first by BM25; the earlier one wins a tie."""
     held = [Counter(_words(text)) for text in texts]
-    lengths = [words.total() for words in held]
-    average = max(sum(lengths) / len(texts), 1.0) if texts else 1.0
-    scores = [0.0] * len(texts)
-    for word in set(_words(query)):
-        holding = sum(word in words for words in held)
-        rarity = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
-        for number, words in enumerate(held):
-            norm = _K1 * (1 - _B + _B * lengths[number] / average)
-            scores[number] += rarity * words[word] * (_K1 + 1) / (words[word] + norm)
+    wanted = set(_words(query))
+    ranking = Ranking(
+        texts=len(texts),
+        tokens=sum(words.total() for words in held),
+        holders={word: sum(word in words for words in held) for word in wanted},
+    )
+    scores = [
+        ranking.score({word: words[word] for word in wanted}, words.total()) for words in held
+    ]
     return sorted(range(len(texts)), key=lambda number: (-scores[number], number))
 
 

@@ -100,7 +100,7 @@ def test_recurrence_carries_a_summary_to_the_last_part() -> None:
 
     def tell(content: CarryContent) -> str:
         contents.append(content)
-        return f"summary {len(contents)} " + "and more " * 1000
+        return f"<think>So.</think>\nsummary {len(contents)} " + "and more " * 1000
 
     found = carried(text, tell, window())
     assert contents[0].carried == ""
@@ -186,6 +186,8 @@ def test_rare_words_rank_a_text() -> None:
         ("She says so.\n**Answer:** Ann fed it", (), "Ann fed it"),
         ("No answer.", (), ""),
         ("", (), ""),
+        ("<think>Answer: Ben? No.</think>\nAnn", (), "Ann"),
+        ("<think>It may be Ann, or", (), ""),
         ("(B) a red fox", ("a fox", "a red fox"), "a red fox"),
         ("B", ("a fox", "a red fox"), "a red fox"),
         ("It was a red fox, I think", ("a fox", "a red fox"), "a red fox"),
