@@ -130,9 +130,7 @@ class Pipeline:
         return self._plan.next()
 
     def _may_read(self) -> bool:
-        if self._reading is not None or self._ends:
-            return False
-        if self._plan.leaves >= WINDOW * self._concurrency:
+        if self._reading is not None or self._ends or not self._has_room:
             return False
         if not self._has_read_all:
             return True
@@ -146,6 +144,11 @@ class Pipeline:
         if len(ready) >= STORE_NODES or not self._making:
             return 0
         return max(self._stored_at + STORE_SECONDS - self._loop.time(), 0)
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether more leaves may be planned."""
+        return self._plan.leaves < WINDOW * self._concurrency
 
     @property
     def _ends(self) -> bool:
@@ -186,7 +189,8 @@ class Pipeline:
         now = self._loop.time()
         left = None if self._halted else self._seconds_left(until)
         times = [] if left is None else [left]
-        if self._has_read_all and not self._reading and not self._ends and self._making:
+        may_look = not self._reading and not self._ends and self._has_room
+        if self._has_read_all and may_look and self._making:
             times.append(self._look_at - now)
         if self._storing is None:
             store = self._seconds_to_store()
