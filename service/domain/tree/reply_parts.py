@@ -115,12 +115,13 @@ def _objects(text: str) -> Iterator[tuple[str, str]]:
         if at < 0:
             return
         try:
-            value, at = _JSON.raw_decode(text, at)
+            value, end = _JSON.raw_decode(text, at)
+            parts = [(kind, _kept(_written(part))) for name, part in value if (kind := _kind(name))]
         except (ValueError, RecursionError):
             # No JSON, or none that a reply would have: it is text, like the rest.
             at += 1
             continue
-        parts = [(kind, _written(part)) for name, part in value if (kind := _kind(name))]
+        at = end
         if any(kind in ("action", "answer") for kind, _ in parts):
             yield from parts
 
@@ -139,6 +140,11 @@ def _written(value: object) -> str:
         case float() if value.is_integer():
             return str(int(value))
     return str(value)
+
+
+def _kept(text: str) -> str:
+    """A text of JSON without what its escapes can say and no database keeps."""
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _labelled(text: str) -> Iterator[tuple[str, str]]:

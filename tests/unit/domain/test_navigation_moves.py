@@ -282,3 +282,16 @@ def test_long_replies_take_little_time(piece: str) -> None:
     reply = piece * (100_000 // len(piece))
     assert isinstance(triage(reply), Unreadable)
     assert isinstance(read_leaf(reply, options=OPTIONS), Unreadable)
+
+
+def test_what_the_escapes_of_json_say_can_be_stored() -> None:
+    move = read_leaf(
+        r'{"reasoning": "a\u0000b", "action": -2, "answer": "the \ud800 m\u0000ill"}', options=()
+    )
+    assert move == Answered(text="the ? mill", reasoning="ab")
+
+
+def test_json_that_is_nested_without_end_is_unreadable() -> None:
+    deep = "[" * 900 + "1" + "]" * 900
+    move = read_leaf(f'{{"action": -2, "answer": {deep}}}', options=())
+    assert isinstance(move, Unreadable)
