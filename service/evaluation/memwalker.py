@@ -129,7 +129,8 @@ async def _append(session: palimpsest.Session, document: Document) -> None:
         for chunk in document.chunks[producer.last_acked_sequence :]:
             match chunk.kind:
                 case ChunkKind.TEXT:
-                    await producer.append(chunk.text)
+                    # Parts of a document are paragraphs, and say so by what is behind them.
+                    await producer.append(f"{chunk.text}\n")
                 case ChunkKind.MESSAGE:
                     await producer.append_message(chunk.role, chunk.text)
                 case ChunkKind.STEP:
