@@ -65,6 +65,7 @@ def order_to_json(order: CallOrder) -> dict[str, Any]:
         "key": order.key.hex(),
         "fence": order.lease.fence,
         "lease_deadline": order.lease_deadline,
+        "at_once": order.at_once,
         "prefix": {
             "memory_key": prefix.memory_key,
             "group_key": prefix.group_key,
@@ -103,6 +104,7 @@ def order_from_json(value: dict[str, Any]) -> CallOrder:
         key=bytes.fromhex(value["key"]),
         lease=Lease(fence=value["fence"]),
         lease_deadline=value["lease_deadline"],
+        at_once=value["at_once"],
         prefix=Prefix(
             memory_key=prefix["memory_key"],
             group_key=prefix["group_key"],

@@ -21,6 +21,7 @@ from service.domain.prices import ModelPrices
 from service.llm.learning import Learner
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
+from service.llm.slots import Slots
 from service.llm.transport import Completion, ModelFailure, Transport
 
 _log = structlog.get_logger("palimpsest.llm")
@@ -85,6 +86,7 @@ class Caller:
         self._ledger = ledger
         self._learner = Learner(index, prices)
         self._tries = tries
+        self._slots = Slots()
         self._renewal_seconds = lease_seconds / RENEWALS
         self._sleep = sleep
         self._running: set[asyncio.Task[ModelReply]] = set()
@@ -127,7 +129,8 @@ class Caller:
                 if attempt > 1:
                     # Who stood still, or had no database, may have lost it meanwhile.
                     await self._hold(order)
-                made = await self._try_whole(order)
+                async with self._slots.one(order.scope.owner_id, order.at_once):
+                    made = await self._try_whole(order)
                 failure = made.failure
                 last = failure is not None and (not failure.retryable or attempt == tries)
                 call = self._record(order, made)

@@ -95,10 +95,13 @@ class Gateway:
         """Whether to ask this model for replies by a schema."""
         return self._forms is not None and self._forms.structured(model)
 
-    async def call(self, ask: ModelAsk, *, model: str, scope: CallScope) -> ModelReply:
+    async def call(
+        self, ask: ModelAsk, *, model: str, scope: CallScope, at_once: int = 0
+    ) -> ModelReply:
         """The reply to `ask`, paid for at most once for its occasion.
 
-        Waits while another worker makes the same call. Raises ModelFailure when no try
+        Of the scope's owner at most `at_once` calls are with the model at once; 0: no
+        bound. Waits while another worker makes the same call. Raises ModelFailure when no try
         of it succeeds.
         """
         prefix = prefix_of(
@@ -112,6 +115,7 @@ class Gateway:
             prefix=prefix,
             key=call_key(ask, prefix, model, scope, settings),
             prompt_tokens=_prompt_tokens(ask),
+            at_once=at_once,
         )
         with self._leaders.turn(prefix, model) as turn:
             return await self._reply(wanted, turn)
@@ -161,6 +165,7 @@ class Gateway:
             prefix=wanted.prefix,
             route=route,
             plan=self._plan(wanted, route, turn),
+            at_once=wanted.at_once,
         )
         turn.going(order.plan)
         # About how many tokens of the prompt have to be read anew.
@@ -208,6 +213,8 @@ class _Wanted:
     key: bytes
     #: Of the whole prompt, by our estimate.
     prompt_tokens: int
+    #: As in `CallOrder`.
+    at_once: int
 
     @property
     def reply_key(self) -> str:

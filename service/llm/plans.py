@@ -68,6 +68,8 @@ class CallOrder:
     prefix: Prefix
     route: Route
     plan: Plan
+    #: Of the owner's calls so many may be with the model at once; 0: there is no bound.
+    at_once: int = 0
 
     @property
     def reply_key(self) -> str:

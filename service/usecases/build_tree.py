@@ -131,7 +131,9 @@ class Builder:
         async def call(ask: ModelAsk) -> ModelReply:
             check_room(ask, site.facts)
             scope = site.scope(f"node:{planned.name}")
-            return await self._gateway.call(ask, model=site.model, scope=scope)
+            return await self._gateway.call(
+                ask, model=site.model, scope=scope, at_once=self._config.build_concurrency
+            )
 
         try:
             return await drive(self._flow(site, planned), call)

@@ -15,6 +15,9 @@ from storage.errors import StorageError
 
 #: Leaves that are planned ahead and not stored, for each call that may be under way.
 WINDOW = 4
+#: Of the calls that may be under way one in so many more is begun, so that the model has
+#: work while others are written down.
+AHEAD = 2
 #: As soon as so many nodes can be stored they are; fewer after so many seconds, or when no
 #: call is under way.
 STORE_NODES = 64
@@ -63,6 +66,7 @@ class Pipeline:
     """Makes what a plan holds, once."""
 
     def __init__(self, plan: Plan, steps: Steps, *, concurrency: int) -> None:
+        """`concurrency` is how many calls are with the model at once; `make` sees to that."""
         self._plan = plan
         self._steps = steps
         self._concurrency = concurrency
@@ -114,7 +118,7 @@ class Pipeline:
         return bool(self._making or self._reading or self._storing)
 
     def _begin_nodes(self) -> None:
-        while len(self._making) < self._concurrency:
+        while len(self._making) < self._concurrency + self._concurrency // AHEAD:
             planned = self._next()
             if planned is None:
                 return

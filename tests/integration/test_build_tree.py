@@ -322,7 +322,7 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
 
 
 async def test_a_slow_model_has_a_longer_turn(database: Database) -> None:
-    await make(database, story(60), TREE)
+    await make(database, story(200), TREE)
 
     async def think() -> None:
         await asyncio.sleep(0.2)
