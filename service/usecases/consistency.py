@@ -184,7 +184,9 @@ class Watcher:
                     found = self._seen.events.get(_key_of(item), ())
                     new = tuple(_in_order(found, heard))
                     heard = self._heard[item] = heard + len(new)
-                    all_seen = len(found) < LOOK_EVENTS or not new
+                    # Behind a full look there may be more, also behind one that began before
+                    # the last events were taken; behind a gap nothing can be told.
+                    all_seen = len(found) < LOOK_EVENTS or found[0].ordinal > heard
                     told = Told(events=new, settled=item in self._seen.settled and all_seen)
                     if new or told.settled:
                         yield told

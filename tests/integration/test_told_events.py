@@ -16,7 +16,7 @@ from service.domain.work import WorkItem
 from service.usecases import consistency
 from service.usecases.consistency import Told, Watcher
 from storage import answers, trajectories
-from storage.database import Database
+from storage.database import Database, Transaction
 from tests.integration.test_navigate import ask
 from tests.integration.test_trajectories import EVENT
 from tests.integration.tree_rows import KEY, make_tree
@@ -113,6 +113,25 @@ async def test_an_answer_that_failed_ends_the_wait_whatever_is_missing(
     await tell(database, item, 2, 3)
     await settle(database, item)
     assert await all_of(watcher.told(item, deadline=None)) == ([], True)
+
+
+async def test_a_look_that_began_too_early_is_not_the_last_one(
+    database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "LOOK_EVENTS", 2)
+    read_new, looks = trajectories.read_new, 0
+
+    async def late(tx: Transaction, heard: Any, limit: int) -> Any:
+        nonlocal looks
+        looks += 1
+        # The second look does not know yet what the first one brought.
+        return await read_new(tx, dict.fromkeys(heard, 0) if looks == 2 else heard, limit)
+
+    monkeypatch.setattr(trajectories, "read_new", late)
+    item = await question(database)
+    await tell(database, item, *range(1, 6))
+    await settle(database, item)
+    assert await all_of(watcher.told(item, deadline=None)) == (list(range(1, 6)), True)
 
 
 async def test_a_slow_listener_misses_nothing(database: Database, watcher: Watcher) -> None:
