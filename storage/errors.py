@@ -57,6 +57,9 @@ def translate(error: BaseException) -> StorageError | None:
         return Unreachable("no free database connection in time")
     if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
         error = error.orig
+    if isinstance(error, errors.ProgramLimitExceeded):
+        # The driver counts it among operational errors, but the same statement never succeeds.
+        return None
     if isinstance(error, _BUSY):
         return Busy(_first_line(error))
     if isinstance(error, psycopg.IntegrityError):

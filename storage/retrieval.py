@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from storage.database import Transaction
+from storage.trees import indexed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,9 +141,9 @@ WHERE lexeme = ANY(%(wanted)s)
 async def count_in_texts(
     tx: Transaction, texts: Sequence[str], words: Sequence[str]
 ) -> Sequence[Mapping[str, int]]:
-    """How often each text has each of the words that it has."""
+    """How often each text has each of the words that it has, counted as those of leaves are."""
     found: list[dict[str, int]] = [{} for _ in texts]
-    values = {"texts": list(texts), "wanted": list(words)}
+    values = {"texts": [indexed(text) for text in texts], "wanted": list(words)}
     for row in await tx.connection.exec_driver_sql(_IN_TEXTS, values):
         found[row.at][row.lexeme] = row.occurrences
     return found

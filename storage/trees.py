@@ -167,7 +167,7 @@ async def add_nodes(
 
 
 def _row(node: Node, texts: Mapping[int, str]) -> tuple[Any, ...]:
-    leaf = _indexed(texts[node.number]) if node.level == 0 else None
+    leaf = indexed(texts[node.number]) if node.level == 0 else None
     return (
         *(node.level, node.number, node.first_child, node.children),
         *(node.start.position, node.start.offset, node.end.position, node.end.offset),
@@ -175,7 +175,8 @@ def _row(node: Node, texts: Mapping[int, str]) -> tuple[Any, ...]:
     )
 
 
-def _indexed(text: str) -> str:
+def indexed(text: str) -> str:
+    """What of a leaf's text has its words indexed."""
     return text.encode()[:INDEXED_BYTES].decode(errors="ignore")
 
 

@@ -1,5 +1,6 @@
 """Which leaves fit a question best, held against a plain BM25."""
 
+import itertools
 import math
 import random
 import re
@@ -96,3 +97,12 @@ async def test_of_a_long_question_the_longest_words_count(
     await make_tree(database, ["an elephant", "a b c d", "the house"], tail=())
     monkeypatch.setattr(retrieval, "MAX_WORDS", 1)
     assert await find(database, "a b c d elephant", 5, tail=()) == ["0.1"]
+
+
+async def test_a_long_tail_of_many_words_can_be_searched(database: Database) -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    names = ("".join(name) for name in itertools.product(letters, repeat=4))
+    # Of an address PostgreSQL makes three words: more than it can hold of such a text.
+    many = " ".join(f"{name[:2]}.{name[2:]}/{name}" for name in itertools.islice(names, 36_000))
+    await make_tree(database, ["the king"], tail=())
+    assert await find(database, "aa.ab", 5, tail=[many]) == ["t.1"]
