@@ -23,6 +23,11 @@ def estimate_tokens(text: str) -> int:
     return (len(text.encode()) + 3) // 4
 
 
+def marks_in(text: str) -> int:
+    """How many marks about texts from outside stand in a part of a prompt."""
+    return len(_MARK.findall(text))
+
+
 def estimate_prompt_tokens(text: str) -> int:
     """Tokens of a part of a prompt, with the marks about texts from outside counted better.
 

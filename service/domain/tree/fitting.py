@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from service.domain.flows import Segment
+from service.domain.tokens import marks_in
 from service.domain.tree.shortening import ELLIPSIS, shortened
 
 #: Tokens of a text.
@@ -13,6 +14,11 @@ Build = Callable[[Sequence[str]], tuple[Segment, ...]]
 
 #: Tokens that a text keeps at least; with fewer it says nothing.
 MIN_SHOWN_TOKENS = 4
+#: Tokens that a prompt keeps free of the model's window: for the form of a chat, for the
+#: schema of the reply, and for what counts are off by.
+MARGIN_TOKENS = 128
+#: Of a mark about a text from outside, what an estimate by bytes does not see.
+MARK_MARGIN_TOKENS = 12
 #: How often texts are cut anew because the whole was still too long.
 MAX_CUTS = 6
 
@@ -26,7 +32,9 @@ class TextTooLong(Exception):
 
 def prompt_tokens(segments: Sequence[Segment], count: Count) -> int:
     """Tokens of a prompt. Counted by segments, which is never less than the whole has."""
-    return sum(count(segment.text) for segment in segments)
+    return sum(
+        count(segment.text) + MARK_MARGIN_TOKENS * marks_in(segment.text) for segment in segments
+    )
 
 
 def cut_to(text: str, tokens: int, count: Count) -> str:

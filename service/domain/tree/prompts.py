@@ -18,7 +18,14 @@ from service.domain.tree.contents import (
     RememberContent,
     TriageContent,
 )
-from service.domain.tree.fitting import Count, TextTooLong, cut_to, fitted, prompt_tokens
+from service.domain.tree.fitting import (
+    MARGIN_TOKENS,
+    Count,
+    TextTooLong,
+    cut_to,
+    fitted,
+    prompt_tokens,
+)
 from service.domain.tree.moves import Answered
 from service.domain.tree.nodes import View
 from service.domain.tree.question import Question
@@ -92,7 +99,10 @@ class Prompts:
 
     @property
     def _room(self) -> int:
-        return self.window_tokens - self._output_tokens
+        return self._room_beside(self._output_tokens)
+
+    def _room_beside(self, output_tokens: int) -> int:
+        return self.window_tokens - output_tokens - MARGIN_TOKENS
 
     def triage(
         self,
@@ -195,7 +205,7 @@ class Prompts:
                 self._last(self._question_lines(), size),
             )
 
-        shown = fitted(build, notes, self.window_tokens - output, self.count)
+        shown = fitted(build, notes, self._room_beside(output), self.count)
         return ModelAsk(
             purpose=Purpose.NAVIGATE,
             template=wording.REMEMBER,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.tokens import estimate_tokens
+from service.domain.tokens import estimate_prompt_tokens, estimate_tokens
 from service.domain.tree.fitting import TextTooLong, cut_to, fitted, share_of
 from tests.unit.domain.navigating import SPEC, Tree, down, run, says, scripted
 
@@ -96,7 +96,9 @@ def test_no_prompt_passes_the_window(
         assert str(error)
     else:
         for ask in got.asks:
-            assert sum(count(s.text) for s in ask.segments) + ask.max_output_tokens <= window
+            # A chat has its own form besides, and tokenizers make more of marks.
+            size = estimate_prompt_tokens if count is estimate_tokens else count
+            assert sum(size(s.text) for s in ask.segments) + ask.max_output_tokens + 100 <= window
 
 
 @given(
