@@ -131,13 +131,17 @@ GRANT SELECT, INSERT ON {table} TO palimpsest_app;
 def upgrade() -> None:
     with op.get_context().autocommit_block():
         op.execute(KINDS)
-        for statement in CHECKED:
-            op.execute(statement)
         op.execute(NODES)
         op.execute(ANSWERS)
-        # One that was interrupted is there, and invalid.
-        op.execute("DROP INDEX CONCURRENTLY IF EXISTS answer_by_memory")
-        op.execute(ANSWERS_BY_MEMORY)
         op.execute(TRAJECTORIES)
         for table in ("tree_node", "trajectory_event"):
             op.execute(_OF_TENANT.format(table=table))
+        # These take their time and block nobody, so they may also wait for their lock.
+        op.execute("SET lock_timeout = 0")
+        for statement in CHECKED:
+            op.execute(statement)
+        # One that was interrupted is there, and invalid.
+        op.execute("DROP INDEX CONCURRENTLY IF EXISTS answer_by_memory")
+        op.execute(ANSWERS_BY_MEMORY)
+        # As `migrations.upgrade` has it; a RESET would be the server's.
+        op.execute("SET lock_timeout = '5s'")

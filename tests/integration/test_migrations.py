@@ -191,3 +191,27 @@ def test_calls_of_the_release_before_are_counted_while_it_runs(servers: Servers,
         assert watching.execute(policies).fetchall() == [("call_of_tenant",)]
         forced = "SELECT relname FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
         assert watching.execute(forced).fetchall() == []
+
+
+def test_an_index_waits_for_whoever_reads_for_long(servers: Servers, old: str) -> None:
+    outcomes: list[object] = []
+
+    def migrate() -> None:
+        try:
+            outcomes.append(migrations.upgrade(sqlalchemy_url(old))[1])
+        except Exception as error:
+            # Shown by the assertion below; in a thread it would be lost.
+            outcomes.append(error)
+
+    upgrade_to(old, "0004")
+    with psycopg.connect(servers.as_superuser(old)) as reading:
+        reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reading.execute("SELECT 1 FROM deployment")
+        thread = threading.Thread(target=migrate)
+        thread.start()
+        # Longer than a migration waits for a lock that keeps others waiting.
+        thread.join(timeout=6)
+        assert outcomes == []
+        reading.rollback()
+        thread.join()
+    assert outcomes == [migrations.newest()]
