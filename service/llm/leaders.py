@@ -160,9 +160,12 @@ class Turn:
 
         Without one it leads.
         """
+        place = place_of(self._model, route.deployment)
+        if self._lead is not None and self._lead.place != place:
+            # The call goes elsewhere by now, and warms nothing where it led.
+            self.end(_End.GONE)
         if self._is_alone or self._lead is not None:
             return False
-        place = place_of(self._model, route.deployment)
         ends = self._worth_waiting(self.warm_segments(route))
         if not ends:
             return False

@@ -15,8 +15,8 @@ from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
 from service.llm.gateway import Gateway
 from service.llm.leaders import Leaders
-from service.llm.plans import Plan
-from service.llm.prefix_cache import PrefixIndex
+from service.llm.plans import Plan, Route
+from service.llm.prefix_cache import PrefixIndex, prefix_of
 from service.llm.routing import Router
 from service.llm.transport import Completion, ModelFailure
 from storage.prefix_index import NullPrefixIndex
@@ -344,3 +344,20 @@ async def test_a_call_that_fails_at_every_deployment_leaves_nobody_waiting() -> 
         await asked[0]
     assert [(await one).text for one in asked[1:]] == ["to question 1", "to question 2"]
     assert calls._leaders._leads == {}
+
+
+async def test_a_first_one_that_goes_elsewhere_in_the_end_passes_on() -> None:
+    leaders = Leaders(lambda _: EXPLICIT, seconds=60)
+    segments = question(1).segments
+    prefix = prefix_of(segments, model="m", tenant_id=SCOPE.tenant_id, owner_id=SCOPE.owner_id)
+    here, there = Route(deployment="here"), Route(deployment="there")
+    with leaders.turn(prefix, "m") as first, leaders.turn(prefix, "m") as second:
+        assert not await first.waited(here)
+        waiting = asyncio.create_task(second.waited(here))
+        await turns(5)
+        assert not waiting.done()
+        # Somebody else had the call, and by now another deployment is the better one.
+        assert not await first.waited(there)
+        assert await waiting
+        assert second.warm_segments(here) == 0
+        assert not await second.waited(here)
