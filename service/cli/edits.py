@@ -9,6 +9,7 @@ import typer
 import palimpsest
 from palimpsest import Edit, values
 from palimpsest.errors import InvalidArgument
+from service.cli import rebuilding
 from service.cli.lines import amendment_json, amendment_line, memory_json, refuse_stopped
 from service.cli.output import show, show_json
 from service.cli.progress import LOOK_SECONDS, Bar
@@ -16,7 +17,6 @@ from service.cli.talk import (
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
     LAST,
-    MAX_CHUNK_TOKENS,
     Address,
     Json,
     MemoryArgument,
@@ -42,7 +42,7 @@ def register(memory: typer.Typer) -> None:
     memory.command("fold")(memory_fold)
     memory.command("consolidate")(memory_consolidate)
     memory.command("schema")(memory_schema)
-    memory.command("rebuild")(memory_rebuild)
+    memory.command("rebuild")(rebuilding.memory_rebuild)
     memory.command("flush")(memory_flush)
 
 
@@ -235,63 +235,6 @@ def memory_schema(
             info = await held.update_schema(schema, expected_revision=expect, comment=comment)
         line = f"{memory} has the schema at revision {info.revision}"
         _show_info(info, line, as_json, schema_source=info.schema_source)
-
-    run(work())
-
-
-def memory_rebuild(
-    new: Annotated[str, typer.Argument(help="The name of the new memory.")],
-    memory: MemoryName = DEFAULT_NAME,
-    session: SessionName = DEFAULT_NAME,
-    schema: Annotated[
-        str, typer.Option(help="A file with another schema: class source, or JSON Schema.")
-    ] = "",
-    task: Annotated[str | None, typer.Option(help="Another task.")] = None,
-    question: Annotated[str | None, typer.Option(help="Another question.")] = None,
-    model: Annotated[str | None, typer.Option(help="Another model, as provider/name.")] = None,
-    encoding: Annotated[values.Encoding | None, typer.Option(help="Another encoding.")] = None,
-    operations: Annotated[
-        values.Operations | None, typer.Option(help="What the model may do.")
-    ] = None,
-    chunk_tokens: Annotated[
-        int | None, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step.")
-    ] = None,
-    address: Address = DEFAULT_ADDRESS,
-    as_json: Json = False,
-) -> None:
-    """Read the whole log again into a new memory beside the old one.
-
-    What is not given is as in the old memory. Ctrl-C ends the waiting only: the new
-    memory goes on by itself.
-    """
-    shape = read_schema(schema) if schema else None
-
-    async def work() -> None:
-        with Bar("rebuilding", 0) as bar:
-            goal: list[int] = []
-
-            def hear(info: values.MemoryInfo) -> None:
-                goal[:] = goal or [info.head]
-                bar.show(info, total=goal[0])
-
-            async with palimpsest.connect(address) as client:
-                made = await (
-                    client.session(session)
-                    .memory(memory)
-                    .rebuild(
-                        new,
-                        schema=shape,
-                        task=task,
-                        question=question,
-                        model=model,
-                        encoding=encoding,
-                        chunk_tokens=chunk_tokens,
-                        operations=operations,
-                        on_progress=hear,
-                    )
-                )
-                info = (await made.get()).info
-        _show_info(info, f"{new} is at revision {info.revision}, everything applied", as_json)
 
     run(work())
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import palimpsest
 from palimpsest import values
 from service.cli.lines import refuse_stopped
-from service.cli.output import err, say
+from service.cli.output import CommandError, err, say
 
 #: How often progress is a line, where there is no terminal to draw a bar on.
 LINE_SECONDS = 2.0
@@ -65,13 +65,28 @@ class Bar:
 
 
 async def follow(memory: palimpsest.Memory) -> values.MemoryState:
-    """Waits until the memory is at today's head; its state."""
+    """Waits until the memory is at today's head; its state.
+
+    Raises CommandError when it stalled, is held, or is a tree that is closed before that.
+    """
     state = await memory.get()
     head = state.info.head
     with Bar("revising", head) as bar:
         bar.show(state.info)
+        _refuse_closed(state.info, head)
         while state.applied_position < head:
             await asyncio.sleep(LOOK_SECONDS)
             state = await memory.get()
             bar.show(state.info)
+            # Whoever closes a tree meanwhile would have us wait for ever.
+            _refuse_closed(state.info, head)
     return state
+
+
+def _refuse_closed(info: values.MemoryInfo, head: int) -> None:
+    """Raises CommandError when the memory is a tree that is closed before `head`."""
+    if info.seal_position is not None and info.seal_position < head:
+        raise CommandError(
+            f"memory {info.name!r} is closed at position {info.seal_position}: it does not read"
+            f" what follows, which is in the log up to position {head}"
+        )

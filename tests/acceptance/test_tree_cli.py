@@ -124,6 +124,13 @@ def test_trees_are_made_listed_and_asked_to_close(address: str) -> None:
     assert closing == "t is to be closed at position 0\n"
     shown = succeed("tree", "show", "-s", session, "-m", "t", **at)
     assert shown.startswith("t at revision 0, to be closed at position 0: ")
+    # Nobody waits for what a closed tree never reads; it is in the log all the same.
+    late = run("ingest", "-", "-s", session, "-m", "t", stdin=b"Too late.", **at)
+    assert late.returncode == 1
+    assert late.stderr.splitlines()[-1] == (
+        "error: memory 't' is closed at position 0: it does not read what follows,"
+        " which is in the log up to position 1"
+    )
 
 
 def test_what_is_ingested_may_make_a_tree(address: str) -> None:
@@ -158,6 +165,14 @@ def test_what_is_ingested_may_make_a_tree(address: str) -> None:
         ),
         (
             ("memory", "create", "t", "--kind", "tree", "--max-children", "1", "-s", SESSION),
+            "tree.max_children: must be 0 or 2 to 32",
+        ),
+        (
+            ("memory", "rebuild", "n", *NAMED, "--task", "x", "--max-children", "4"),
+            "--task: a tree memory has no such setting",
+        ),
+        (
+            ("memory", "rebuild", "n", *NAMED, "--max-children", "1"),
             "tree.max_children: must be 0 or 2 to 32",
         ),
         (("memory", "fold", TREE, "-s", SESSION), "is a tree memory; this is for prism memories"),
