@@ -104,6 +104,10 @@ class _Wrong(Exception):
 def _parsed(line: str, at: str) -> Document:
     try:
         value = json.loads(line)
+    except json.JSONDecodeError as error:
+        # Its own text counts lines within this line.
+        wrong = f"{error.msg} at character {error.pos + 1}"
+        raise DatasetError(f"{at} is not JSON: {wrong}") from error
     except ValueError as error:
         raise DatasetError(f"{at} is not JSON: {error}") from error
     except RecursionError as error:

@@ -74,7 +74,7 @@ def test_golds_are_kept_once_and_letters_name_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "about"),
     [
-        ("{", "line 2 is not JSON"),
+        ('{"id": }', "line 2 is not JSON: Expecting value at character 8"),
         ("[" * 100_000, "line 2 is nested too deeply"),
         ("[]", "line 2: a document is a JSON object"),
         (changed(id=None), "id is missing"),
