@@ -133,8 +133,12 @@ def _title(outline: values.TreeOutline) -> str:
     return (
         f"{outline.info.name} at revision {outline.revision}, {status}:"
         f" {outline.applied_position} of {outline.info.head} chunks applied,"
-        f" {nodes} nodes on {len(outline.levels)} levels"
+        f" {_counted(nodes, 'node')} on {_counted(len(outline.levels), 'level')}"
     )
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
 def _outline_json(outline: values.TreeOutline, tops: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from service.llm import offline_baselines
 from service.llm.texts import stem, terms
 
 #: A leaf is read for its answer when it has so much of the question's words.
-ENOUGH = 0.6
+ENOUGH = 0.4
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
 #: A further child is named when its score is this share of the best.
