@@ -193,6 +193,9 @@ class Producer:
             await self._keep_open()
         except PalimpsestError as error:
             self._failure = error
+        except aio.UsageError:
+            # What it was made from is closed: nothing can be sent any more.
+            self._failure = ProducerClosed("the client of this producer is closed")
         finally:
             self._changed.set()
 

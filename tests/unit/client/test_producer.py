@@ -98,3 +98,11 @@ async def test_a_refusal_is_raised_with_its_reason() -> None:
     log = Log([(1, grpc.StatusCode.ABORTED)])
     with pytest.raises(errors.Aborted, match="as the test says"):
         await append(log, ["a"])
+
+
+async def test_a_producer_of_a_closed_client_says_so() -> None:
+    async with palimpsest.connect("127.0.0.1:1") as client:
+        session = client.session("s")
+    with pytest.raises(errors.ProducerClosed, match="client of this producer is closed"):
+        async with session.producer("p"):
+            pass
