@@ -1,7 +1,7 @@
 """Navigating: a worker answers a question from a tree, move by move."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
@@ -111,16 +111,8 @@ class Terms:
     def flow(self, asked: StoredAnswer, root: View) -> LookingFlow[Navigation]:
         """The navigation of a question, which is the same whenever it is made."""
         assert asked.navigation is not None, "questions to trees have one"
-        request = asked.navigation
-        question = Question(
-            query=asked.query,
-            options=request.options,
-            hybrid_leaves=request.hybrid_leaves,
-            beam=request.beam,
-            max_calls=request.max_calls,
-        )
         return navigate(
-            question,
+            Question(query=asked.query, **asdict(asked.navigation)),
             root,
             spec=self.spec,
             text_tokens=root.text_tokens,
