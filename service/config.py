@@ -82,6 +82,9 @@ class Limits(BaseSettings):
     max_memories: Count = 64
     #: The value of a PRISM memory as canonical JSON, in bytes.
     max_memory_bytes: Count = 1024 * 1024
+    #: The recent steps of a working context: how many, and their content in bytes of UTF-8.
+    max_context_chunks: Count = 10_000
+    max_context_bytes: Count = 1024 * 1024
     #: Asks, and schemas, that a server process waits on at once.
     max_waiting_asks: Count = 1000
     #: Watches of memories that a server process has at once.

@@ -10,6 +10,7 @@ from sqlalchemy import Row, Select, insert, null, select, tuple_
 
 from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemorySpec, spec_from_json
+from service.domain.state.spec import StateSpec
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.trajectory import NoAnswer, Statistics
@@ -75,6 +76,12 @@ class StoredAnswer:
     def tree(self) -> TreeSpec:
         """The spec of a memory that is known to be a tree."""
         assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def state(self) -> StateSpec:
+        """The spec of a memory that is known to be a state memory."""
+        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
         return self.spec
 
 

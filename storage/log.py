@@ -70,13 +70,14 @@ WITH producers AS (
     FROM unnest(%b::uuid[], %b::int8[], %b::int8[]) AS t (k, h, b)
     WHERE session_key = t.k
 )
-UPDATE memory SET has_work = true
-WHERE session_key = ANY(%b::uuid[]) AND NOT has_work AND status <> 'sealed'
+UPDATE memory SET has_work = true, resting = false,
+    ready_at = CASE WHEN resting THEN now() ELSE ready_at END
+WHERE session_key = ANY(%b::uuid[]) AND (NOT has_work OR resting) AND status <> 'sealed'
 RETURNING session_key, memory_id, status
 """
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0001. Its plans are kept by the connection, which
+# function is in migrations/versions/0006. Its plans are kept by the connection, which
 # a statement sent with its values would not have.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM append_if_unchanged(%s, %s, %s, %s, %s, %s, {arrays}, %s)

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
+from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage.database import DirectTransaction, Transaction
 from storage.tables import dead_letter, memory, prism_base, prism_value, revision, session
@@ -65,6 +66,12 @@ class StoredMemory:
     def tree(self) -> TreeSpec:
         """The spec of a memory that is known to be a tree."""
         assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def state(self) -> StateSpec:
+        """The spec of a memory that is known to be a state memory."""
+        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
         return self.spec
 
 
@@ -141,7 +148,7 @@ async def create(
 ) -> bool:
     """Makes a memory at revision 0; False when its name is taken.
 
-    `value` is that of a PRISM memory; a tree has none. The caller holds the session with
+    `value` is that of a PRISM memory; others have none. The caller holds the session with
     `sessions.lock_alone`.
     """
     new = (

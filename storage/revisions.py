@@ -16,6 +16,7 @@ from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, spec_from_json
+from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage.database import Transaction
 from storage.tables import (
@@ -77,6 +78,12 @@ class Claim:
     def tree(self) -> TreeSpec:
         """The spec of a memory that is known to be a tree."""
         assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def state(self) -> StateSpec:
+        """The spec of a memory that is known to be a state memory."""
+        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
         return self.spec
 
 
@@ -161,7 +168,7 @@ async def claim(
             memory.c.has_work,
             memory.c.ready_at <= func.now(),
         )
-        .values(epoch=memory.c.epoch + 1, held_reason=None)
+        .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False)
         .returning(*_CLAIM)
     )
     row = (await tx.connection.execute(statement)).one_or_none()
@@ -258,7 +265,7 @@ def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, 
         "applied_position": new.to_position,
     }
     # Nodes come in one order: those that failed are among them, or behind them.
-    if new.to_position > held.applied_position or new.kind in ("build", "seal"):
+    if new.to_position > held.applied_position or new.kind in ("build", "seal", "episode"):
         changes["attempts"] = 0
     if new.schema_source is not None:
         changes["schema_source"] = new.schema_source
@@ -418,6 +425,12 @@ async def flush(
         .values(
             flush_position=position,
             ready_at=ready_unless_failing(),
+            resting=False,
+            # A state memory rests while steps are recent.
+            has_work=or_(
+                memory.c.has_work,
+                and_(memory.c.kind == "state", memory.c.applied_position < position),
+            ),
         )
         .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
     )

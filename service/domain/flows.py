@@ -65,6 +65,8 @@ class Purpose(StrEnum):
     SUMMARIZE = "summarize"
     #: A move of a navigation.
     NAVIGATE = "navigate"
+    #: A state vector: of steps, or of vectors.
+    COMPRESS = "compress"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from service.domain.prism.spec import PrismSpec
+from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 
 
@@ -14,14 +15,21 @@ class MemoryKind(StrEnum):
 
     PRISM = "prism"
     TREE = "tree"
+    STATE = "state"
 
 
-MemorySpec = PrismSpec | TreeSpec
+MemorySpec = PrismSpec | TreeSpec | StateSpec
+
+_KINDS: dict[type[MemorySpec], MemoryKind] = {
+    PrismSpec: MemoryKind.PRISM,
+    TreeSpec: MemoryKind.TREE,
+    StateSpec: MemoryKind.STATE,
+}
 
 
 def kind_of(spec: MemorySpec) -> MemoryKind:
     """The kind of memory that a spec is for."""
-    return MemoryKind.PRISM if isinstance(spec, PrismSpec) else MemoryKind.TREE
+    return _KINDS[type(spec)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +38,8 @@ class SpecChanges:
 
     #: The whole spec of a tree; None leaves it.
     tree: TreeSpec | None = None
+    #: The whole spec of a state memory; None leaves it.
+    state: StateSpec | None = None
     #: Fields of a PrismSpec.
     prism: Mapping[str, Any] = field(default_factory=dict)
     #: Model as provider/name; empty means the service's default, None leaves it.
@@ -38,13 +48,13 @@ class SpecChanges:
     def kinds(self) -> set[MemoryKind]:
         """The kinds of memories that have what is to change."""
         kinds = {MemoryKind.PRISM} if self.prism else set()
-        return kinds | ({MemoryKind.TREE} if self.tree is not None else set())
+        return kinds | {kind_of(spec) for spec in (self.tree, self.state) if spec is not None}
 
     def made(self, spec: MemorySpec) -> MemorySpec:
         """The spec with the changes, which are all for its kind."""
         assert self.kinds() <= {kind_of(spec)}, "the caller looked at the kinds"
         model = {} if self.model is None else {"model": self.model}
-        return (self.tree or spec).changed({**self.prism, **model})
+        return (self.tree or self.state or spec).changed({**self.prism, **model})
 
 
 def spec_from_json(kind: str, value: dict[str, Any], schema_source: str | None) -> MemorySpec:
@@ -52,6 +62,10 @@ def spec_from_json(kind: str, value: dict[str, Any], schema_source: str | None) 
 
     Raises ValueError for what it does not know.
     """
-    if MemoryKind(kind) is MemoryKind.TREE:
-        return TreeSpec.from_json(value)
-    return PrismSpec.from_json(value, schema_source)
+    match MemoryKind(kind):
+        case MemoryKind.TREE:
+            return TreeSpec.from_json(value)
+        case MemoryKind.STATE:
+            return StateSpec.from_json(value)
+        case MemoryKind.PRISM:
+            return PrismSpec.from_json(value, schema_source)

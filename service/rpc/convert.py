@@ -19,6 +19,7 @@ from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.errors import InvalidInput
 from service.domain.prism.spec import PrismSpec
 from service.domain.reasons import Reason
+from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.rpc import navigations, specs
 from service.usecases.ask import Answered
@@ -164,6 +165,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         name=stored.name,
         prism=specs.prism_message(stored.spec) if isinstance(stored.spec, PrismSpec) else None,
         tree=specs.tree_message(stored.spec) if isinstance(stored.spec, TreeSpec) else None,
+        state=specs.state_message(stored.spec) if isinstance(stored.spec, StateSpec) else None,
         revision=stored.revision,
         applied_position=stored.applied_position,
         head=stored.head,

@@ -15,6 +15,7 @@ from service.domain.schemas.json_source import parse_json_schema
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
 from service.domain.specs import MemorySpec, SpecChanges
+from service.domain.state.spec import Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
@@ -56,6 +57,13 @@ _WORKING_MEMORIES = {
     _Tree.WORKING_MEMORY_CUT: WorkingMemory.CUT,
     _Tree.WORKING_MEMORY_SUMMARIZED: WorkingMemory.SUMMARIZED,
 }
+_State = memories_pb2.StateSpec
+
+_PERIODS = {
+    _State.PERIOD_UNSPECIFIED: Period.FIXED,
+    _State.PERIOD_FIXED: Period.FIXED,
+    _State.PERIOD_ADAPTIVE: Period.ADAPTIVE,
+}
 _REPLY_FORMATS = {
     _Message.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
     _Message.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
@@ -70,8 +78,11 @@ def schema_of(schema_source: str, json_schema: str) -> Schema:
 
 def memory_spec(request: memories_pb2.CreateMemoryRequest) -> MemorySpec:
     """The spec of a memory that is to be made. Raises SchemaInvalid."""
-    if request.WhichOneof("spec") == "tree":
-        return tree_spec(request.tree)
+    match request.WhichOneof("spec"):
+        case "tree":
+            return tree_spec(request.tree)
+        case "state":
+            return state_spec(request.state)
     return prism_spec(request.prism)
 
 
@@ -106,6 +117,42 @@ def tree_message(spec: TreeSpec) -> memories_pb2.TreeSpec:
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
         on_failure=_named(_ON_FAILURE, spec.on_failure),
     )
+
+
+def state_spec(message: memories_pb2.StateSpec) -> StateSpec:
+    """A spec with its defaults filled in."""
+    default = StateSpec()
+    return StateSpec(
+        task=message.task,
+        period=message.period or default.period,
+        period_kind=_PERIODS[message.period_kind],
+        period_tokens=message.period_tokens,
+        idle_ms=message.idle.ToMilliseconds(),
+        state_tokens=message.state_tokens or default.state_tokens,
+        pinned=tuple(message.pinned),
+        episode_vectors=message.episode_vectors,
+        model=message.model,
+        reply_format=_REPLY_FORMATS[message.reply_format],
+        on_failure=_ON_FAILURE[message.on_failure],
+    )
+
+
+def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
+    """A spec as the proto has it."""
+    message = _State(
+        task=spec.task,
+        period=spec.period,
+        period_kind=_named(_PERIODS, spec.period_kind),
+        period_tokens=spec.period_tokens,
+        state_tokens=spec.state_tokens,
+        pinned=spec.pinned,
+        episode_vectors=spec.episode_vectors,
+        model=spec.model,
+        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        on_failure=_named(_ON_FAILURE, spec.on_failure),
+    )
+    message.idle.FromMilliseconds(spec.idle_ms)
+    return message
 
 
 def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
@@ -173,6 +220,7 @@ def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
         changes["operations"] = _OPERATIONS[request.operations]
     return SpecChanges(
         tree=tree_spec(request.tree) if request.HasField("tree") else None,
+        state=state_spec(request.state) if request.HasField("state") else None,
         prism=changes,
         model=request.model if request.HasField("model") else None,
     )

@@ -13,6 +13,8 @@ from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind, MemorySpec
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import first_state
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
@@ -30,7 +32,7 @@ from service.usecases.lookup import (
     session_not_found,
 )
 from service.usecases.outline import read_outline
-from storage import memories, revisions, sessions, stalls, states
+from storage import memories, revisions, sessions, stalls, states, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
 from storage.work import Progress
@@ -81,6 +83,10 @@ class Memories:
         empty = None
         if isinstance(spec, PrismSpec):
             empty = PrismMemory.create(spec.schema()).value_json
+        first = None
+        if isinstance(spec, StateSpec):
+            spec.check(backlog_chunks=self._limits.backlog_chunks)
+            first = first_state(spec)
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
         async with self._database.transaction(tenant_id) as tx:
@@ -97,7 +103,9 @@ class Memories:
                 rebuilt_from=rebuilt_from,
                 head=held.head,
                 value=empty,
-                digest=hashlib.sha256((empty or "").encode()).digest(),
+                digest=hashlib.sha256((empty or "").encode()).digest()
+                if first is None
+                else first.digest,
             )
             if not made:
                 raise AlreadyExists(
@@ -105,6 +113,8 @@ class Memories:
                     f"session {session!r} has a memory {name!r} already",
                     {"session": session, "memory": name},
                 )
+            if first is not None:
+                await vectors.add_first(tx, key, identity, first.current)
             if await memories.count(tx, key) > self._limits.max_memories:
                 raise Exhausted(
                     Reason.TOO_MANY_MEMORIES,

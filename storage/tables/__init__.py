@@ -11,6 +11,7 @@ from storage.tables.made import answer, schema_draft, trajectory_event
 from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
 from storage.tables.trees import tree_node
+from storage.tables.vectors import state_levels, state_vector
 
 __all__ = [
     "APP_ROLE",
@@ -34,6 +35,8 @@ __all__ = [
     "schema_draft",
     "session",
     "spend",
+    "state_levels",
+    "state_vector",
     "tenant",
     "tenant_budget",
     "trajectory_event",

@@ -64,6 +64,8 @@ memory = Table(
     Column("held_reason", Text),
     # A tree is closed once everything up to here is in it, and reads nothing behind it.
     Column("seal_position", BigInteger),
+    # It has nothing to do before `ready_at`, unless something is appended.
+    Column("resting", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -80,7 +82,7 @@ memory = Table(
         initially="DEFERRED",
         use_alter=True,
     ),
-    CheckConstraint("kind IN ('prism', 'tree')", name="memory_kind"),
+    CheckConstraint("kind IN ('prism', 'tree', 'state')", name="memory_kind"),
     CheckConstraint("status IN ('active', 'stalled', 'sealed')", name="memory_status"),
     Index(
         "memory_runnable",
@@ -149,7 +151,7 @@ revision = Table(
     ),
     CheckConstraint(
         "kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation', 'schema',"
-        " 'build', 'seal')",
+        " 'build', 'seal', 'episode')",
         name="revision_kind",
     ),
     CheckConstraint(

@@ -24,6 +24,8 @@ from palimpsest.memory import Memory
 from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.provenance import Provenance
+from palimpsest.state_values import ChatMessage, StateSettings, StateVector
+from palimpsest.states import State
 from palimpsest.tree_values import TextPart, TreeNode, TreeSettings
 from palimpsest.trees import Tree
 from palimpsest.values import (
@@ -41,12 +43,14 @@ from palimpsest.values import (
     MemoryState,
     MemoryStatus,
     ProvenanceEntry,
+    RecentStep,
     Revised,
     Revision,
     SchemaDraft,
     SessionInfo,
     TreeOutline,
     Usage,
+    WorkingContext,
 )
 from palimpsest.watch import Watch
 
@@ -56,6 +60,7 @@ __all__ = [
     "Answer",
     "Budget",
     "BudgetSet",
+    "ChatMessage",
     "Chunk",
     "Citation",
     "Client",
@@ -74,11 +79,15 @@ __all__ = [
     "Producer",
     "Provenance",
     "ProvenanceEntry",
+    "RecentStep",
     "Revised",
     "Revision",
     "SchemaDraft",
     "Session",
     "SessionInfo",
+    "State",
+    "StateSettings",
+    "StateVector",
     "TextPart",
     "TrainingExample",
     "TrajectoryEvent",
@@ -88,5 +97,6 @@ __all__ = [
     "TreeSettings",
     "Usage",
     "Watch",
+    "WorkingContext",
     "connect",
 ]

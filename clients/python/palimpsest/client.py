@@ -13,6 +13,9 @@ from palimpsest.memory import Memory
 from palimpsest.navigation_values import TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.schemas import Schema
+from palimpsest.state_values import Period as StatePeriod
+from palimpsest.state_values import StateSettings
+from palimpsest.states import State
 from palimpsest.tree_values import ReplyFormat, TreeSettings, WorkingMemory
 from palimpsest.trees import Tree
 from palimpsest.v1 import (
@@ -289,6 +292,53 @@ class Session:
     def tree(self, name: str) -> Tree:
         """A tree by its name; nothing is sent."""
         return Tree(self._client, self, name)
+
+    async def create_state(
+        self,
+        name: str,
+        *,
+        task: str = "",
+        period: int = 0,
+        period_kind: StatePeriod = "fixed",
+        period_tokens: int = 0,
+        idle_seconds: float = 0.0,
+        state_tokens: int = 0,
+        pinned: Sequence[str] = (),
+        episode_vectors: int = 0,
+        model: str = "",
+        reply_format: ReplyFormat = "auto",
+        skip_failures: bool = False,
+    ) -> State:
+        """Creates a state memory; it compresses the log from position 1 on.
+
+        `palimpsest.state_values.StateSettings` says what each is; zeros and empty texts mean
+        the service's defaults. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
+        """
+        if isinstance(pinned, str):
+            # Each of its letters would be pinned.
+            raise ValueError("pinned must be a sequence of strings, not one string")
+        settings = StateSettings(
+            task=task,
+            period=period,
+            period_kind=period_kind,
+            period_tokens=period_tokens,
+            idle_seconds=idle_seconds,
+            state_tokens=state_tokens,
+            pinned=tuple(pinned),
+            episode_vectors=episode_vectors,
+            model=model,
+            reply_format=reply_format,
+            skip_failures=skip_failures,
+        )
+        spec = specs.state_spec(settings)
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
+        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        return State(self._client, self, name)
+
+    def state(self, name: str) -> State:
+        """A state memory by its name; nothing is sent."""
+        return State(self._client, self, name)
 
     async def memories(self) -> Sequence[values.MemoryInfo]:
         """The session's memories, by name. Raises NotFound."""

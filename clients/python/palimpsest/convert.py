@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import navigation_values, specs, tree_values, values
+from palimpsest import navigation_values, specs, state_values, tree_values, values
 from palimpsest.v1 import (
     answers_pb2,
     history_pb2,
@@ -16,6 +16,7 @@ from palimpsest.v1 import (
     reading_pb2,
     schemas_pb2,
     sessions_pb2,
+    states_pb2,
     trees_pb2,
     usage_pb2,
 )
@@ -107,14 +108,15 @@ _MEMORY_STATUS = {
 def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
     """A memory."""
     stalled = message.status == memories_pb2.Memory.STATUS_STALLED
-    is_tree = message.WhichOneof("spec") == "tree"
+    kind: values.MemoryKind = message.WhichOneof("spec") or "prism"
     stall, prism = message.stall, message.prism
     wanted = message.HasField("consolidate_position")
     return values.MemoryInfo(
         session=message.session,
         name=message.name,
-        kind="tree" if is_tree else "prism",
-        tree=specs.tree_settings(message.tree) if is_tree else None,
+        kind=kind,
+        tree=specs.tree_settings(message.tree) if kind == "tree" else None,
+        state=specs.state_settings(message.state) if kind == "state" else None,
         schema_source=prism.schema_source,
         task=prism.task,
         question=prism.question,
@@ -170,6 +172,7 @@ _KINDS: dict[int, values.RevisionKind] = {
     memories_pb2.REVISION_KIND_SCHEMA: "schema",
     memories_pb2.REVISION_KIND_BUILD: "build",
     memories_pb2.REVISION_KIND_SEAL: "seal",
+    memories_pb2.REVISION_KIND_EPISODE: "episode",
 }
 
 
@@ -431,4 +434,54 @@ def text_part(message: trees_pb2.GetNodeTextResponse.Part) -> tree_values.TextPa
         from_offset=message.from_offset,
         to_offset=message.to_offset,
         text=message.text,
+    )
+
+
+_VECTORS_MADE: dict[int, state_values.VectorMade] = {
+    states_pb2.StateVector.MADE_TASK: "task",
+    states_pb2.StateVector.MADE_MODEL: "model",
+    states_pb2.StateVector.MADE_CUT: "cut",
+    states_pb2.StateVector.MADE_SKIPPED: "skipped",
+}
+
+
+def state_vector(
+    message: states_pb2.StateVector, created: Timestamp | None = None
+) -> state_values.StateVector:
+    """A state vector, and when it was committed."""
+    return state_values.StateVector(
+        revision=message.revision,
+        level=message.level,
+        text=message.text,
+        tokens=message.tokens,
+        made=_VECTORS_MADE.get(message.made, "unknown"),
+        after_position=message.after_position,
+        from_position=message.from_position,
+        to_position=message.to_position,
+        children=tuple(message.children),
+        replies=message.replies,
+        appended=tuple(message.appended),
+        created_at=None if created is None else _time(created),
+    )
+
+
+def working_context(message: states_pb2.GetWorkingContextResponse) -> values.WorkingContext:
+    """A working context."""
+    return values.WorkingContext(
+        revision=message.revision,
+        applied_position=message.applied_position,
+        head=message.head,
+        vectors=tuple(state_vector(one) for one in message.vectors),
+        recent=tuple(
+            values.RecentStep(chunk=chunk(one.chunk), tokens=one.tokens) for one in message.recent
+        ),
+        text=message.text,
+        messages=tuple(
+            state_values.ChatMessage(role=one.role, content=one.content) for one in message.messages
+        ),
+        memory_tokens=message.memory_tokens,
+        recent_tokens=message.recent_tokens,
+        compression_due=message.compression_due,
+        trouble=message.trouble if message.HasField("trouble") else None,
+        token=message.token,
     )

@@ -6,11 +6,14 @@ from typing import Any
 
 from palimpsest import schemas, values
 from palimpsest.schemas import Schema
+from palimpsest.state_values import Freshness, Period, StateSettings
 from palimpsest.tree_values import TreeSettings, WorkingMemory
-from palimpsest.v1 import memories_pb2
+from palimpsest.v1 import memories_pb2, states_pb2
 
 _Spec = memories_pb2.PrismSpec
 _Tree = memories_pb2.TreeSpec
+_State = memories_pb2.StateSpec
+_Context = states_pb2.GetWorkingContextRequest
 
 
 class JsonText(str):
@@ -41,6 +44,19 @@ WORKING_MEMORIES: dict[WorkingMemory, Any] = {
     "off": _Tree.WORKING_MEMORY_OFF,
     "summarized": _Tree.WORKING_MEMORY_SUMMARIZED,
 }
+PERIODS: dict[Period, Any] = {
+    "fixed": _State.PERIOD_FIXED,
+    "adaptive": _State.PERIOD_ADAPTIVE,
+}
+FRESHNESS: dict[Freshness, Any] = {
+    "latest": _Context.FRESHNESS_LATEST,
+    "wait": _Context.FRESHNESS_WAIT,
+}
+FORMS: dict[values.ContextForm, Any] = {
+    "parts": _Context.FORM_PARTS,
+    "text": _Context.FORM_TEXT,
+    "messages": _Context.FORM_MESSAGES,
+}
 
 
 _TABLES: dict[str, Mapping[Any, Any]] = {
@@ -49,6 +65,9 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
     "coercion": COERCIONS,
     "reply_format": REPLY_FORMATS,
     "working_memory": WORKING_MEMORIES,
+    "period_kind": PERIODS,
+    "freshness": FRESHNESS,
+    "form": FORMS,
 }
 
 
@@ -78,15 +97,15 @@ def schema_fields(schema: Schema) -> dict[str, str]:
     return schemas.schema_fields(schema)
 
 
-def milliseconds(linger: float | timedelta) -> int:
+def milliseconds(given: float | timedelta, setting: str = "linger") -> int:
     """A duration, given in seconds or as a timedelta, in whole milliseconds.
 
     Raises ValueError for what is no duration; the service bounds it.
     """
-    seconds = linger.total_seconds() if isinstance(linger, timedelta) else linger
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
     # False for NaN as well.
     if not 0 <= seconds <= timedelta.max.total_seconds():
-        raise ValueError(f"linger must be a number of seconds from 0 on, not {linger!r}")
+        raise ValueError(f"{setting} must be a number of seconds from 0 on, not {given!r}")
     return round(seconds * 1000)
 
 
@@ -143,4 +162,34 @@ def tree_settings(message: memories_pb2.TreeSpec) -> TreeSettings:
         reply_format=name_of(REPLY_FORMATS, message.reply_format),
         skip_failures=message.on_failure == _Spec.ON_FAILURE_SKIP,
         **{name: getattr(message, name) for name in _PLAIN},
+    )
+
+
+#: Settings of a state memory that are the same with the proto.
+_PLAIN_STATE = ("task", "period", "period_tokens", "state_tokens", "episode_vectors", "model")
+
+
+def state_spec(settings: StateSettings) -> memories_pb2.StateSpec:
+    """The spec of a state memory. Raises ValueError."""
+    message = _State(
+        period_kind=number_of("period_kind", settings.period_kind),
+        pinned=settings.pinned,
+        reply_format=number_of("reply_format", settings.reply_format),
+        on_failure=_Spec.ON_FAILURE_SKIP if settings.skip_failures else _Spec.ON_FAILURE_STALL,
+        **{name: getattr(settings, name) for name in _PLAIN_STATE},
+    )
+    if settings.idle_seconds:
+        message.idle.FromMilliseconds(milliseconds(settings.idle_seconds, "idle_seconds"))
+    return message
+
+
+def state_settings(message: memories_pb2.StateSpec) -> StateSettings:
+    """The settings of a state memory."""
+    return StateSettings(
+        period_kind=name_of(PERIODS, message.period_kind),
+        idle_seconds=message.idle.ToMilliseconds() / 1000,
+        pinned=tuple(message.pinned),
+        reply_format=name_of(REPLY_FORMATS, message.reply_format),
+        skip_failures=message.on_failure == _Spec.ON_FAILURE_SKIP,
+        **{name: getattr(message, name) for name in _PLAIN_STATE},
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from palimpsest import tree_values
 from palimpsest.navigation_values import NavigationStatistics, NoAnswer
+from palimpsest.state_values import ChatMessage, StateSettings, StateVector
 from palimpsest.tree_values import TreeLevel, TreeNode, TreeSettings, TreeTail
 
 #: How a memory is written into prompts: a base and a line for each amendment since, or
@@ -19,7 +20,9 @@ Coercion = Literal["refuse", "lossless"]
 #: How the model writes its revisions; "auto" is "structured" where the model offers it.
 ReplyFormat = tree_values.ReplyFormat
 #: What a memory is.
-MemoryKind = Literal["prism", "tree"]
+MemoryKind = Literal["prism", "tree", "state"]
+#: A form of a working context.
+ContextForm = Literal["parts", "text", "messages"]
 #: What an amendment does at its path; "unknown" only where the service is newer.
 Op = Literal["add", "update", "remove", "unknown"]
 #: What caused a revision.
@@ -34,6 +37,7 @@ RevisionKind = Literal[
     "schema",
     "build",
     "seal",
+    "episode",
     "unknown",
 ]
 
@@ -108,9 +112,11 @@ class MemoryInfo:
     session: str
     name: str
     kind: MemoryKind
-    #: Of a tree; None for a PRISM memory, which has what follows up to `skip_failures`. A
-    #: tree has these empty.
+    #: Of a tree; None for others.
     tree: TreeSettings | None
+    #: Of a state memory; None for others.
+    state: StateSettings | None
+    #: From here up to `skip_failures` of a PRISM memory; others have these empty.
     #: The shape of the memory, as class source, as the model is shown it.
     schema_source: str
     task: str
@@ -436,3 +442,48 @@ class TreeOutline:
     tops: tuple[TreeNode, ...]
     #: What is not summarized yet; None when nothing is.
     tail: TreeTail | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecentStep:
+    """A chunk that is not compressed, with its size."""
+
+    chunk: Chunk
+    #: One for every four bytes.
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkingContext:
+    """What an agent reads before a step; every chunk up to `head` is in it exactly once.
+
+    The forms that were not asked for are empty.
+    """
+
+    #: The revision that the vectors are of.
+    revision: int
+    #: Chunks up to here are compressed; the recent ones come behind it.
+    applied_position: int
+    #: The last position of the recent ones.
+    head: int
+    #: The highest level first, M last.
+    vectors: tuple[StateVector, ...]
+    recent: tuple[RecentStep, ...]
+    #: All of it as a text.
+    text: str
+    #: All of it for a chat model.
+    messages: tuple[ChatMessage, ...]
+    #: Tokens of the vectors, and of the recent chunks.
+    memory_tokens: int
+    recent_tokens: int
+    #: A compression is due and not made yet.
+    compression_due: bool
+    #: Why it is not made, where the memory has stalled or a budget holds it; else None.
+    trouble: str | None
+    #: Carry it in a later read to see at least this.
+    token: str
+
+    @property
+    def tokens(self) -> int:
+        """Of all of it."""
+        return self.memory_tokens + self.recent_tokens

@@ -359,6 +359,7 @@ class RebuildMemoryRequest(_message.Message):
     CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -384,6 +385,12 @@ class RebuildMemoryRequest(_message.Message):
         (WRONG_MEMORY_KIND).
         """
 
+    @_builtins.property
+    def state(self) -> _memories_pb2.StateSpec:
+        """Optional, for state memories: the new spec as a whole, as for trees. The new
+        memory is done when every compression that is due is made.
+        """
+
     def __init__(
         self,
         *,
@@ -399,10 +406,11 @@ class RebuildMemoryRequest(_message.Message):
         chunk_tokens: _builtins.int | None = ...,
         operations: _memories_pb2.PrismSpec.Operations.ValueType | None = ...,
         tree: _memories_pb2.TreeSpec | None = ...,
+        state: _memories_pb2.StateSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "json_schema", b"json_schema", "model", b"model", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "task", b"task", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "json_schema", b"json_schema", "model", b"model", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "json_schema", b"json_schema", "memory", b"memory", "model", b"model", "new_memory", b"new_memory", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "session", b"session", "task", b"task", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "json_schema", b"json_schema", "memory", b"memory", "model", b"model", "new_memory", b"new_memory", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "session", b"session", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chunk_tokens: _TypeAlias = _typing.Literal["chunk_tokens"]  # noqa: Y015
     _WhichOneofArgType__chunk_tokens: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens"]  # noqa: Y015

@@ -99,7 +99,8 @@ class EditServiceServicer:
 
         Guarantees: the value is byte for byte that of the earlier revision. The
         log is not read again: `applied_position` stays, and what the chunks since
-        had brought is gone from the value (RebuildMemory reads them again).
+        had brought is gone from the value (RebuildMemory reads them again). A state
+        memory gets its vectors back, and recent chunks stay recent.
         Safety: writes; not idempotent without `expected_revision`; the history
         keeps what was there.
         """

@@ -54,7 +54,8 @@ class EditServiceStub:
 
     Guarantees: the value is byte for byte that of the earlier revision. The
     log is not read again: `applied_position` stays, and what the chunks since
-    had brought is gone from the value (RebuildMemory reads them again).
+    had brought is gone from the value (RebuildMemory reads them again). A state
+    memory gets its vectors back, and recent chunks stay recent.
     Safety: writes; not idempotent without `expected_revision`; the history
     keeps what was there.
     """
@@ -124,7 +125,8 @@ class EditServiceAsyncStub(EditServiceStub):
 
     Guarantees: the value is byte for byte that of the earlier revision. The
     log is not read again: `applied_position` stays, and what the chunks since
-    had brought is gone from the value (RebuildMemory reads them again).
+    had brought is gone from the value (RebuildMemory reads them again). A state
+    memory gets its vectors back, and recent chunks stay recent.
     Safety: writes; not idempotent without `expected_revision`; the history
     keeps what was there.
     """
@@ -203,7 +205,8 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: the value is byte for byte that of the earlier revision. The
         log is not read again: `applied_position` stays, and what the chunks since
-        had brought is gone from the value (RebuildMemory reads them again).
+        had brought is gone from the value (RebuildMemory reads them again). A state
+        memory gets its vectors back, and recent chunks stay recent.
         Safety: writes; not idempotent without `expected_revision`; the history
         keeps what was there.
         """

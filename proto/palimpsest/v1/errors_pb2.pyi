@@ -140,6 +140,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     of it, and when the memory goes on.
     metadata: {"memory": "facts", "cause": "…"}.
     """
+    ERROR_REASON_CONTEXT_TOO_LARGE: _ErrorReason.ValueType  # 55
+    """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context
+    pass a limit; nothing of them may be left out. A shorter period, or one in
+    tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
+    """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory gave up at a position and waits for
     RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
@@ -311,6 +316,11 @@ ERROR_REASON_BUDGET_EXHAUSTED: ErrorReason.ValueType  # 54
 allow its next model call. The cause says whose budget it is, what was spent
 of it, and when the memory goes on.
 metadata: {"memory": "facts", "cause": "…"}.
+"""
+ERROR_REASON_CONTEXT_TOO_LARGE: ErrorReason.ValueType  # 55
+"""RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context
+pass a limit; nothing of them may be left out. A shorter period, or one in
+tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory gave up at a position and waits for

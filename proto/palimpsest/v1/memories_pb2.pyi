@@ -82,6 +82,8 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     """A tree got nodes over text that it had read before."""
     REVISION_KIND_SEAL: _RevisionKind.ValueType  # 10
     """A tree was closed."""
+    REVISION_KIND_EPISODE: _RevisionKind.ValueType  # 11
+    """Vectors of a state memory were compressed into one of the next level."""
 
 class RevisionKind(_RevisionKind, metaclass=_RevisionKindEnumTypeWrapper):
     """What caused a revision."""
@@ -108,6 +110,8 @@ REVISION_KIND_BUILD: RevisionKind.ValueType  # 9
 """A tree got nodes over text that it had read before."""
 REVISION_KIND_SEAL: RevisionKind.ValueType  # 10
 """A tree was closed."""
+REVISION_KIND_EPISODE: RevisionKind.ValueType  # 11
+"""Vectors of a state memory were compressed into one of the next level."""
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 @_typing.final
@@ -477,6 +481,126 @@ class TreeSpec(_message.Message):
 Global___TreeSpec: _TypeAlias = TreeSpec  # noqa: Y015
 
 @_typing.final
+class StateSpec(_message.Message):
+    """How state vectors are kept (Periodic Context Compression, PCC).
+
+    A state memory never changes its spec. By algorithm 1 the first vector is the
+    task prompt, and whenever `period` steps have come they and the newest vector
+    are compressed into the next one. A step is a chunk of the log, of any kind.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Period:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _PeriodEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[StateSpec._Period.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        PERIOD_UNSPECIFIED: StateSpec._Period.ValueType  # 0
+        """FIXED."""
+        PERIOD_FIXED: StateSpec._Period.ValueType  # 1
+        """Always `period` steps."""
+        PERIOD_ADAPTIVE: StateSpec._Period.ValueType  # 2
+        """Sooner when steps are long and say something new, later when they repeat
+        what is known; between a quarter of `period` and four times it.
+        """
+
+    class Period(_Period, metaclass=_PeriodEnumTypeWrapper):
+        """What the number of steps between two compressions goes by."""
+
+    PERIOD_UNSPECIFIED: StateSpec.Period.ValueType  # 0
+    """FIXED."""
+    PERIOD_FIXED: StateSpec.Period.ValueType  # 1
+    """Always `period` steps."""
+    PERIOD_ADAPTIVE: StateSpec.Period.ValueType  # 2
+    """Sooner when steps are long and say something new, later when they repeat
+    what is known; between a quarter of `period` and four times it.
+    """
+
+    TASK_FIELD_NUMBER: _builtins.int
+    PERIOD_FIELD_NUMBER: _builtins.int
+    PERIOD_KIND_FIELD_NUMBER: _builtins.int
+    PERIOD_TOKENS_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    STATE_TOKENS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    EPISODE_VECTORS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    REPLY_FORMAT_FIELD_NUMBER: _builtins.int
+    ON_FAILURE_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    """Optional. The task prompt, the first state vector; at most 32 KiB, without
+    NUL.
+    """
+    period: _builtins.int
+    """Optional. N: steps that one compression takes; 1 to 1,000; 0 means 10. What
+    may wait (four times as much with ADAPTIVE) must be less than a session's
+    backlog limit, else INVALID_ARGUMENT (FIELD_INVALID).
+    """
+    period_kind: Global___StateSpec.Period.ValueType
+    """Optional."""
+    period_tokens: _builtins.int
+    """Optional. Steps are also compressed when they have so many tokens together
+    (one for every four bytes); 1 to 1,000,000; 0: never for that.
+    """
+    state_tokens: _builtins.int
+    """Optional. Tokens of a state vector at most; 32 to 32,000; 0 means 500. A
+    reply that is longer is asked for again, then cut at a sentence. The task
+    prompt is taken as it is.
+    """
+    episode_vectors: _builtins.int
+    """Optional. K: so many vectors are compressed into one of the next level, any
+    number of levels up; 2 to 64; 0: no episodes.
+    """
+    model: _builtins.str
+    """Optional. Model as provider/name; at most 200 characters, without NUL. Empty
+    means the server's default model.
+    """
+    reply_format: Global___PrismSpec.ReplyFormat.ValueType
+    """Optional. How the model writes its moves when a question navigates."""
+    on_failure: Global___PrismSpec.OnFailure.ValueType
+    """Optional. What follows when steps cannot be compressed: STALL, or SKIP, and
+    the newest vector and their beginning stand for them.
+    """
+    @_builtins.property
+    def idle(self) -> _duration_pb2.Duration:
+        """Optional. Steps are also compressed when none has come for so long; 1 second
+        to 30 days. Unset or 0: never for that.
+        """
+
+    @_builtins.property
+    def pinned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. Strings that every vector has word for word, at most 32, each 1 to
+        1,000 bytes without NUL; together at most half of `state_tokens`, else
+        INVALID_ARGUMENT (FIELD_INVALID). What the model drops is put behind its
+        text.
+        """
+
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        period: _builtins.int = ...,
+        period_kind: Global___StateSpec.Period.ValueType = ...,
+        period_tokens: _builtins.int = ...,
+        idle: _duration_pb2.Duration | None = ...,
+        state_tokens: _builtins.int = ...,
+        pinned: _abc.Iterable[_builtins.str] | None = ...,
+        episode_vectors: _builtins.int = ...,
+        model: _builtins.str = ...,
+        reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
+        on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["episode_vectors", b"episode_vectors", "idle", b"idle", "model", b"model", "on_failure", b"on_failure", "period", b"period", "period_kind", b"period_kind", "period_tokens", b"period_tokens", "pinned", b"pinned", "reply_format", b"reply_format", "state_tokens", b"state_tokens", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateSpec: _TypeAlias = StateSpec  # noqa: Y015
+
+@_typing.final
 class Memory(_message.Message):
     """A memory and how far it is."""
 
@@ -543,6 +667,7 @@ class Memory(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PRISM_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     APPLIED_POSITION_FIELD_NUMBER: _builtins.int
     HEAD_FIELD_NUMBER: _builtins.int
@@ -559,7 +684,7 @@ class Memory(_message.Message):
     revision: _builtins.int
     """+1 for each committed change."""
     applied_position: _builtins.int
-    """All chunks up to this position are in it."""
+    """All chunks up to this position are in it; of a state memory, in its vectors."""
     head: _builtins.int
     """The session's head at the same moment."""
     status: Global___Memory.Status.ValueType
@@ -583,6 +708,8 @@ class Memory(_message.Message):
     @_builtins.property
     def tree(self) -> Global___TreeSpec: ...
     @_builtins.property
+    def state(self) -> Global___StateSpec: ...
+    @_builtins.property
     def stall(self) -> Global___Memory.Stall:
         """Set when status is STALLED."""
 
@@ -595,6 +722,7 @@ class Memory(_message.Message):
         name: _builtins.str = ...,
         prism: Global___PrismSpec | None = ...,
         tree: Global___TreeSpec | None = ...,
+        state: Global___StateSpec | None = ...,
         revision: _builtins.int = ...,
         applied_position: _builtins.int = ...,
         head: _builtins.int = ...,
@@ -606,9 +734,9 @@ class Memory(_message.Message):
         held_reason: _builtins.str | None = ...,
         seal_position: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "state", b"state", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "status", b"status", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
     _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015
@@ -616,7 +744,7 @@ class Memory(_message.Message):
     _WhichOneofArgType__held_reason: _TypeAlias = _typing.Literal["_held_reason", b"_held_reason"]  # noqa: Y015
     _WhichOneofReturnType__seal_position: _TypeAlias = _typing.Literal["seal_position"]  # noqa: Y015
     _WhichOneofArgType__seal_position: _TypeAlias = _typing.Literal["_seal_position", b"_seal_position"]  # noqa: Y015
-    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree"]  # noqa: Y015
+    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__consolidate_position) -> _WhichOneofReturnType__consolidate_position | None: ...
@@ -637,6 +765,7 @@ class CreateMemoryRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PRISM_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. An existing session; otherwise NOT_FOUND."""
     name: _builtins.str
@@ -647,6 +776,8 @@ class CreateMemoryRequest(_message.Message):
     def prism(self) -> Global___PrismSpec: ...
     @_builtins.property
     def tree(self) -> Global___TreeSpec: ...
+    @_builtins.property
+    def state(self) -> Global___StateSpec: ...
     def __init__(
         self,
         *,
@@ -654,12 +785,13 @@ class CreateMemoryRequest(_message.Message):
         name: _builtins.str = ...,
         prism: Global___PrismSpec | None = ...,
         tree: Global___TreeSpec | None = ...,
+        state: Global___StateSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prism", b"prism", "spec", b"spec", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prism", b"prism", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "session", b"session", "spec", b"spec", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "session", b"session", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree"]  # noqa: Y015
+    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
 
@@ -750,7 +882,10 @@ class GetMemoryResponse(_message.Message):
     each with `node`, `from_position`, `to_position` and `summary`), and `tail`
     (where the text begins that is not summarized: `from_position`,
     `from_offset`; null when there is none). Summaries of more than 1 MiB
-    together are cut, each to its share. TreeService has the rest.
+    together are cut, each to its share. TreeService has the rest. Of a state
+    memory the working context: an object with `vectors` (each with `revision`,
+    `level`, `text`, `from_position` and `to_position`) and `recent` (each with
+    `position` and `text`; empty for a `revision`). StateService has the rest.
     """
     revision: _builtins.int
     """The revision that `value_json` is the state at."""

@@ -46,7 +46,8 @@ class MemoryServiceStub:
     been read up to a position.
 
     Guarantees: as fresh as `consistency` asks; says at which position and
-    revision it was read. A stalled memory that cannot get there fails at once
+    revision it was read. A state memory always has the whole log, in its vectors
+    or as recent chunks. A stalled memory that cannot get there fails at once
     with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
     RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
     FAILED_PRECONDITION (MEMORY_SEALED).
@@ -106,7 +107,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     been read up to a position.
 
     Guarantees: as fresh as `consistency` asks; says at which position and
-    revision it was read. A stalled memory that cannot get there fails at once
+    revision it was read. A state memory always has the whole log, in its vectors
+    or as recent chunks. A stalled memory that cannot get there fails at once
     with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
     RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
     FAILED_PRECONDITION (MEMORY_SEALED).
@@ -175,7 +177,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         been read up to a position.
 
         Guarantees: as fresh as `consistency` asks; says at which position and
-        revision it was read. A stalled memory that cannot get there fails at once
+        revision it was read. A state memory always has the whole log, in its vectors
+        or as recent chunks. A stalled memory that cannot get there fails at once
         with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
         RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
         FAILED_PRECONDITION (MEMORY_SEALED).

@@ -84,7 +84,9 @@ class GetUsageResponse(_message.Message):
         MODEL_FIELD_NUMBER: _builtins.int
         USAGE_FIELD_NUMBER: _builtins.int
         purpose: _builtins.str
-        """"revise", "consolidate", "answer" or "schema"."""
+        """"revise", "consolidate", "answer", "schema", "summarize", "navigate" or
+        "compress".
+        """
         model: _builtins.str
         """Model as provider/name."""
         @_builtins.property
@@ -387,7 +389,9 @@ class GetCostResponse(_message.Message):
         memory: _builtins.str
         """Empty for calls that no memory made."""
         purpose: _builtins.str
-        """"revise", "consolidate", "answer" or "schema"."""
+        """"revise", "consolidate", "answer", "schema", "summarize", "navigate" or
+        "compress".
+        """
         model: _builtins.str
         """Model as provider/name."""
         @_builtins.property
@@ -505,11 +509,119 @@ class GetCostResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Loop(_message.Message):
+        """What an agent loop over the session's steps comes to (PCC, section 3.3): at
+        step t it reads its context and writes the step.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+        MAX_CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+        PROCESSED_TOKENS_FIELD_NUMBER: _builtins.int
+        COMPRESSION_TOKENS_FIELD_NUMBER: _builtins.int
+        FORMULA_TOKENS_FIELD_NUMBER: _builtins.int
+        context_tokens: _builtins.int
+        """Tokens of all contexts."""
+        max_context_tokens: _builtins.int
+        """Of the longest context."""
+        processed_tokens: _builtins.int
+        """Tokens of contexts and steps: the sum over t of the paper's L_t."""
+        compression_tokens: _builtins.int
+        """Tokens of prompts and replies of the summaries; 0 for the standard loop."""
+        formula_tokens: _builtins.float
+        """By the paper's formula from mean lengths, in place of processed_tokens; 0
+        where the paper has none.
+        """
+        def __init__(
+            self,
+            *,
+            context_tokens: _builtins.int = ...,
+            max_context_tokens: _builtins.int = ...,
+            processed_tokens: _builtins.int = ...,
+            compression_tokens: _builtins.int = ...,
+            formula_tokens: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["compression_tokens", b"compression_tokens", "context_tokens", b"context_tokens", "formula_tokens", b"formula_tokens", "max_context_tokens", b"max_context_tokens", "processed_tokens", b"processed_tokens"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Accounting(_message.Message):
+        """The paper's accounting for a session, as the log and the vectors have it."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        STEPS_FIELD_NUMBER: _builtins.int
+        TASK_TOKENS_FIELD_NUMBER: _builtins.int
+        STEP_TOKENS_FIELD_NUMBER: _builtins.int
+        STATE_TOKENS_FIELD_NUMBER: _builtins.int
+        PERIOD_FIELD_NUMBER: _builtins.int
+        STANDARD_FIELD_NUMBER: _builtins.int
+        RECURSIVE_FIELD_NUMBER: _builtins.int
+        PCC_FIELD_NUMBER: _builtins.int
+        STANDARD_RATIO_FIELD_NUMBER: _builtins.int
+        RECURSIVE_RATIO_FIELD_NUMBER: _builtins.int
+        steps: _builtins.int
+        """T."""
+        task_tokens: _builtins.int
+        """L_P, tokens of the task prompt; steps and it at one for every four bytes."""
+        step_tokens: _builtins.float
+        """L_S, the mean of a step."""
+        state_tokens: _builtins.float
+        """L_M, the mean of the vectors that stood in contexts."""
+        period: _builtins.float
+        """N, the mean of the steps that were compressed at once; 0 when none was."""
+        standard_ratio: _builtins.float
+        """processed_tokens with compression_tokens, standard / pcc and recursive /
+        pcc.
+        """
+        recursive_ratio: _builtins.float
+        @_builtins.property
+        def standard(self) -> Global___GetCostResponse.Loop:
+            """The whole history in every context."""
+
+        @_builtins.property
+        def recursive(self) -> Global___GetCostResponse.Loop:
+            """A summary of everything, made anew at each step: simulated with L_M for
+            each summary.
+            """
+
+        @_builtins.property
+        def pcc(self) -> Global___GetCostResponse.Loop:
+            """This memory, read at every step as algorithm 1 does. Its compression
+            tokens are the ledger's.
+            """
+
+        def __init__(
+            self,
+            *,
+            steps: _builtins.int = ...,
+            task_tokens: _builtins.int = ...,
+            step_tokens: _builtins.float = ...,
+            state_tokens: _builtins.float = ...,
+            period: _builtins.float = ...,
+            standard: Global___GetCostResponse.Loop | None = ...,
+            recursive: Global___GetCostResponse.Loop | None = ...,
+            pcc: Global___GetCostResponse.Loop | None = ...,
+            standard_ratio: _builtins.float = ...,
+            recursive_ratio: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["pcc", b"pcc", "recursive", b"recursive", "standard", b"standard"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["pcc", b"pcc", "period", b"period", "recursive", b"recursive", "recursive_ratio", b"recursive_ratio", "standard", b"standard", "standard_ratio", b"standard_ratio", "state_tokens", b"state_tokens", "step_tokens", b"step_tokens", "steps", b"steps", "task_tokens", b"task_tokens"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TOTAL_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     RESIDUALS_FIELD_NUMBER: _builtins.int
     READING_FIELD_NUMBER: _builtins.int
     COMPARISON_FIELD_NUMBER: _builtins.int
+    ACCOUNTING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def total(self) -> Global___Spend: ...
     @_builtins.property
@@ -531,6 +643,12 @@ class GetCostResponse(_message.Message):
     def comparison(self) -> Global___GetCostResponse.Comparison:
         """Set for a PRISM memory with a step, without from_day and to_day."""
 
+    @_builtins.property
+    def accounting(self) -> Global___GetCostResponse.Accounting:
+        """Set for a state memory of a session with a step, without from_day and
+        to_day.
+        """
+
     def __init__(
         self,
         *,
@@ -539,10 +657,11 @@ class GetCostResponse(_message.Message):
         residuals: _abc.Iterable[Global___GetCostResponse.Residual] | None = ...,
         reading: Global___LogCost | None = ...,
         comparison: Global___GetCostResponse.Comparison | None = ...,
+        accounting: Global___GetCostResponse.Accounting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["comparison", b"comparison", "reading", b"reading", "total", b"total"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accounting", b"accounting", "comparison", b"comparison", "reading", b"reading", "total", b"total"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["comparison", b"comparison", "lines", b"lines", "reading", b"reading", "residuals", b"residuals", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accounting", b"accounting", "comparison", b"comparison", "lines", b"lines", "reading", b"reading", "residuals", b"residuals", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,7 @@ from service.rpc.interceptors.base import Around, Context
 
 #: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
 #: Others are read first, and refused with a reason of their own.
-_STORED = {"task", "question", "model", "navigation_model", "comment", "query", "options"}
+_STORED = {"task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"}
 _NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
 _LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
 #: What to say in place of the patterns of the proto: not everybody reads those.

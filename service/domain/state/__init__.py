@@ -1,0 +1,1 @@
+"""State vectors: periodic context compression (PCC) of a session's steps."""

@@ -1,0 +1,111 @@
+"""The spec of a state memory: when steps are compressed, and into what."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from service.domain.errors import InvalidInput
+from service.domain.memory_choices import OnFailure, ReplyFormat
+from service.domain.reasons import Reason
+from service.domain.tokens import estimate_tokens
+
+
+class Period(StrEnum):
+    """What the number of steps between two compressions goes by."""
+
+    #: Always N (section 3.1).
+    FIXED = "fixed"
+    #: Sooner when the steps are long and new, later when they repeat what is known; between
+    #: a quarter of N and ADAPTIVE_SPAN times N.
+    ADAPTIVE = "adaptive"
+
+
+#: What of a state vector pinned strings may take at most: the rest is for the state.
+PINNED_SHARE = 1 / 2
+#: Periods of N steps that an adaptive memory waits at most; as many parts of N at least.
+ADAPTIVE_SPAN = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateSpec:
+    """How state vectors are kept. It never changes."""
+
+    #: The task prompt, P_0 in algorithm 1: the first state vector, M_1. It may be empty.
+    task: str = ""
+    #: N: steps that one compression takes; 1 to 1,000.
+    period: int = 10
+    period_kind: Period = Period.FIXED
+    #: Steps are also compressed when they have so many tokens together; 0: never for that.
+    period_tokens: int = 0
+    #: Steps are also compressed when none has come for so long, in ms; 0: never for that.
+    idle_ms: int = 0
+    #: Tokens of a state vector at most; 32 to 32,000.
+    state_tokens: int = 500
+    #: Strings that every state vector has word for word.
+    pinned: tuple[str, ...] = ()
+    #: K: vectors that are compressed into one of the next level; 2 to 64, 0: no episodes.
+    episode_vectors: int = 0
+    #: Model as provider/name; empty means the service's default.
+    model: str = ""
+    #: How a model writes its moves when it navigates the levels.
+    reply_format: ReplyFormat = ReplyFormat.AUTO
+    #: SKIP: what cannot be compressed is stood for by its beginning.
+    on_failure: OnFailure = OnFailure.STALL
+
+    @property
+    def max_period(self) -> int:
+        """Steps that one compression takes at most."""
+        return self.period * (ADAPTIVE_SPAN if self.period_kind is Period.ADAPTIVE else 1)
+
+    def check(self, *, backlog_chunks: int) -> None:
+        """Raises InvalidInput for what does not fit together.
+
+        `backlog_chunks`: chunks that a session may have ahead of its memories.
+        """
+        pinned = estimate_tokens("\n".join(self.pinned))
+        most = int(self.state_tokens * PINNED_SHARE)
+        if pinned > most:
+            raise _refused(
+                "pinned",
+                f"the pinned strings have {pinned} tokens; at most {most}, half of state_tokens,"
+                " are for them",
+            )
+        if self.max_period >= backlog_chunks:
+            raise _refused(
+                "period",
+                f"a compression would wait for {self.max_period} steps, and producers are"
+                f" stopped when a memory is {backlog_chunks} chunks behind",
+            )
+
+    def changed(self, changes: Mapping[str, Any]) -> "StateSpec":
+        """The spec with other fields."""
+        return replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "StateSpec":
+        """The spec from `to_json`. Raises ValueError for what it does not know."""
+        unknown = value.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            raise ValueError(f"a spec of a newer release: {', '.join(sorted(unknown))}")
+        return cls(**{name: _READ.get(name, _as_it_is)(held) for name, held in value.items()})
+
+
+def _refused(field: str, message: str) -> InvalidInput:
+    return InvalidInput(Reason.FIELD_INVALID, message, {}, field=f"state.{field}")
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_READ: dict[str, Any] = {
+    "period_kind": Period,
+    "pinned": tuple,
+    "reply_format": ReplyFormat,
+    "on_failure": OnFailure,
+}

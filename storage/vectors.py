@@ -1,0 +1,201 @@
+"""State vectors: written with their revisions, and read as of any of them."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, Select, insert, select, update
+
+from service.domain.state.vectors import Levels, Made, State, Vector
+from storage.database import Transaction
+from storage.revisions import Claim, NewRevision, advance
+from storage.tables import memory, revision, state_levels, state_vector
+
+_VECTOR = (
+    state_vector.c.revision,
+    state_vector.c.level,
+    state_vector.c.text,
+    state_vector.c.tokens,
+    state_vector.c.made,
+    state_vector.c.after_position,
+    state_vector.c.from_position,
+    state_vector.c.to_position,
+    state_vector.c.children,
+    state_vector.c.replies,
+    state_vector.c.appended,
+)
+
+#: The columns of a vector for `vector_of`, where its table is called v.
+VECTOR_COLUMNS = ", ".join(f"v.{column.name}" for column in _VECTOR)
+
+
+def vector_of(row: Sequence[Any]) -> Vector:
+    """A vector from a row of VECTOR_COLUMNS."""
+    number, level, text, tokens, made, after, begin, end, children, replies, appended = row
+    return Vector(
+        revision=number,
+        level=level,
+        text=text,
+        tokens=tokens,
+        made=Made(made),
+        after_position=after,
+        from_position=begin,
+        to_position=end,
+        children=tuple(children),
+        replies=replies,
+        appended=tuple(appended),
+    )
+
+
+async def add_first(tx: Transaction, session_key: UUID, memory_id: UUID, task: Vector) -> None:
+    """Writes what a new memory has at revision 0: M_1, the task prompt."""
+    keys = {"session_key": session_key, "memory_id": memory_id, "tenant_id": tx.tenant_id}
+    await _add(tx, keys, task, Levels())
+
+
+async def commit(
+    tx: Transaction,
+    held: Claim,
+    new: NewRevision,
+    levels: Levels,
+    vector: Vector | None,
+    *,
+    has_work: bool | None,
+) -> bool:
+    """Writes a state memory's next revision; whether there is work.
+
+    `levels` are those behind it, and `vector` is what it brings: None for a rollback,
+    which brings back what was there. As `revisions.advance`, whose Fenced it raises.
+    """
+    has_more = await advance(tx, held, new, has_work=has_work)
+    keys = {
+        "session_key": held.session_key,
+        "memory_id": held.memory_id,
+        "tenant_id": tx.tenant_id,
+    }
+    assert vector is None or vector.revision == held.revision + 1, "it belongs to another one"
+    await _add(tx, keys, vector, levels, held.revision + 1)
+    return has_more
+
+
+async def _add(
+    tx: Transaction,
+    keys: dict[str, Any],
+    vector: Vector | None,
+    levels: Levels,
+    number: int = 0,
+) -> None:
+    await tx.connection.execute(
+        insert(state_levels).values(**keys, revision=number, runs=levels.to_json())
+    )
+    if vector is None:
+        return
+    await tx.connection.execute(
+        insert(state_vector).values(
+            **keys,
+            revision=vector.revision,
+            level=vector.level,
+            text=vector.text,
+            tokens=vector.tokens,
+            made=vector.made.value,
+            after_position=vector.after_position,
+            from_position=vector.from_position,
+            to_position=vector.to_position,
+            children=list(vector.children),
+            replies=vector.replies,
+            appended=list(vector.appended),
+        )
+    )
+
+
+async def read_state(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> State | None:
+    """The vectors that are in use at a revision; None when there is no such revision."""
+    statement = select(state_levels.c.runs, revision.c.to_position).join(
+        revision,
+        (revision.c.session_key == state_levels.c.session_key)
+        & (revision.c.memory_id == state_levels.c.memory_id)
+        & (revision.c.revision == state_levels.c.revision),
+    )
+    found = (
+        await tx.connection.execute(
+            statement.where(
+                state_levels.c.session_key == session_key,
+                state_levels.c.memory_id == memory_id,
+                state_levels.c.revision == at_revision,
+            )
+        )
+    ).one_or_none()
+    if found is None:
+        return None
+    levels = Levels.from_json(found.runs)
+    vectors = await read_vectors(tx, session_key, memory_id, levels.stack())
+    return State.of(at_revision, found.to_position, levels, {one.revision: one for one in vectors})
+
+
+async def read_vectors(
+    tx: Transaction, session_key: UUID, memory_id: UUID, revisions: Sequence[int]
+) -> Sequence[Vector]:
+    """The vectors that these revisions brought, in their order."""
+    statement = _select(session_key, memory_id).where(state_vector.c.revision.in_(revisions))
+    return [vector_of(row) for row in await _rows(tx, statement)]
+
+
+async def list_vectors(
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID,
+    *,
+    after_revision: int,
+    limit: int,
+    level: int | None = None,
+) -> Sequence[Vector]:
+    """Up to `limit` vectors behind a revision, -1 begins at M_1; of one level, or of all."""
+    statement = (
+        _select(session_key, memory_id)
+        .where(
+            state_vector.c.revision > after_revision,
+            *(() if level is None else (state_vector.c.level == level,)),
+        )
+        .limit(limit)
+    )
+    return [vector_of(row) for row in await _rows(tx, statement)]
+
+
+def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
+    return (
+        select(*_VECTOR)
+        .where(state_vector.c.session_key == session_key, state_vector.c.memory_id == memory_id)
+        .order_by(state_vector.c.revision)
+    )
+
+
+async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
+    rows: Sequence[Row[Any]] = (await tx.connection.execute(statement)).all()
+    return rows
+
+
+async def rest(tx: Transaction, held: Claim, ready_at: Any = None) -> bool:
+    """Leaves a memory whose recent steps are not to be compressed yet; False: look again.
+
+    Without `ready_at` until something is appended; else until then at the latest, a
+    time of the database's clock. False when it was flushed, or taken over, since it was
+    claimed. The caller holds the session's head with `sessions.lock_head`.
+    """
+    changes: dict[str, Any] = {"has_work": False}
+    if ready_at is not None:
+        changes = {"ready_at": ready_at, "resting": True}
+    statement = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+            memory.c.epoch == held.epoch,
+            memory.c.revision == held.revision,
+            memory.c.status == "active",
+            memory.c.flush_position == held.flush_position,
+        )
+        .values(changes)
+    )
+    return (await tx.connection.execute(statement)).rowcount == 1
