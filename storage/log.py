@@ -65,14 +65,17 @@ WITH producers AS (
     SELECT %b::uuid, t.*
     FROM unnest(%b::uuid[], %b::int8[], %b::text[], %b::int8[], %b::text[], %b::text[],
                 %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[]) AS t
+), heads AS (
+    SELECT * FROM unnest(%b::uuid[], %b::int8[], %b::int8[]) AS t (k, h, b)
 ), sessions AS (
-    UPDATE session SET head = t.h, content_bytes = content_bytes + t.b
-    FROM unnest(%b::uuid[], %b::int8[], %b::int8[]) AS t (k, h, b)
-    WHERE session_key = t.k
+    UPDATE session SET head = h, content_bytes = content_bytes + b
+    FROM heads WHERE session_key = k
 )
 UPDATE memory SET has_work = true, resting = false,
     ready_at = CASE WHEN resting THEN now() ELSE ready_at END
-WHERE session_key = ANY(%b::uuid[]) AND (NOT has_work OR resting) AND status <> 'sealed'
+FROM heads
+WHERE session_key = k AND (NOT has_work OR resting) AND status <> 'sealed'
+    AND (wake_position IS NULL OR wake_position <= h)
 RETURNING session_key, memory_id, status
 """
 
@@ -150,7 +153,6 @@ async def write(
             list(heads),
             list(heads.values()),
             list(added_bytes.values()),
-            list(heads),
         ),
     )
     return [

@@ -168,7 +168,7 @@ async def claim(
             memory.c.has_work,
             memory.c.ready_at <= func.now(),
         )
-        .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False)
+        .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False, wake_position=None)
         .returning(*_CLAIM)
     )
     row = (await tx.connection.execute(statement)).one_or_none()

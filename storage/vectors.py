@@ -176,16 +176,19 @@ async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
     return rows
 
 
-async def rest(tx: Transaction, held: Claim, ready_at: Any = None) -> bool:
+async def rest(
+    tx: Transaction, held: Claim, *, ready_at: Any = None, wake_position: int | None = None
+) -> bool:
     """Leaves a memory whose recent steps are not to be compressed yet; False: look again.
 
-    Without `ready_at` until something is appended; else until then at the latest, a
-    time of the database's clock. False when it was flushed, or taken over, since it was
-    claimed. The caller holds the session's head with `sessions.lock_head`.
+    Until something is appended, or the log reaches `wake_position`; and with `ready_at`, a
+    time of the database's clock, until then at the latest. False when it was flushed, or
+    taken over, since it was claimed. The caller holds the session's head with
+    `sessions.lock_head`.
     """
-    changes: dict[str, Any] = {"has_work": False}
+    changes: dict[str, Any] = {"has_work": False, "wake_position": wake_position}
     if ready_at is not None:
-        changes = {"ready_at": ready_at, "resting": True}
+        changes |= {"has_work": True, "ready_at": ready_at, "resting": True}
     statement = (
         update(memory)
         .where(

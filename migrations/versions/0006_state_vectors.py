@@ -19,6 +19,7 @@ depends_on = None
 KINDS = """
 ALTER TABLE memory
     ADD COLUMN IF NOT EXISTS resting boolean NOT NULL DEFAULT false,
+    ADD COLUMN IF NOT EXISTS wake_position bigint,
     DROP CONSTRAINT IF EXISTS memory_kind,
     ADD CONSTRAINT memory_kind CHECK (kind IN ('prism', 'tree', 'state')) NOT VALID;
 ALTER TABLE revision
@@ -27,7 +28,7 @@ ALTER TABLE revision
         kind IN ('create', 'step', 'skip', 'fold', 'edit', 'rollback', 'consolidation',
                  'schema', 'build', 'seal', 'episode')
     ) NOT VALID;
-GRANT UPDATE (resting) ON memory TO palimpsest_app;
+GRANT UPDATE (resting, wake_position) ON memory TO palimpsest_app;
 """
 
 CHECKED = (
@@ -84,7 +85,7 @@ CREATE TABLE IF NOT EXISTS state_levels (
 );
 """
 
-#: As before, but that it also wakes what rests.
+#: As before, but that it wakes what rests, and lets sleep what waits for more.
 APPEND = """
 CREATE OR REPLACE FUNCTION append_if_unchanged(
     p_session uuid, p_head bigint, p_incarnation integer,
@@ -123,6 +124,7 @@ BEGIN
         UPDATE memory SET has_work = true, resting = false,
             ready_at = CASE WHEN resting THEN now() ELSE ready_at END
         WHERE session_key = p_session AND (NOT has_work OR resting)
+            AND (wake_position IS NULL OR wake_position <= p_head + cardinality(p_kinds))
         RETURNING memory_id, status
     )
     SELECT array_agg(memory_id) FILTER (WHERE status = 'active') INTO woken FROM roused;

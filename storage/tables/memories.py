@@ -66,6 +66,8 @@ memory = Table(
     Column("seal_position", BigInteger),
     # It has nothing to do before `ready_at`, unless something is appended.
     Column("resting", Boolean, nullable=False, server_default=text("false")),
+    # An append wakes it when the log reaches this position; NULL: any append does.
+    Column("wake_position", BigInteger),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.
