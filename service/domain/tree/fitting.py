@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from service.domain.flows import Segment
+from service.domain.shortening import ELLIPSIS, shortened
 from service.domain.tokens import marks_in
-from service.domain.tree.shortening import ELLIPSIS, shortened
 
 #: Tokens of a text.
 Count = Callable[[str], int]

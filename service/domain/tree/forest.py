@@ -7,9 +7,9 @@ made up for the reader; no model is asked for it.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from service.domain.shortening import shortened
 from service.domain.tree.nodes import Node, View
 from service.domain.tree.segmenting import Cut
-from service.domain.tree.shortening import shortened
 
 __all__ = ["ROOT", "Forest", "over", "shortened", "tail_views", "view_of"]
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.shortening import cut_back, shortened
 from service.domain.thoughts import is_thought, spoken
 from service.domain.tree import building_prompts as prompts
 from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import Made
-from service.domain.tree.shortening import cut_back, shortened
 from service.domain.tree.spec import TreeSpec
 
 #: How often a model is asked for a summary before it is given up.
