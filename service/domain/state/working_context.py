@@ -1,10 +1,18 @@
 """The working context: the vectors in use and the steps since, M + R (section 3.1)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from service.domain.state.triggers import SizedStep
-from service.domain.state.vectors import State
+from service.domain.chunks import Chunk, ChunkKind
+from service.domain.json_values import Json
+from service.domain.state.spec import StateSpec
+from service.domain.state.triggers import SizedStep, due
+from service.domain.state.vectors import STEPS_LEVEL, Made, State, Vector
+
+#: What stands between two parts of the text, and above the recent steps.
+_BREAK = "\n\n"
+_RECENT = "Recent steps:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,3 +38,105 @@ class WorkingContext:
     def recent_tokens(self) -> int:
         """Of the recent steps, by `estimate_tokens`."""
         return sum(step.tokens for step in self.recent)
+
+    @property
+    def known(self) -> str:
+        """The text of the vectors in use, as `triggers.due` takes it."""
+        return "\n".join(vector.text for vector in self.state.stack)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """A message for a chat model."""
+
+    #: "system", "user", "assistant", or the role of a message chunk.
+    role: str
+    content: str
+
+
+def is_due(
+    spec: StateSpec,
+    context: WorkingContext,
+    *,
+    flush_position: int = 0,
+    now: datetime | None = None,
+) -> bool:
+    """Whether there is something to compress, steps or vectors; arguments as of `due`."""
+    if context.state.levels.full_level(spec.episode_vectors) is not None:
+        return True
+    return (
+        due(spec, context.known, context.recent, flush_position=flush_position, now=now) is not None
+    )
+
+
+def as_text(context: WorkingContext) -> str:
+    """All of it for a prompt: the vectors, then the recent steps, word for word.
+
+    Another step only makes it longer at its end, until the next compression.
+    """
+    parts = _vectors(context)
+    if context.recent:
+        parts += (_RECENT, *(step.text for step in context.recent))
+    return _BREAK.join(parts)
+
+
+def as_messages(context: WorkingContext) -> Sequence[Message]:
+    """All of it for a chat model: the vectors as one message, then the recent steps.
+
+    Another step only adds messages, until the next compression.
+    """
+    messages: list[Message] = []
+    vectors = _vectors(context)
+    if vectors:
+        messages.append(Message(role="system", content=_BREAK.join(vectors)))
+    for step in context.recent:
+        messages += _said(step.logged.chunk)
+    return messages
+
+
+def as_value(context: WorkingContext) -> Json:
+    """All of it as a JSON value, which a read of the memory has."""
+    vectors: list[Json] = [
+        {
+            "revision": vector.revision,
+            "level": vector.level,
+            "text": vector.text,
+            "from_position": vector.from_position,
+            "to_position": vector.to_position,
+        }
+        for vector in context.state.stack
+    ]
+    recent: list[Json] = [{"position": step.position, "text": step.text} for step in context.recent]
+    return {"vectors": vectors, "recent": recent}
+
+
+def by_level(state: State) -> Json:
+    """The vectors in use as a JSON value in which two states are compared."""
+    levels: dict[str, Json] = {str(vector.level): vector.text for vector in state.stack}
+    return {"levels": levels}
+
+
+def _vectors(context: WorkingContext) -> list[str]:
+    """The vectors that say something, each below its heading."""
+    return [f"{_heading(one)}\n{one.text}" for one in context.state.stack if one.text]
+
+
+def _heading(vector: Vector) -> str:
+    if vector.made is Made.TASK:
+        return "Task:"
+    return "Memory:" if vector.level == STEPS_LEVEL else f"Memory, level {vector.level}:"
+
+
+def _said(chunk: Chunk) -> Iterator[Message]:
+    """A chunk as a chat has it, in the order of its text."""
+    if chunk.kind is ChunkKind.MESSAGE:
+        yield Message(role=chunk.role, content=chunk.text)
+    elif chunk.kind is ChunkKind.TEXT:
+        yield Message(role="user", content=chunk.text)
+    else:
+        if chunk.observation:
+            yield Message(role="user", content=f"Observation: {chunk.observation}")
+        done = (("Thought", chunk.thought), ("Action", chunk.action))
+        content = "\n".join(f"{name}: {part}" for name, part in done if part)
+        if content:
+            yield Message(role="assistant", content=content)
