@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import navigation_values, specs, state_values, tree_values, values
+from palimpsest import navigation_values, specs, tree_values, values
 from palimpsest.v1 import (
     answers_pb2,
     history_pb2,
@@ -16,13 +16,13 @@ from palimpsest.v1 import (
     reading_pb2,
     schemas_pb2,
     sessions_pb2,
-    states_pb2,
     trees_pb2,
     usage_pb2,
 )
 
 
-def _time(message: Timestamp) -> datetime:
+def moment(message: Timestamp) -> datetime:
+    """A time, in UTC."""
     return message.ToDatetime(tzinfo=UTC)
 
 
@@ -66,7 +66,7 @@ def session(message: sessions_pb2.Session) -> values.SessionInfo:
         name=message.name,
         head=message.head,
         content_bytes=message.content_bytes,
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -86,7 +86,7 @@ def chunk(message: log_pb2.LoggedChunk) -> values.Chunk:
         metadata=dict(content.metadata),
         producer_id=message.producer_id,
         producer_sequence=message.producer_sequence,
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -141,7 +141,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         consolidate_position=message.consolidate_position if wanted else None,
         seal_position=message.seal_position if message.HasField("seal_position") else None,
         held_reason=message.held_reason if message.HasField("held_reason") else None,
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -188,7 +188,7 @@ def amendment(message: memories_pb2.Amendment) -> values.Amendment:
         value=json.loads(message.value_json),
         op_corrected=message.op_corrected,
         kind=_KINDS.get(message.kind, "unknown"),
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -201,7 +201,7 @@ def rejection(message: memories_pb2.Rejection) -> values.Rejection:
         to_position=message.to_position,
         proposal=message.proposal,
         reason=message.reason,
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -219,7 +219,7 @@ def revision(message: history_pb2.Revision) -> values.Revision:
         amendments=message.amendments,
         rejections=message.rejections,
         value_digest=message.value_digest,
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -327,7 +327,7 @@ def answer(message: answers_pb2.Answer) -> values.Answer:
         model=message.model,
         failure=message.failure,
         usage=usage(message.usage),
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
         no_answer=_NO_ANSWER.get(message.no_answer, "unknown") if message.no_answer else None,
         statistics=navigation_statistics(message.statistics)
         if message.HasField("statistics")
@@ -373,7 +373,7 @@ def schema_draft(message: schemas_pb2.SchemaDraft) -> values.SchemaDraft:
         attempts=message.attempts,
         failure=message.failure,
         usage=usage(message.usage),
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -402,7 +402,7 @@ def tree_node(message: trees_pb2.TreeNode) -> tree_values.TreeNode:
         text_tokens=message.text_tokens,
         summary_tokens=message.summary_tokens,
         revision=message.revision,
-        created_at=_time(message.create_time),
+        created_at=moment(message.create_time),
     )
 
 
@@ -434,54 +434,4 @@ def text_part(message: trees_pb2.GetNodeTextResponse.Part) -> tree_values.TextPa
         from_offset=message.from_offset,
         to_offset=message.to_offset,
         text=message.text,
-    )
-
-
-_VECTORS_MADE: dict[int, state_values.VectorMade] = {
-    states_pb2.StateVector.MADE_TASK: "task",
-    states_pb2.StateVector.MADE_MODEL: "model",
-    states_pb2.StateVector.MADE_CUT: "cut",
-    states_pb2.StateVector.MADE_SKIPPED: "skipped",
-}
-
-
-def state_vector(
-    message: states_pb2.StateVector, created: Timestamp | None = None
-) -> state_values.StateVector:
-    """A state vector, and when it was committed."""
-    return state_values.StateVector(
-        revision=message.revision,
-        level=message.level,
-        text=message.text,
-        tokens=message.tokens,
-        made=_VECTORS_MADE.get(message.made, "unknown"),
-        after_position=message.after_position,
-        from_position=message.from_position,
-        to_position=message.to_position,
-        children=tuple(message.children),
-        replies=message.replies,
-        appended=tuple(message.appended),
-        created_at=None if created is None else _time(created),
-    )
-
-
-def working_context(message: states_pb2.GetWorkingContextResponse) -> values.WorkingContext:
-    """A working context."""
-    return values.WorkingContext(
-        revision=message.revision,
-        applied_position=message.applied_position,
-        head=message.head,
-        vectors=tuple(state_vector(one) for one in message.vectors),
-        recent=tuple(
-            values.RecentStep(chunk=chunk(one.chunk), tokens=one.tokens) for one in message.recent
-        ),
-        text=message.text,
-        messages=tuple(
-            state_values.ChatMessage(role=one.role, content=one.content) for one in message.messages
-        ),
-        memory_tokens=message.memory_tokens,
-        recent_tokens=message.recent_tokens,
-        compression_due=message.compression_due,
-        trouble=message.trouble if message.HasField("trouble") else None,
-        token=message.token,
     )

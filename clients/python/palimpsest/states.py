@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from palimpsest import convert, rebuilding, specs, values
+from palimpsest import rebuilding, specs, state_convert, values
 from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.memory import Memory
 from palimpsest.state_values import Freshness, StateSettings, StateVector
@@ -11,7 +11,7 @@ from palimpsest.v1 import states_pb2, states_pb2_grpc
 from palimpsest.values import ContextForm
 
 if TYPE_CHECKING:
-    from palimpsest.client import Session
+    from palimpsest.session import Session
 
 
 class State(Memory):
@@ -44,14 +44,14 @@ class State(Memory):
             forms=[specs.number_of("form", form) for form in forms],
         )
         response = await self._client.call(self._states.GetWorkingContext, request, timeout=timeout)
-        return convert.working_context(response)
+        return state_convert.working_context(response)
 
     async def vectors(self, *, level: int = 0) -> AsyncIterator[StateVector]:
         """The state vectors, oldest first, of one level or of all (0)."""
         request = states_pb2.ListStateVectorsRequest(**self._named, level=level, page_size=1000)
         async for page in self._client.pages(self._states.ListStateVectors, request):
             for entry in page.entries:
-                yield convert.state_vector(entry.vector, entry.create_time)
+                yield state_convert.state_vector(entry.vector, entry.create_time)
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
