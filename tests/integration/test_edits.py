@@ -424,7 +424,7 @@ async def test_who_is_not_there_cannot_be_edited(session: palimpsest.Session) ->
             await call
         assert caught.value.reason == "MEMORY_NOT_FOUND"
     with pytest.raises(errors.NotFound) as caught:
-        await session._client.session("no-such-session").flush()
+        await palimpsest.Session(session._client, "no-such-session").flush()
     assert caught.value.reason == "SESSION_NOT_FOUND"
 
 

@@ -16,14 +16,16 @@ from pkgutil import extend_path
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
 
+from palimpsest.agents import Agent
 from palimpsest.budgets import Budget, BudgetSet
-from palimpsest.client import Client, Session, connect
+from palimpsest.client import Client, connect
 from palimpsest.edits import Edit
 from palimpsest.errors import PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.provenance import Provenance
+from palimpsest.session import Session
 from palimpsest.state_values import ChatMessage, StateSettings, StateVector
 from palimpsest.states import State
 from palimpsest.tree_values import TextPart, TreeNode, TreeSettings
@@ -56,6 +58,7 @@ from palimpsest.watch import Watch
 
 __all__ = [
     "Ack",
+    "Agent",
     "Amendment",
     "Answer",
     "Budget",

@@ -24,7 +24,7 @@ from palimpsest.v1 import (
 from palimpsest.watch import Watch
 
 if TYPE_CHECKING:
-    from palimpsest.client import Session
+    from palimpsest.session import Session
 
 
 class Memory:

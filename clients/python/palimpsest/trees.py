@@ -12,7 +12,7 @@ from palimpsest.tree_values import TextPart, TreeNode, TreeSettings
 from palimpsest.v1 import trees_pb2, trees_pb2_grpc
 
 if TYPE_CHECKING:
-    from palimpsest.client import Session
+    from palimpsest.session import Session
 
 #: How often a tree that is being closed is looked after.
 LOOK_SECONDS = 0.2

@@ -1,0 +1,353 @@
+"""A session: its log, its memories, its answers."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import date, timedelta
+
+from palimpsest import asking, convert, costs, specs, values
+from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
+from palimpsest.connection import Connection
+from palimpsest.costs import Cost, Level, SpendReport
+from palimpsest.errors import AlreadyExists
+from palimpsest.memory import Memory
+from palimpsest.navigation_values import TrajectoryEvent
+from palimpsest.producer import Producer
+from palimpsest.schemas import Schema
+from palimpsest.state_values import Period as StatePeriod
+from palimpsest.state_values import StateSettings
+from palimpsest.states import State
+from palimpsest.tree_values import ReplyFormat, TreeSettings, WorkingMemory
+from palimpsest.trees import Tree
+from palimpsest.v1 import (
+    answers_pb2,
+    answers_pb2_grpc,
+    log_pb2,
+    log_pb2_grpc,
+    memories_pb2,
+    memories_pb2_grpc,
+    schemas_pb2,
+    schemas_pb2_grpc,
+    sessions_pb2,
+    sessions_pb2_grpc,
+    usage_pb2,
+    usage_pb2_grpc,
+)
+
+#: How long a schema may take, which may cost a model more than one reply.
+SCHEMA_SECONDS = 120.0
+
+
+class Session:
+    """A session, by its name."""
+
+    def __init__(self, client: Connection, name: str) -> None:
+        self.name = name
+        self._client = client
+        channel = client.channel
+        self._sessions = sessions_pb2_grpc.SessionServiceStub(channel)
+        self._log = log_pb2_grpc.LogServiceStub(channel)
+        self._memories = memories_pb2_grpc.MemoryServiceStub(channel)
+        self._answers = answers_pb2_grpc.AnswerServiceStub(channel)
+        self._usage = usage_pb2_grpc.UsageServiceStub(channel)
+        self._schemas = schemas_pb2_grpc.SchemaServiceStub(channel)
+        self._budgets = Budgets(client, name)
+
+    async def create(self, *, exist_ok: bool = False) -> None:
+        """Creates it. Raises AlreadyExists, unless `exist_ok`."""
+        request = sessions_pb2.CreateSessionRequest(name=self.name)
+        try:
+            await self._client.call(self._sessions.CreateSession, request, retry=exist_ok)
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+
+    async def info(self) -> values.SessionInfo:
+        """Reads the session. Raises NotFound."""
+        request = sessions_pb2.GetSessionRequest(name=self.name)
+        response = await self._client.call(self._sessions.GetSession, request)
+        return convert.session(response.session)
+
+    def producer(
+        self,
+        producer_id: str,
+        *,
+        epoch: int = 0,
+        expected_head: int | None = None,
+        give_up_seconds: float = 60.0,
+    ) -> Producer:
+        """A producer; open it with `async with`.
+
+        `producer_id` is its lasting name within the session. A higher `epoch` fences
+        its older streams off. It fails when the service could not be reached, or took
+        nothing, for `give_up_seconds`.
+        """
+        return Producer(
+            self._client.channel,
+            self._client.address,
+            self.name,
+            producer_id,
+            epoch=epoch,
+            expected_head=expected_head,
+            give_up_seconds=give_up_seconds,
+        )
+
+    async def chunks(self, *, from_position: int = 1) -> AsyncIterator[values.Chunk]:
+        """The log from a position on. Raises NotFound."""
+        position = from_position
+        while position:
+            request = log_pb2.ListChunksRequest(
+                session=self.name, from_position=position, page_size=1000
+            )
+            page = await self._client.call(self._log.ListChunks, request)
+            for message in page.chunks:
+                yield convert.chunk(message)
+            position = page.next_position
+
+    async def create_memory(
+        self,
+        name: str,
+        schema: Schema | None = None,
+        *,
+        schema_source: str = "",
+        task: str = "",
+        question: str = "",
+        encoding: values.Encoding | None = None,
+        operations: values.Operations | None = None,
+        coercion: values.Coercion | None = None,
+        reply_format: ReplyFormat = "auto",
+        chunk_tokens: int = 0,
+        fold_tokens: int = 0,
+        memory_tokens: int = 0,
+        linger: float | timedelta = 0.0,
+        model: str = "",
+        skip_failures: bool = False,
+    ) -> Memory:
+        """Creates a PRISM memory; it catches up from position 1 in the background.
+
+        `schema` is class source, which is parsed and never run, a JSON Schema as a
+        dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
+        same for class source. `linger` is how long a step waits for more chunks while
+        it has fewer than `chunk_tokens`, in seconds or as a timedelta. None, zeros and
+        empty texts mean the service's defaults. Raises ValueError or TypeError for what
+        cannot be sent, InvalidArgument (SCHEMA_INVALID with its place), AlreadyExists,
+        NotFound.
+        """
+        if (schema is None) == (not schema_source):
+            raise ValueError("give schema or schema_source, exactly one of them")
+        spec = specs.prism_spec(
+            schema_source if schema is None else schema,
+            choices={
+                "encoding": encoding,
+                "operations": operations,
+                "coercion": coercion,
+                "reply_format": reply_format,
+            },
+            linger=linger,
+            skip_failures=skip_failures,
+            task=task,
+            question=question,
+            chunk_tokens=chunk_tokens,
+            fold_tokens=fold_tokens,
+            memory_tokens=memory_tokens,
+            model=model,
+        )
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
+        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        return Memory(self._client, self, name)
+
+    def memory(self, name: str) -> Memory:
+        """A memory by its name; nothing is sent."""
+        return Memory(self._client, self, name)
+
+    async def create_tree(
+        self,
+        name: str,
+        *,
+        segment_tokens: int = 0,
+        max_children: int = 0,
+        summary_tokens: int = 0,
+        reasoning: bool = True,
+        working_memory: WorkingMemory = "cut",
+        working_memory_tokens: int = 0,
+        model: str = "",
+        navigation_model: str = "",
+        reply_format: ReplyFormat = "auto",
+        skip_failures: bool = False,
+    ) -> Tree:
+        """Creates a summary tree; it grows over the log from position 1 on.
+
+        `palimpsest.tree_values.TreeSettings` says what each is; zeros and empty texts mean
+        the service's defaults. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
+        """
+        settings = TreeSettings(
+            segment_tokens=segment_tokens,
+            max_children=max_children,
+            summary_tokens=summary_tokens,
+            reasoning=reasoning,
+            working_memory=working_memory,
+            working_memory_tokens=working_memory_tokens,
+            model=model,
+            navigation_model=navigation_model,
+            reply_format=reply_format,
+            skip_failures=skip_failures,
+        )
+        spec = specs.tree_spec(settings)
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
+        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        return Tree(self._client, self, name)
+
+    def tree(self, name: str) -> Tree:
+        """A tree by its name; nothing is sent."""
+        return Tree(self._client, self, name)
+
+    async def create_state(
+        self,
+        name: str,
+        *,
+        task: str = "",
+        period: int = 0,
+        period_kind: StatePeriod = "fixed",
+        period_tokens: int = 0,
+        idle_seconds: float = 0.0,
+        state_tokens: int = 0,
+        pinned: Sequence[str] = (),
+        episode_vectors: int = 0,
+        model: str = "",
+        reply_format: ReplyFormat = "auto",
+        skip_failures: bool = False,
+    ) -> State:
+        """Creates a state memory; it compresses the log from position 1 on.
+
+        `palimpsest.state_values.StateSettings` says what each is; zeros and empty texts mean
+        the service's defaults. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
+        """
+        if isinstance(pinned, str):
+            # Each of its letters would be pinned.
+            raise ValueError("pinned must be a sequence of strings, not one string")
+        settings = StateSettings(
+            task=task,
+            period=period,
+            period_kind=period_kind,
+            period_tokens=period_tokens,
+            idle_seconds=idle_seconds,
+            state_tokens=state_tokens,
+            pinned=tuple(pinned),
+            episode_vectors=episode_vectors,
+            model=model,
+            reply_format=reply_format,
+            skip_failures=skip_failures,
+        )
+        spec = specs.state_spec(settings)
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
+        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        return State(self._client, self, name)
+
+    def state(self, name: str) -> State:
+        """A state memory by its name; nothing is sent."""
+        return State(self._client, self, name)
+
+    async def memories(self) -> Sequence[values.MemoryInfo]:
+        """The session's memories, by name. Raises NotFound."""
+        request = memories_pb2.ListMemoriesRequest(session=self.name)
+        response = await self._client.call(self._memories.ListMemories, request)
+        return [convert.memory(message) for message in response.memories]
+
+    async def flush(self) -> values.Flushed:
+        """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
+        request = memories_pb2.FlushRequest(session=self.name)
+        return convert.flushed(await self._client.call(self._memories.Flush, request))
+
+    async def answer(self, answer_id: str) -> values.Answer:
+        """Reads a stored answer. Raises NotFound."""
+        request = answers_pb2.GetAnswerRequest(session=self.name, answer_id=answer_id)
+        response = await self._client.call(self._answers.GetAnswer, request)
+        return convert.answer(response.answer)
+
+    def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
+        """What the navigation of a tree's answer did, in order. Raises NotFound."""
+        return asking.trajectory(self._client, self.name, answer_id)
+
+    async def generate_schema(
+        self, domain: str, example_query: str, *, model: str = "", timeout: float = SCHEMA_SECONDS
+    ) -> values.SchemaDraft:
+        """Has a model write a schema for texts of `domain` and questions like the example.
+
+        Raises NotFound, FailedPrecondition (SCHEMA_NOT_GENERATED: the model wrote no
+        valid one), DeadlineExceeded. A schema that comes too late is stored all the
+        same: the error's metadata names the draft for `schema_draft`.
+        """
+        request = schemas_pb2.GenerateSchemaRequest(
+            session=self.name, domain=domain, example_query=example_query, model=model
+        )
+        # It costs model calls: not repeated.
+        response = await self._client.call(
+            self._schemas.GenerateSchema, request, timeout=timeout, retry=False
+        )
+        return convert.schema_draft(response.draft)
+
+    async def schema_draft(self, draft_id: str) -> values.SchemaDraft:
+        """Reads a schema that was asked for. Raises NotFound."""
+        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
+        response = await self._client.call(self._schemas.GetSchemaDraft, request)
+        return convert.schema_draft(response.draft)
+
+    async def usage(self, memory: str = "") -> values.UsageReport:
+        """What the model calls of the session, or of a memory, came to."""
+        request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
+        return convert.usage_report(await self._client.call(self._usage.GetUsage, request))
+
+    async def set_budget(
+        self,
+        period: Period,
+        *,
+        limit_tokens: int | None = None,
+        limit_micro_usd: int | None = None,
+    ) -> BudgetSet:
+        """Bounds the session with all its memories. See `palimpsest.client.Client.set_budget`."""
+        return await self._budgets.set(
+            period, limit_tokens=limit_tokens, limit_micro_usd=limit_micro_usd
+        )
+
+    def budgets(self) -> AsyncIterator[Budget]:
+        """The budgets of the session, then those of its memories. Raises NotFound."""
+        return self._budgets.list()
+
+    async def clear_budget(self, period: Period) -> int:
+        """Takes the session's budget away. See `palimpsest.client.Client.clear_budget`."""
+        return await self._budgets.clear(period)
+
+    async def spend(
+        self,
+        memory: str = "",
+        *,
+        level: Level = "memory",
+        by_day: bool = False,
+        from_day: date | None = None,
+        to_day: date | None = None,
+    ) -> SpendReport:
+        """What the session's model calls, or a memory's, came to.
+
+        See `palimpsest.client.Client.spend`. Raises NotFound.
+        """
+        return await costs.read_spend(
+            self._client,
+            session=self.name,
+            memory=memory,
+            level=level,
+            by_day=by_day,
+            from_day=from_day,
+            to_day=to_day,
+        )
+
+    async def cost(
+        self, memory: str = "", *, from_day: date | None = None, to_day: date | None = None
+    ) -> Cost:
+        """What the session, or a memory, came to by purpose and model, and why caches differed.
+
+        For a memory, without days, also what its newest steps would have come to under
+        other ways of folding. Raises NotFound.
+        """
+        return await costs.read_cost(
+            self._client, self.name, memory, from_day=from_day, to_day=to_day
+        )

@@ -1,0 +1,133 @@
+"""A service of one session and its state memory, which keeps what an agent's loop does."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from google.protobuf.any_pb2 import Any as Packed
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc import aio
+from grpc_status import rpc_status
+
+from palimpsest.v1 import (
+    log_pb2,
+    memories_pb2,
+    sessions_pb2,
+    states_pb2,
+)
+from tests.unit.client.server import add
+
+Context = states_pb2.GetWorkingContextRequest
+
+
+async def refuse(
+    context: Any, code: grpc.StatusCode, reason: str, message: str, **more: str
+) -> Any:
+    """Ends a call as the service does."""
+    packed = Packed()
+    packed.Pack(error_details_pb2.ErrorInfo(reason=reason, metadata=more))
+    number = getattr(code_pb2, code.name)
+    status = status_pb2.Status(code=number, message=message, details=[packed])
+    await context.abort_with_status(rpc_status.to_status(status))
+
+
+class Service:
+    """Chunks in order, one producer with its epoch, and working contexts without vectors."""
+
+    def __init__(self, memories: list[memories_pb2.Memory] | None = None) -> None:
+        self.memories = memories or []
+        self.chunks: list[log_pb2.Chunk] = []
+        self.epoch = 0
+        #: Chunks that are stored without an ack, and whose stream is cut then.
+        self.cuts = 0
+        #: Why a context that waits is refused: code and reason.
+        self.not_made: tuple[grpc.StatusCode, str] | None = None
+        self.asked: list[int] = []
+
+    async def CreateSession(
+        self, request: sessions_pb2.CreateSessionRequest, context: Any
+    ) -> sessions_pb2.CreateSessionResponse:
+        return sessions_pb2.CreateSessionResponse()
+
+    async def GetSession(
+        self, request: sessions_pb2.GetSessionRequest, context: Any
+    ) -> sessions_pb2.GetSessionResponse:
+        session = sessions_pb2.Session(name=request.name, head=len(self.chunks))
+        return sessions_pb2.GetSessionResponse(session=session)
+
+    async def ListMemories(
+        self, request: memories_pb2.ListMemoriesRequest, context: Any
+    ) -> memories_pb2.ListMemoriesResponse:
+        return memories_pb2.ListMemoriesResponse(memories=self.memories)
+
+    async def CreateMemory(
+        self, request: memories_pb2.CreateMemoryRequest, context: Any
+    ) -> memories_pb2.CreateMemoryResponse:
+        made = memories_pb2.Memory(name=request.name, state=request.state)
+        # As the service does with what is left open.
+        made.state.period = made.state.period or 10
+        self.memories.append(made)
+        return memories_pb2.CreateMemoryResponse(memory=made)
+
+    async def GetWorkingContext(
+        self, request: Context, context: Any
+    ) -> states_pb2.GetWorkingContextResponse:
+        self.asked.append(request.freshness)
+        if request.freshness == Context.FRESHNESS_WAIT and self.not_made is not None:
+            await refuse(context, *self.not_made, "as the test says")
+        text = "\n".join(chunk.step.action or chunk.message.text for chunk in self.chunks)
+        return states_pb2.GetWorkingContextResponse(head=len(self.chunks), text=text)
+
+    async def AppendChunks(
+        self, requests: AsyncIterator[log_pb2.AppendChunksRequest], context: Any
+    ) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+        epoch = 0
+        async for request in requests:
+            if request.HasField("open"):
+                epoch = request.open.epoch
+                await self._check(epoch, context)
+                self.epoch = epoch
+                credits = log_pb2.Credits(chunks=4, bytes=1_000_000)
+                opened = log_pb2.AppendChunksResponse.Opened(
+                    last_producer_sequence=len(self.chunks), credits=credits
+                )
+                yield log_pb2.AppendChunksResponse(opened=opened)
+                continue
+            await self._check(epoch, context)
+            for produced in request.batch.chunks:
+                if "\0" in produced.chunk.step.action:
+                    await refuse(
+                        context, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "a NUL"
+                    )
+                if produced.producer_sequence == len(self.chunks) + 1:
+                    self.chunks.append(produced.chunk)
+                if self.cuts:
+                    self.cuts -= 1
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "as the test says")
+            last = len(self.chunks)
+            ack = log_pb2.Ack(through_producer_sequence=last, through_position=last, token="t")
+            yield log_pb2.AppendChunksResponse(ack=ack)
+
+    async def _check(self, epoch: int, context: Any) -> None:
+        if epoch < self.epoch:
+            await refuse(
+                context,
+                grpc.StatusCode.ABORTED,
+                "PRODUCER_FENCED",
+                "taken over",
+                producer="agent",
+                epoch=str(self.epoch),
+            )
+
+    def register(self, server: aio.Server) -> None:
+        """Serves all of it."""
+        served: list[tuple[str, str, Any, Any]] = [
+            ("SessionService", "unary", self.CreateSession, sessions_pb2.CreateSessionRequest),
+            ("SessionService", "unary", self.GetSession, sessions_pb2.GetSessionRequest),
+            ("MemoryService", "unary", self.ListMemories, memories_pb2.ListMemoriesRequest),
+            ("MemoryService", "unary", self.CreateMemory, memories_pb2.CreateMemoryRequest),
+            ("StateService", "unary", self.GetWorkingContext, Context),
+            ("LogService", "streams", self.AppendChunks, log_pb2.AppendChunksRequest),
+        ]
+        for service, kind, handle, request in served:
+            add(server, service, kind, handle, request)
