@@ -81,7 +81,8 @@ class ModelAsk:
     #: The same content as values, for models that are not language models: a
     #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism.asking`,
     #: a `SchemaContent` of `service.domain.schemas.generation`, or one of
-    #: `service.domain.tree.contents` or `service.domain.baselines.contents`.
+    #: `service.domain.tree.contents`, `service.domain.state.contents` or
+    #: `service.domain.baselines.contents`.
     content: object
     #: Upper bound of the reply, in tokens; 1 or more.
     max_output_tokens: int

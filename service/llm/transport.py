@@ -28,7 +28,15 @@ _PASSING = frozenset({408, 425, 429})
 
 
 #: Purposes whose replies must not be taken for whole when they are not.
-_MARKED = frozenset({Purpose.REVISE, Purpose.CONSOLIDATE, Purpose.SUMMARIZE, Purpose.NAVIGATE})
+_MARKED = frozenset(
+    {
+        Purpose.REVISE,
+        Purpose.CONSOLIDATE,
+        Purpose.SUMMARIZE,
+        Purpose.NAVIGATE,
+        Purpose.COMPRESS,
+    }
+)
 
 
 class ModelFailure(Exception):

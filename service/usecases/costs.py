@@ -17,7 +17,12 @@ from storage.memories import StoredMemory
 from storage.spend import Spend, SpendFilter, SpendLevel, SpendLine
 
 #: Calls that read a log into a memory.
-_READING = (Purpose.REVISE.value, Purpose.CONSOLIDATE.value, Purpose.SUMMARIZE.value)
+_READING = (
+    Purpose.REVISE.value,
+    Purpose.CONSOLIDATE.value,
+    Purpose.SUMMARIZE.value,
+    Purpose.COMPRESS.value,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +43,7 @@ class Cost:
     total: Spend
     lines: Sequence[CostLine]
     residuals: Sequence[ResidualLine]
-    #: Calls that revised or consolidated a memory, or summarized for a tree.
+    #: Calls that revised or consolidated a memory, summarized for a tree or compressed steps.
     reading: LogCost
     #: None unless a PRISM memory's whole costs were asked for, and it has made a step.
     compared: Compared | None

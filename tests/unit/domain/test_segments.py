@@ -20,6 +20,10 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.generation import generate
 from service.domain.schemas.source import parse_source
+from service.domain.state.compressing import compress_steps, compress_vectors
+from service.domain.state.spec import StateSpec
+from service.domain.state.triggers import SizedStep
+from service.domain.state.vectors import Made, Vector
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.summarizing import compress, summarize
@@ -180,6 +184,66 @@ def growing_asks() -> list[ModelAsk]:
     ]
 
 
+STATE: dict[str, Any] = {
+    "marker_key": KEY,
+    "count": estimate_tokens,
+    "window_tokens": 8000,
+    "cut": lambda text, tokens: tokens,
+}
+
+
+def compress_steps_asks() -> list[ModelAsk]:
+    """Behind nothing, the task prompt and a vector; each asked again where that is too long."""
+    return [
+        ask
+        for spec in (
+            StateSpec(state_tokens=32),
+            StateSpec(state_tokens=32, task="Find it.", pinned=("a b", "c")),
+        )
+        for current in (spec.task, "It is known.")
+        for texts in (["text 1"], ["text 1", "text 2"])
+        for ask in asks_of(
+            compress_steps(current, [step(text) for text in texts], spec=spec, **STATE),
+            "too long " * 40,
+        )
+    ]
+
+
+def compress_vectors_asks() -> list[ModelAsk]:
+    return [
+        ask
+        for spec in (StateSpec(state_tokens=32), StateSpec(state_tokens=32, pinned=("a b", "c")))
+        for above in ("", "It was known.")
+        for texts in (["text 1", "text 2"], ["text 1", "text 3"])
+        for ask in asks_of(
+            compress_vectors(
+                above,
+                [vector(number, text) for number, text in enumerate(texts, 1)],
+                spec=spec,
+                **STATE,
+            ),
+            "too long " * 40,
+        )
+    ]
+
+
+def step(text: str) -> SizedStep:
+    return SizedStep.of(chunk(text))
+
+
+def vector(number: int, text: str) -> Vector:
+    return Vector(
+        revision=number,
+        level=1,
+        text=text,
+        tokens=2,
+        made=Made.MODEL,
+        after_position=10 * (number - 1),
+        from_position=10 * (number - 1),
+        to_position=10 * number,
+    )
+
+
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
     "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
@@ -193,6 +257,8 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "navigate, structured": lambda: navigate_asks(structured=True),
     "navigate, several at once": lambda: navigate_asks(structured=False, beam=2),
     "navigate, growing": growing_asks,
+    "state, steps": compress_steps_asks,
+    "state, vectors": compress_vectors_asks,
 }
 
 
@@ -321,6 +387,8 @@ RECORDED = {
     "navigate, structured": "f34a88304dbd618230295980646ccd44699bd4b02ffb2c49f8df04c1dca3f23c",
     "navigate, several at once": "de3c1dab65c1bd69ddb84319f039e64052bfe49263b6252e4ddc06343dfca86c",
     "navigate, growing": "0e357a30a2a399166a388b249de98185230ed78124d272ba5d2f1e3995db3ebc",
+    "state, steps": "421dc85ec995bc08012d48f0b6b5c043157253dd680a322c1874e67b0cbd1310",
+    "state, vectors": "58f569eb8e18f43a26bb78bdc77fa7655b340289dd3aa1df6d4a6984a75883cb",
 }
 
 

@@ -125,6 +125,7 @@ async def test_a_replys_schema_goes_to_models_that_keep_to_it(
         (Purpose.REVISE, "length", "$.'a'" + CUT_OFF),
         (Purpose.SUMMARIZE, "length", "$.'a'" + CUT_OFF),
         (Purpose.NAVIGATE, "length", "$.'a'" + CUT_OFF),
+        (Purpose.COMPRESS, "length", "$.'a'" + CUT_OFF),
         (Purpose.REVISE, "stop", "$.'a'"),
         (Purpose.ANSWER, "length", "$.'a'"),
     ],

@@ -1,0 +1,338 @@
+"""Compressing: M_new = F(M + R), and the same for the vectors of a level (algorithm 1)."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from service.domain.errors import FailedPrecondition
+from service.domain.flows import CUT_OFF, Flow, ModelAsk, Purpose, Segment
+from service.domain.reasons import Reason
+from service.domain.shortening import cut_back, shortened
+from service.domain.state import prompts
+from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
+from service.domain.state.packing import Item, Packer
+from service.domain.state.pinning import fitted, paragraph, pinned_tokens
+from service.domain.state.spec import StateSpec
+from service.domain.state.triggers import SizedStep
+from service.domain.state.vectors import Made, Vector
+from service.domain.thoughts import is_thought, spoken
+from service.domain.tree.fitting import MARGIN_TOKENS, prompt_tokens
+from service.domain.tree.segmenting import Cutter
+
+#: Replies in a row without a vector before the model is given up.
+MAX_TRIES = 3
+#: How often a reply that is too long is asked for again, before it is cut.
+MAX_SHORTENINGS = 2
+#: Tokens that a reply may have beside twice a vector's: for what a model thinks before it.
+THOUGHT_TOKENS = 1024
+#: Of the window, what a reply may have where that is less; never less than a vector.
+REPLY_SHARE = 1 / 4
+#: Of a vector that stands in, what the beginning of the steps has room for at least.
+STAND_IN_SHARE = 1 / 4
+
+#: What some models write before a paragraph although they were told not to.
+_HEADING = re.compile(
+    r"[#*\[ ]{0,8}(?:(?:the|my|new|updated|current|compressed) ){0,3}"
+    r"(?:(?:memory )?state(?: vector)?|memory vector|paragraph|summary)"
+    r"(?: ?\([^()\n]{0,40}\))?[\]*]{0,3} ?(?::\*{0,2}|\n)\s*",
+    re.IGNORECASE,
+)
+
+
+class NoVector(Exception):
+    """The model gave no vector however often it was asked; the message is one sentence."""
+
+    #: The same prompt was asked again already.
+    retryable = False
+
+
+class NoRoom(FailedPrecondition):
+    """What does not fit into the model's window however it is cut; one sentence."""
+
+    #: It will not fit the next time either.
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.MEMORY_STALLED, message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compression:
+    """The text of a new vector, and where it comes from."""
+
+    text: str
+    #: Of the text, by the `count` that was given.
+    tokens: int
+    made: Made
+    #: Replies that it took; 0 for what no model wrote.
+    replies: int
+    #: Pinned strings that were put behind the text, since it did not have them.
+    appended: tuple[str, ...]
+
+
+def compress_steps(
+    current: str,
+    steps: Sequence[SizedStep],
+    *,
+    spec: StateSpec,
+    marker_key: bytes,
+    count: Callable[[str], int],
+    window_tokens: int,
+    cut: Cutter,
+) -> Flow[Compression]:
+    """The vector behind `current` and the steps since, one or more.
+
+    Where they do not fit into the window it is F(F(current + first part) + rest).
+    Raises NoVector, NoRoom.
+    """
+
+    def content(base: str, part: Sequence[Item], too_long: str) -> CompressStepsContent:
+        return CompressStepsContent(
+            current=base,
+            current_is_task=base == spec.task,
+            steps=tuple((item.number, item.text) for item in part),
+            pinned=spec.pinned,
+            max_tokens=spec.state_tokens,
+            too_long=too_long,
+        )
+
+    items = [
+        Item(number=step.position, label=f"Step {step.position}", text=step.text) for step in steps
+    ]
+    compressor = _Compressor(
+        wording=prompts.STEPS_WORDING,
+        heading=lambda base: "TASK" if base == spec.task else "STATE",
+        content=content,
+        spec=spec,
+        marker_key=marker_key,
+        count=count,
+        window_tokens=window_tokens,
+    )
+    return (yield from compressor.all(current, Packer(items, cut=cut, count=count)))
+
+
+def compress_vectors(
+    above: str,
+    vectors: Sequence[Vector],
+    *,
+    spec: StateSpec,
+    marker_key: bytes,
+    count: Callable[[str], int],
+    window_tokens: int,
+    cut: Cutter,
+) -> Flow[Compression]:
+    """The vector of the level above: behind `above`, empty for none, and a full level's run.
+
+    As `compress_steps`.
+    """
+
+    def content(base: str, part: Sequence[Item], too_long: str) -> CompressVectorsContent:
+        return CompressVectorsContent(
+            above=base,
+            vectors=tuple(item.text for item in part),
+            pinned=spec.pinned,
+            max_tokens=spec.state_tokens,
+            too_long=too_long,
+        )
+
+    items = [
+        Item(
+            number=vector.revision,
+            label=f"Steps {vector.from_position + 1} to {vector.to_position}",
+            text=vector.text,
+        )
+        for vector in vectors
+    ]
+    compressor = _Compressor(
+        wording=prompts.EPISODE_WORDING,
+        heading=lambda _: "EARLIER",
+        content=content,
+        spec=spec,
+        marker_key=marker_key,
+        count=count,
+        window_tokens=window_tokens,
+    )
+    return (yield from compressor.all(above, Packer(items, cut=cut, count=count)))
+
+
+def stand_in(
+    current: str, texts: Sequence[str], *, spec: StateSpec, count: Callable[[str], int]
+) -> Compression:
+    """Stands for what no model compressed: the old vector and the beginning of the texts."""
+    limit = spec.state_tokens
+    old = paragraph(current, spec.pinned)
+    new = paragraph("\n".join(texts), spec.pinned)
+    room = max(limit - count(old), int(limit * STAND_IN_SHARE))
+    new = shortened(new, room, count) if new else ""
+    # With the blank between them.
+    old = shortened(old, max(limit - count(f" {new}"), 1), count) if old else ""
+    whole = fitted(f"{old} {new}".strip(), spec, count)
+    return Compression(
+        text=whole.text,
+        tokens=whole.tokens,
+        made=Made.SKIPPED,
+        replies=0,
+        appended=whole.appended,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compressor:
+    """Asks for vectors of one kind."""
+
+    wording: prompts.Wording
+    #: What the vector so far stands under in the prompt.
+    heading: Callable[[str], str]
+    #: The prompt's content: the vector so far, the part, and the reply that was too long.
+    content: Callable[[str, Sequence[Item], str], object]
+    spec: StateSpec
+    marker_key: bytes
+    count: Callable[[str], int]
+    window_tokens: int
+
+    def all(self, base: str, packer: Packer) -> Flow[Compression]:
+        """The vector behind `base` and all that the packer has, part by part."""
+        self._check_pinned()
+        made: Compression | None = None
+        replies = 0
+        while packer:
+            part = packer.take(self._free(self._segments(base, [])))
+            if not part:
+                raise self._no_room(base, packer.next_label)
+            made = yield from self._vector(base, part)
+            base = made.text
+            replies += made.replies
+        if made is None:
+            raise ValueError("there is nothing to compress")
+        return replace(made, replies=replies)
+
+    def _vector(self, base: str, part: Sequence[Item]) -> Flow[Compression]:
+        """The vector of a part: the first reply that is short enough, or the last one, cut."""
+        asked = Counter[str]()
+        too_long: _Spoken | None = None
+        replies = empty = shortenings = 0
+        while True:
+            ask = self._ask(base, part, too_long)
+            (reply,) = yield [replace(ask, attempt=asked[ask.text])]
+            asked[ask.text] += 1
+            replies += 1
+            spoken_text = self._read(reply.text)
+            if spoken_text is None:
+                empty += 1
+                if empty < MAX_TRIES:
+                    continue
+                if too_long is None:
+                    raise NoVector(f"the model gave no state vector in {MAX_TRIES} tries in a row")
+                return self._made(too_long, replies)
+            empty = 0
+            if spoken_text.is_whole and spoken_text.tokens <= self.spec.state_tokens:
+                return self._made(spoken_text, replies)
+            if shortenings == MAX_SHORTENINGS or not self._can_show(spoken_text):
+                return self._made(spoken_text, replies)
+            too_long = spoken_text
+            shortenings += 1
+
+    def _ask(self, base: str, part: Sequence[Item], too_long: "_Spoken | None") -> ModelAsk:
+        segments = self._segments(base, part)
+        if too_long is not None:
+            again = self._too_long(too_long)
+            segments = (*segments, again)
+            if self._free(segments) < 0:
+                # What it was made from does not fit beside it, and it says the same.
+                segments = (segments[0], again)
+        return ModelAsk(
+            purpose=Purpose.COMPRESS,
+            template=self.wording.template,
+            segments=segments,
+            content=self.content(base, part, too_long.text if too_long else ""),
+            max_output_tokens=self._reply_tokens,
+        )
+
+    def _segments(self, base: str, part: Sequence[Item]) -> tuple[Segment, ...]:
+        key = self.marker_key
+        task = prompts.task_segment(self.wording, self.spec, key)
+        chunk = prompts.chunk_segment(self.wording, [item.shown for item in part], key)
+        if not base.strip():
+            return (task, chunk)
+        return (task, prompts.base_segment(self.heading(base), base, key), chunk)
+
+    def _too_long(self, reply: "_Spoken") -> Segment:
+        return prompts.too_long_segment(
+            reply.text, reply.tokens, self.spec.state_tokens, self.marker_key
+        )
+
+    def _can_show(self, reply: "_Spoken") -> bool:
+        """Whether the model can be shown its reply."""
+        task = prompts.task_segment(self.wording, self.spec, self.marker_key)
+        return self._free((task, self._too_long(reply))) >= 0
+
+    @property
+    def _reply_tokens(self) -> int:
+        """Tokens that a reply may have."""
+        wanted = 2 * self.spec.state_tokens + THOUGHT_TOKENS
+        return min(wanted, max(int(self.window_tokens * REPLY_SHARE), self.spec.state_tokens))
+
+    def _free(self, segments: Sequence[Segment]) -> int:
+        """Tokens of the window that are left beside a prompt and its reply."""
+        taken = prompt_tokens(segments, self.count) + self._reply_tokens + MARGIN_TOKENS
+        return self.window_tokens - taken
+
+    def _read(self, reply: str) -> "_Spoken | None":
+        """The paragraph in a reply; None when there is none."""
+        whole = reply.removesuffix(CUT_OFF)
+        text = spoken(whole).strip()
+        if is_thought(text):
+            return None
+        heading = _HEADING.match(text)
+        if heading and heading.end() < len(text):
+            text = text[heading.end() :]
+        text = paragraph(text, self.spec.pinned)
+        if not text:
+            return None
+        return _Spoken(text=text, tokens=self.count(text), is_whole=whole == reply)
+
+    def _made(self, reply: "_Spoken", replies: int) -> Compression:
+        text = reply.text
+        if not reply.is_whole:
+            # The last sentence was not finished.
+            text = cut_back(text + " ", len(text))
+        whole = fitted(text, self.spec, self.count)
+        is_cut = whole.is_cut or not reply.is_whole
+        return Compression(
+            text=whole.text,
+            tokens=whole.tokens,
+            made=Made.CUT if is_cut else Made.MODEL,
+            replies=replies,
+            appended=whole.appended,
+        )
+
+    def _check_pinned(self) -> None:
+        tokens = pinned_tokens(self.spec, self.count)
+        if tokens > self.spec.state_tokens:
+            raise NoRoom(
+                f"the pinned strings have {tokens} tokens as the model counts, and a state vector"
+                f" may have {self.spec.state_tokens}"
+            )
+
+    def _no_room(self, base: str, label: str) -> NoRoom:
+        task = self._segments("", [])
+        fixed = prompt_tokens(task, self.count)
+        so_far = prompt_tokens(self._segments(base, []), self.count) - fixed
+        return NoRoom(
+            f"the model's window of {self.window_tokens} tokens has no room for"
+            f" {label.lower()}, not even in pieces: the instructions with the pinned strings have"
+            f" {fixed} tokens, what stands for the steps before has {so_far}, and the reply may"
+            f" have {self._reply_tokens}; it needs a model with a larger window, a shorter task"
+            " prompt or fewer state_tokens"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Spoken:
+    """The paragraph in a reply."""
+
+    text: str
+    tokens: int
+    #: Whether the reply came to its end.
+    is_whole: bool

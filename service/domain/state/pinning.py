@@ -1,0 +1,86 @@
+"""Pinning: the text of a vector is one paragraph that has every pinned string word for word."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from service.domain.shortening import ELLIPSIS, shortened
+from service.domain.state.spec import StateSpec
+
+#: Stands before pinned strings that were put behind a text, and between them.
+PINNED = "Pinned: "
+BETWEEN = "; "
+
+_BLANKS = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """A text that a vector may have."""
+
+    text: str
+    #: By the `count` that was given.
+    tokens: int
+    #: Pinned strings that are behind it because they were not in it.
+    appended: tuple[str, ...]
+    #: Whether its end was cut off.
+    is_cut: bool
+
+
+def paragraph(text: str, pinned: Sequence[str]) -> str:
+    """A text as one paragraph without NUL; pinned strings keep their blanks and line ends."""
+    text = text.replace("\0", " ")
+    kept = [one for one in pinned if _flat(one) != one]
+    if not kept:
+        return _flat(text).strip()
+    # The longest first: one may begin with another.
+    kept.sort(key=len, reverse=True)
+    parts = re.split("(" + "|".join(map(re.escape, kept)) + ")", text)
+    parts[::2] = [_flat(part) for part in parts[::2]]
+    return "".join(parts).strip()
+
+
+def fitted(text: str, spec: StateSpec, count: Callable[[str], int]) -> Fitted:
+    """A paragraph with what is pinned, cut so that both have `state_tokens` at most.
+
+    The pinned strings are never cut: where they have more by themselves, the text has too.
+    """
+    missing: list[str] = []
+    while True:
+        behind = _behind(missing)
+        short = _before(text, behind, spec.state_tokens, count)
+        whole = _joined(short, behind)
+        # What stood where the text was cut is missing only then.
+        lost = [one for one in spec.pinned if one not in whole]
+        if not lost:
+            break
+        missing = [one for one in spec.pinned if one in missing or one in lost]
+    return Fitted(text=whole, tokens=count(whole), appended=tuple(missing), is_cut=short != text)
+
+
+def pinned_tokens(spec: StateSpec, count: Callable[[str], int]) -> int:
+    """Tokens of the pinned strings where all of them stand behind a text."""
+    return count(_behind(spec.pinned))
+
+
+def _before(text: str, behind: str, max_tokens: int, count: Callable[[str], int]) -> str:
+    """The text, as much of it as there is room for."""
+
+    def together(part: str) -> int:
+        return count(_joined(part, behind))
+
+    short = shortened(text, max_tokens, together)
+    is_nothing = short == ELLIPSIS.strip() and short != text
+    return "" if is_nothing or together(short) > max_tokens else short
+
+
+def _behind(missing: Sequence[str]) -> str:
+    return PINNED + BETWEEN.join(missing) if missing else ""
+
+
+def _joined(text: str, behind: str) -> str:
+    return f"{text} {behind}" if text and behind else text or behind
+
+
+def _flat(text: str) -> str:
+    return _BLANKS.sub(" ", text)
