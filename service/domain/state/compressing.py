@@ -40,6 +40,14 @@ _HEADING = re.compile(
 )
 
 
+#: What stands under the headings of prompts, for messages.
+_NAMES = {
+    "TASK": "the task prompt",
+    "STATE": "the state vector so far",
+    "EARLIER": "the vector of the level above",
+}
+
+
 class NoVector(Exception):
     """The model gave no vector however often it was asked; the message is one sentence."""
 
@@ -316,15 +324,16 @@ class _Compressor:
             )
 
     def _no_room(self, base: str, label: str) -> NoRoom:
-        task = self._segments("", [])
-        fixed = prompt_tokens(task, self.count)
-        so_far = prompt_tokens(self._segments(base, []), self.count) - fixed
+        alone = prompt_tokens(self._segments("", []), self.count)
+        held = [f"the instructions with the pinned strings have {alone} tokens"]
+        if base.strip():
+            behind = prompt_tokens(self._segments(base, []), self.count) - alone
+            held.append(f"{_NAMES[self.heading(base)]} has {behind}")
+        held.append(f"the reply may have {self._reply_tokens}")
         return NoRoom(
             f"the model's window of {self.window_tokens} tokens has no room for"
-            f" {label.lower()}, not even in pieces: the instructions with the pinned strings have"
-            f" {fixed} tokens, what stands for the steps before has {so_far}, and the reply may"
-            f" have {self._reply_tokens}; it needs a model with a larger window, a shorter task"
-            " prompt or fewer state_tokens"
+            f" {label.lower()}, not even in pieces: {', '.join(held)}; it needs a larger window,"
+            " a shorter task prompt or fewer state_tokens"
         )
 
 

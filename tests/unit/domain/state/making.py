@@ -1,0 +1,68 @@
+"""Steps, vectors and a driver, for the tests of state memories."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.flows import Flow, ModelAsk, ModelReply
+from service.domain.state.compressing import Compression
+from service.domain.state.triggers import SizedStep
+from service.domain.state.vectors import Made, Vector
+
+KEY = b"a key that nobody outside knows"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def step(position: int, text: str = "text", *, seconds: float = 0) -> SizedStep:
+    """A chunk of the log as a step, written so many seconds after START."""
+    return SizedStep.of(
+        LoggedChunk(
+            position=position,
+            chunk=Chunk(kind=ChunkKind.TEXT, text=text),
+            producer_id="p",
+            producer_sequence=position,
+            created_at=START + timedelta(seconds=seconds),
+        )
+    )
+
+
+def steps(texts: Iterable[str], first: int = 1) -> list[SizedStep]:
+    """Consecutive steps."""
+    return [step(position, text) for position, text in enumerate(texts, first)]
+
+
+def vector(revision: int, text: str, *, level: int = 1, begin: int = 0, end: int = 1) -> Vector:
+    """A vector of the positions behind `begin` up to `end`."""
+    return Vector(
+        revision=revision,
+        level=level,
+        text=text,
+        tokens=1,
+        made=Made.MODEL,
+        after_position=begin,
+        from_position=begin,
+        to_position=end,
+    )
+
+
+def run(flow: Flow[Compression], *replies: str) -> tuple[Compression, list[ModelAsk]]:
+    """What a flow makes of exactly these replies, and what it asked."""
+    left = list(replies)
+    made, asks = answered(flow, lambda _: left.pop(0))
+    assert not left, "it asked less often"
+    return made, asks
+
+
+def answered(
+    flow: Flow[Compression], answer: Callable[[ModelAsk], str]
+) -> tuple[Compression, list[ModelAsk]]:
+    """What a flow makes of a model's replies, and what it asked."""
+    asks: list[ModelAsk] = []
+    try:
+        batch = next(flow)
+        while True:
+            asks += batch
+            batch = flow.send([ModelReply(text=answer(ask), model="m") for ask in batch])
+    except StopIteration as stop:
+        made: Compression = stop.value
+        return made, asks
