@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, insert, select, update
+from sqlalchemy import Row, Select, insert, select
 
 from service.domain.state.vectors import Levels, Made, State, Vector
 from storage.database import Transaction
 from storage.revisions import Claim, NewRevision, advance
-from storage.tables import memory, revision, state_levels, state_vector
+from storage.tables import revision, state_levels, state_vector
 
 _VECTOR = (
     state_vector.c.revision,
@@ -174,31 +174,3 @@ def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
 async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
     rows: Sequence[Row[Any]] = (await tx.connection.execute(statement)).all()
     return rows
-
-
-async def rest(
-    tx: Transaction, held: Claim, *, ready_at: Any = None, wake_position: int | None = None
-) -> bool:
-    """Leaves a memory whose recent steps are not to be compressed yet; False: look again.
-
-    Until something is appended, or the log reaches `wake_position`; and with `ready_at`, a
-    time of the database's clock, until then at the latest. False when it was flushed, or
-    taken over, since it was claimed. The caller holds the session's head with
-    `sessions.lock_head`.
-    """
-    changes: dict[str, Any] = {"has_work": False, "wake_position": wake_position}
-    if ready_at is not None:
-        changes |= {"has_work": True, "ready_at": ready_at, "resting": True}
-    statement = (
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-            memory.c.epoch == held.epoch,
-            memory.c.revision == held.revision,
-            memory.c.status == "active",
-            memory.c.flush_position == held.flush_position,
-        )
-        .values(changes)
-    )
-    return (await tx.connection.execute(statement)).rowcount == 1

@@ -67,6 +67,18 @@ def due(
     return sum(step.position <= flush_position for step in steps) or None
 
 
+def least_due(spec: StateSpec) -> int:
+    """Steps behind the last compression that are due at the earliest, but for a flush and
+    for a session that is idle."""
+    if spec.period_tokens:
+        return 1
+    return _least(spec)
+
+
+def _least(spec: StateSpec) -> int:
+    return -(-spec.period // ADAPTIVE_SPAN) if spec.period_kind is Period.ADAPTIVE else spec.period
+
+
 def _gap(before: SizedStep, after: SizedStep) -> timedelta:
     return after.logged.created_at - before.logged.created_at
 
@@ -77,7 +89,7 @@ class _Counting:
     def __init__(self, spec: StateSpec, known: str) -> None:
         self._spec = spec
         self._is_adaptive = spec.period_kind is Period.ADAPTIVE
-        self._least = -(-spec.period // ADAPTIVE_SPAN)
+        self._least = _least(spec)
         self._words = _words(known) if self._is_adaptive else set[str]()
         self._steps = 0
         self._tokens = 0
