@@ -43,6 +43,7 @@ from service.usecases.ask import Asker
 from service.usecases.budgets import Budgets
 from service.usecases.build_tree import Builder
 from service.usecases.comparing import Comparer
+from service.usecases.compress import Compressor
 from service.usecases.consistency import Watcher
 from service.usecases.costs import Costs
 from service.usecases.edit import Editor
@@ -131,6 +132,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
                 database,
                 Reviser(database, gateway, facts, prices.of, keys.marker, config),
                 Builder(database, gateway, facts, keys.marker, config),
+                Compressor(database, gateway, facts, keys.marker, config),
             ),
             Answerer(database, gateway, facts, keys.marker, config),
             Generator(database, gateway, keys.marker, config),

@@ -25,9 +25,15 @@ class Drains(Protocol):
 class Advancer:
     """Advances memories in one worker process."""
 
-    def __init__(self, database: Database, reviser: Drains, builder: Drains) -> None:
+    def __init__(
+        self, database: Database, reviser: Drains, builder: Drains, compressor: Drains
+    ) -> None:
         self._database = database
-        self._drains = {MemoryKind.PRISM: reviser, MemoryKind.TREE: builder}
+        self._drains = {
+            MemoryKind.PRISM: reviser,
+            MemoryKind.TREE: builder,
+            MemoryKind.STATE: compressor,
+        }
         self._kinds: OrderedDict[tuple[UUID, UUID], MemoryKind] = OrderedDict()
 
     async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:

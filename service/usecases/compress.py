@@ -1,0 +1,266 @@
+"""Compressing: a state memory is kept at the steps that its spec asks for (algorithm 1).
+
+Steps and vectors are read and the transaction is closed; the flow is driven, each reply
+durable before it is used; one transaction writes the revision with its vector and moves
+the cursor. With episodes a full level is compressed before the next steps are. What makes
+it exactly-once is in the keys of `storage.tables.revision`; the epoch only saves the work
+of a worker that lost its memory to another one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import structlog
+from opentelemetry.trace import Span
+
+from service.config import Config
+from service.domain.errors import BudgetExhausted
+from service.domain.memory_choices import OnFailure
+from service.domain.specs import MemoryKind
+from service.domain.state.compressing import Compression
+from service.domain.state.triggers import SizedStep, least_due
+from service.domain.tree.segmenting import Cutter
+from service.domain.work import WorkItem
+from service.llm.driver import drive
+from service.llm.facts import ModelFacts
+from service.llm.gateway import Gateway
+from service.splitter import first_piece
+from service.telemetry import tracer
+from service.usecases import budgets
+from service.usecases.compress_state import Group, Holding
+from service.usecases.failing import Failing, cause_of
+from service.usecases.step_meters import FENCED, STEPS
+from storage import calls, intents, log, resting, revisions, stalls, vectors
+from storage.database import Database
+from storage.errors import StorageError
+from storage.revisions import Claim, Fenced, NewRevision
+
+_log = structlog.get_logger("palimpsest.compress")
+
+#: Chunks that one look at the log brings. Besides the steps of one compression a worker
+#: holds at most so many.
+READ_CHUNKS = 64
+
+
+class Compressor:
+    """Advances state memories in one worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: Gateway,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+        cut: Cutter = first_piece,
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._facts = facts
+        self._marker_key = marker_key
+        self._config = config
+        self._cut = cut
+        self._failing = Failing(database, config)
+
+    async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
+        """Compresses what is due; None when there is no more to do, though steps are recent.
+
+        Else the seconds after which somebody should come back: at once when its time is up
+        (`drain_seconds`), when `stop` is set, and when it was flushed since. None also when a
+        compression failed and waits for its next try, or another worker has taken the memory
+        over. Raises StorageError when the database cannot be reached.
+        """
+        until = asyncio.get_running_loop().time() + self._config.drain_seconds
+        if await self._rests_untouched(item):
+            return None
+        holding: Holding | float | None = await self._take(item)
+        while isinstance(holding, Holding):
+            late = asyncio.get_running_loop().time() > until
+            if late or (stop is not None and stop.is_set()):
+                return 0.0
+            try:
+                holding = await self._advance(holding)
+            except Fenced:
+                FENCED.add(1)
+                _log.info("memory is in other hands", memory=str(item.item_id))
+                return None
+        return holding
+
+    async def _rests_untouched(self, item: WorkItem) -> bool:
+        """Leaves a memory alone whose steps are too few to be due, whatever they are."""
+        async with self._database.direct(item.tenant_id) as tx:
+            found = await resting.look(tx, item.session_key, item.item_id)
+            if found is None:
+                return True
+            held, spec = found.held, found.held.state
+            waiting = found.head - held.applied_position
+            flushed = held.flush_position > held.applied_position
+            least = 1 if flushed or spec.idle_ms else least_due(spec)
+            is_full = found.levels.full_level(spec.episode_vectors) is not None
+            if waiting >= least or is_full:
+                return False
+            wake_position = held.applied_position + least
+            return await resting.rest(tx, held, found.head, wake_position=wake_position) is None
+
+    async def _take(self, item: WorkItem) -> Holding | None:
+        async with self._database.transaction(item.tenant_id) as tx:
+            held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.STATE)
+            if held is None:
+                return None
+            await intents.forget(tx, held.session_key)
+            state = await vectors.read_state(tx, held.session_key, held.memory_id, held.revision)
+            paid = await calls.find_occasion(
+                tx, held.session_key, held.memory_id, f"compress:{held.revision + 1}:"
+            )
+        assert state is not None, "the cursor's foreign key holds the revision"
+        model = held.state.model or self._config.model
+        return Holding(
+            tenant_id=item.tenant_id,
+            held=held,
+            state=state,
+            model=model,
+            facts=self._facts(model),
+            paid_position=None if paid is None else int(paid.rpartition(":")[2]),
+        )
+
+    async def _advance(self, holding: Holding) -> Holding | float | None:
+        """One committed revision; else what `drain` returns."""
+        level = holding.full_level
+        if level is not None:
+            return await self._guarded(holding, await self._episode(holding, level))
+        holding, number = await self._next_due(holding)
+        if number is None:
+            return await self._rest(holding)
+        return await self._guarded(holding, holding.next_steps(number))
+
+    async def _episode(self, holding: Holding, level: int) -> Group:
+        held, run = holding.held, holding.state.levels.run(level)
+        async with self._database.transaction(holding.tenant_id) as tx:
+            found = await vectors.read_vectors(tx, held.session_key, held.memory_id, run)
+        return holding.next_episode(level, found)
+
+    async def _next_due(self, holding: Holding) -> tuple[Holding, int | None]:
+        """How many of the steps are to be compressed, and the steps read up to there at least.
+
+        A flush and the clock say so only of a log that was read to its head just now.
+        """
+        while True:
+            number = holding.due_anyway()
+            if number is not None:
+                return holding, number
+            async with self._database.transaction(holding.tenant_id) as tx:
+                found = await log.read(
+                    tx, holding.held.session_key, holding.read_position, READ_CHUNKS
+                )
+                now = await resting.clock(tx) if holding.spec.idle_ms else None
+            steps = (*holding.steps, *(SizedStep.of(logged) for logged in found))
+            holding = replace(holding, steps=steps)
+            if len(found) < READ_CHUNKS:
+                number = holding.due_anyway()
+                return holding, holding.due_at_head(now) if number is None else number
+
+    async def _guarded(self, holding: Holding, group: Group) -> Holding | float | None:
+        with self._span("palimpsest.step", holding, group) as span:
+            try:
+                return await self._compress(holding, group)
+            except (Fenced, StorageError):
+                raise
+            except BudgetExhausted as error:
+                return await self._hold(holding, error)
+            except Exception as error:
+                # A poisoned chunk must stall its memory, not kill its worker.
+                span.record_exception(error)
+                return await self._failed(holding, group, error)
+
+    async def _compress(self, holding: Holding, group: Group) -> Holding | float | None:
+        flow = group.flow(
+            holding.spec,
+            marker_key=self._marker_key,
+            count=holding.facts.count,
+            window_tokens=holding.facts.window_tokens,
+            cut=self._cut,
+        )
+        scope = holding.scope(group.occasion)
+        done = await drive(
+            flow, lambda ask: self._gateway.call(ask, model=holding.model, scope=scope)
+        )
+        return await self._commit(holding, group, done)
+
+    async def _commit(
+        self, holding: Holding, group: Group, done: Compression, cause: str | None = None
+    ) -> Holding | float | None:
+        """Writes a revision, with the `cause` why it was skipped; then as `_advance`."""
+        held, vector = holding.held, group.vector(done)
+        moved = holding.moved(holding.state_behind(group, vector))
+        new = NewRevision(
+            kind=group.kind(done.made),
+            to_position=moved.held.applied_position,
+            digest=moved.state.digest,
+        )
+        with self._span("palimpsest.commit", holding, group):
+            async with self._database.transaction(holding.tenant_id) as tx:
+                await vectors.commit(tx, held, new, moved.state.levels, vector, has_work=True)
+                if cause is not None:
+                    await stalls.add_dead_letter(
+                        tx,
+                        _before(held, group),
+                        to_position=group.to_position,
+                        cause=cause,
+                        resolution="skipped",
+                    )
+        STEPS.add(1, {"kind": new.kind})
+        # What was read last is compressed: as a rule nothing has come since.
+        return moved if moved.steps or moved.full_level else await self._rest(moved)
+
+    async def _rest(self, holding: Holding) -> Holding | float | None:
+        """Leaves a memory whose steps stay recent, unless more came just now."""
+        position = holding.read_position
+        async with self._database.direct(holding.tenant_id) as tx:
+            head = await resting.rest(
+                tx,
+                holding.held,
+                position,
+                wake_position=holding.wake_position,
+                ready_at=holding.idle_at,
+            )
+        if head is None:
+            return None
+        # Else it was flushed or changed, or is in other hands, since this worker took it.
+        return holding if head > position else 0.0
+
+    async def _hold(self, holding: Holding, error: BudgetExhausted) -> float | None:
+        seconds = await budgets.hold(self._database, holding.held, holding.scope(""), error)
+        _log.info("memory is held", memory=str(holding.held.memory_id), cause=error.message)
+        return seconds
+
+    async def _failed(
+        self, holding: Holding, group: Group, error: Exception
+    ) -> Holding | float | None:
+        held = holding.held
+        if await self._failing.put_off(holding.tenant_id, held, error):
+            return None
+        if holding.spec.on_failure is OnFailure.SKIP:
+            done = group.skipped(holding.spec, holding.facts.count)
+            return await self._commit(holding, group, done, cause_of(error))
+        before = _before(held, group)
+        await self._failing.stall(holding.tenant_id, before, group.to_position, error)
+        return None
+
+    def _span(self, name: str, holding: Holding, group: Group) -> AbstractContextManager[Span]:
+        return tracer().start_as_current_span(
+            name,
+            attributes={
+                "palimpsest.memory_id": str(holding.held.memory_id),
+                "palimpsest.revision": group.number,
+                "palimpsest.level": group.level,
+                "palimpsest.from_position": group.from_position,
+                "palimpsest.to_position": group.to_position,
+            },
+        )
+
+
+def _before(held: Claim, group: Group) -> Claim:
+    """The memory as a dead letter has it: what failed of an episode are its own positions."""
+    return replace(held, applied_position=group.from_position)
