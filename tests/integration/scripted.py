@@ -4,12 +4,15 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.specs import MemorySpec
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import first_state
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.spec import TreeSpec
@@ -20,8 +23,9 @@ from service.llm.plans import Plan
 from service.llm.transport import Completion
 from service.usecases.answer import Answerer
 from service.usecases.build_tree import Builder
+from service.usecases.compress import Compressor
 from service.usecases.revise import Reviser
-from storage import memories, sessions
+from storage import memories, sessions, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
 from tests.gateways import gateway
@@ -32,6 +36,8 @@ MEMORY = memory_id(KEY, "m")
 ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY)
 #: Three children need a summary of their own, two do not.
 TREE = TreeSpec(segment_tokens=64, max_children=3, summary_tokens=20, model="test/scripted")
+#: Three steps make a vector.
+STATE = StateSpec(task="Find the town.", period=3, state_tokens=64, model="test/scripted")
 #: Folded by size, so that what is counted in most tests does not depend on prices.
 SPEC = PrismSpec(
     schema_source="class N:\n    topics: dict[str, str]\n",
@@ -90,6 +96,11 @@ def summary_reply(ask: ModelAsk, number: int) -> str:
     return f"Part {hashlib.sha256(ask.text.encode()).hexdigest()[:16]} is about it."
 
 
+def vector_reply(ask: ModelAsk, number: int) -> str:
+    """A state vector of nine tokens that depends on the prompt alone."""
+    return f"State {hashlib.sha256(ask.text.encode()).hexdigest()[:16]} is reached."
+
+
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
 
 
@@ -135,6 +146,23 @@ def builder(
     return Builder(database, calls or gateway(script, database), facts, b"marker", config)
 
 
+def compressor(
+    database: Database,
+    script: Script,
+    config: Config = CONFIG,
+    *,
+    window: int = 32_768,
+    calls: Gateway | None = None,
+) -> Compressor:
+    """A worker's compressor, whose model has a window of so many tokens."""
+
+    def facts(_: str) -> ModelFacts:
+        return ModelFacts(window_tokens=window, count=estimate_tokens)
+
+    script.reply = script.reply or vector_reply
+    return Compressor(database, calls or gateway(script, database), facts, b"marker", config)
+
+
 async def make(
     database: Database, texts: list[str], spec: MemorySpec = SPEC, **changes: Any
 ) -> None:
@@ -143,18 +171,27 @@ async def make(
         await sessions.create(tx, KEY, "s")
     if texts:
         await append_texts(database, "s", texts)
+    await add_memory(database, MEMORY, "m", replace(spec, **changes), head=len(texts))
+
+
+async def add_memory(
+    database: Database, identity: UUID, name: str, spec: MemorySpec, *, head: int
+) -> None:
+    """A memory of the session `s`."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         made = await memories.create(
             tx,
             session_key=KEY,
-            memory_id=MEMORY,
-            name="m",
-            spec=replace(spec, **changes),
-            head=len(texts),
+            memory_id=identity,
+            name=name,
+            spec=spec,
+            head=head,
             value="{}" if isinstance(spec, PrismSpec) else None,
             digest=b"",
         )
-    assert made
+        assert made
+        if isinstance(spec, StateSpec):
+            await vectors.add_first(tx, KEY, identity, first_state(spec).current)
 
 
 async def read(database: Database) -> StoredMemory:

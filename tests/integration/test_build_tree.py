@@ -410,7 +410,7 @@ async def test_each_memory_is_advanced_by_those_of_its_kind(database: Database) 
             asked.append(self.name)
             return 1.5
 
-    advancer = Advancer(database, Drains("reviser"), Drains("builder"))
+    advancer = Advancer(database, Drains("reviser"), Drains("builder"), Drains("compressor"))
     assert await advancer.drain(ITEM) == 1.5
     assert await advancer.drain(ITEM) == 1.5
     assert asked == ["builder", "builder"]

@@ -18,9 +18,13 @@ async def drop_hints(_: object) -> None:
 
 def text_chunk(sequence: int, text: str) -> SubmittedChunk:
     """A text chunk as a producer sends it."""
-    chunk = Chunk(kind=ChunkKind.TEXT, text=text)
+    return submitted(sequence, Chunk(kind=ChunkKind.TEXT, text=text))
+
+
+def submitted(sequence: int, chunk: Chunk) -> SubmittedChunk:
+    """A chunk as a producer sends it."""
     return SubmittedChunk(
-        sequence=sequence, chunk=chunk, digest=chunk.digest(), content_bytes=len(text.encode())
+        sequence=sequence, chunk=chunk, digest=chunk.digest(), content_bytes=chunk.content_bytes()
     )
 
 
@@ -48,14 +52,38 @@ async def append_texts(
     database: Database, session: str, texts: Sequence[str], *, first: int = 1
 ) -> Appended:
     """Appends texts through a group commit of its own; the last ack."""
+    chunks = [Chunk(kind=ChunkKind.TEXT, text=text) for text in texts]
+    return await append_chunks(database, session, chunks, first=first)
+
+
+async def append_chunks(
+    database: Database,
+    session: str,
+    chunks: Sequence[Chunk],
+    *,
+    first: int = 1,
+    producer: str = "p",
+) -> Appended:
+    """Appends chunks through a group commit of its own; the last ack.
+
+    `first`: the producer's sequence of the first one.
+    """
     appender = Appender(database, Hints(drop_hints), b"token-key", Limits())
     running = asyncio.create_task(appender.run())
     try:
         last: Appended | None = None
-        for start in range(0, len(texts), 256):
-            part = texts[start : start + 256]
+        for start in range(0, len(chunks), 256):
+            part = enumerate(chunks[start : start + 256], start=first + start)
             last = await appender.submit(
-                DEFAULT_TENANT, submission(session, part, first=first + start)
+                DEFAULT_TENANT,
+                Submission(
+                    session=session,
+                    session_key=session_key(DEFAULT_TENANT, session),
+                    producer_id=producer,
+                    epoch=0,
+                    expected_head=None,
+                    chunks=tuple(submitted(sequence, chunk) for sequence, chunk in part),
+                ),
             )
         assert last is not None, "there is something to append"
         return last

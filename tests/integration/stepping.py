@@ -1,0 +1,174 @@
+"""A plain model of algorithm 1 and of episodes, and a look at what a worker made of a log."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+
+from service.domain.chunks import Chunk, ChunkKind
+from service.domain.flows import ModelAsk
+from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import State, Vector
+from service.domain.tenancy import DEFAULT_TENANT
+from storage import vectors
+from storage.database import Database
+from storage.tables import memory
+from tests.integration.scripted import KEY, MEMORY, vector_reply
+from tests.integration.writing import append_chunks
+
+#: More revisions than any memory of these tests has.
+MANY = 1_000_000
+#: Revision, kind, from_position, to_position.
+Line = tuple[int, str, int, int]
+
+
+def step(number: int) -> Chunk:
+    """What an agent saw, thought and did at its n-th step; some parts are empty."""
+    return Chunk(
+        kind=ChunkKind.STEP,
+        observation=f"Sign {number} says {number * 7} miles." if number % 4 else "",
+        thought="Go on." if number % 3 else "",
+        action=f"walk {number}",
+    )
+
+
+async def append_steps(database: Database, count: int, first: int = 1) -> None:
+    """Steps `first` to `first + count - 1` of the session `s`."""
+    chunks = [step(number) for number in range(first, first + count)]
+    await append_chunks(database, "s", chunks, first=first)
+
+
+@dataclass
+class Plain:
+    """Algorithm 1, step by step, by somebody who knows nothing of revisions and workers.
+
+    It takes the asks that a model got, and checks that each is the one that is due.
+    """
+
+    spec: StateSpec
+    asks: Iterator[ModelAsk]
+    #: M.
+    text: str = ""
+    #: By level from 1 up: (text, first position, last position) since the level began.
+    runs: list[list[tuple[str, int, int]]] = field(default_factory=lambda: [[]])
+    #: R.
+    recent: list[tuple[int, str]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.text = self.spec.task
+
+    def read(self, position: int, text: str) -> None:
+        """A step is there; what is due then is compressed."""
+        self.recent.append((position, text))
+        if len(self.recent) == self.spec.period:
+            self.compress()
+
+    def compress(self) -> None:
+        """All recent steps and M become the new M."""
+        ask = next(self.asks)
+        assert isinstance(ask.content, CompressStepsContent)
+        assert ask.content.current == self.text
+        assert ask.content.current_is_task == (self.text == self.spec.task)
+        assert list(ask.content.steps) == self.recent
+        first, last = self.recent[0][0], self.recent[-1][0]
+        self.recent = []
+        self.text = self._made("step", first - 1, last, ask)
+        self.runs[0].append((self.text, first, last))
+        if self.spec.episode_vectors:
+            self._episodes(last)
+
+    def _episodes(self, cursor: int) -> None:
+        for level in range(1, 100):
+            run = self.runs[level - 1]
+            if len(run) < self.spec.episode_vectors:
+                return
+            if level == len(self.runs):
+                self.runs.append([])
+            ask = next(self.asks)
+            assert isinstance(ask.content, CompressVectorsContent)
+            above = self.runs[level][-1][0] if self.runs[level] else ""
+            assert (ask.content.above, list(ask.content.vectors)) == (above, [t for t, *_ in run])
+            text = self._made("episode", cursor, cursor, ask)
+            self.runs[level].append((text, run[0][1], run[-1][2]))
+            self.runs[level - 1] = []
+            if level == 1:
+                self.text = self.spec.task
+
+    def _made(self, kind: str, after: int, upto: int, ask: ModelAsk) -> str:
+        self.lines.append((len(self.lines) + 1, kind, after, upto))
+        self.texts.append(vector_reply(ask, 0))
+        return self.texts[-1]
+
+    def in_use(self) -> list[str]:
+        """The texts of the vectors in use, the highest level first."""
+        return [*(run[-1][0] for run in reversed(self.runs[1:]) if run), self.text]
+
+
+async def lines_of(database: Database) -> list[Line]:
+    """The revisions of the memory `m`, without the first."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.connection.exec_driver_sql(
+            "SELECT revision, kind, from_position, to_position FROM revision"
+            " WHERE memory_id = %s AND revision > 0 ORDER BY revision",
+            (MEMORY,),
+        )
+        return [(row.revision, row.kind, row.from_position, row.to_position) for row in rows]
+
+
+async def vectors_of(database: Database) -> Sequence[Vector]:
+    """Its vectors, without the task prompt."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return await vectors.list_vectors(tx, KEY, MEMORY, after_revision=0, limit=MANY)
+
+
+async def state_at(database: Database, revision: int) -> State:
+    """The vectors in use at a revision."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        state = await vectors.read_state(tx, KEY, MEMORY, revision)
+    assert state is not None
+    return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What a memory's row says about when it is looked at again."""
+
+    has_work: bool
+    resting: bool
+    wake_position: int | None
+    ready_at: datetime
+    #: The database's clock.
+    now: datetime
+
+
+async def row_of(database: Database) -> Row:
+    """Of the memory `m`."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        columns: Any = memory.c
+        found = (
+            await tx.connection.execute(
+                select(
+                    columns.has_work,
+                    columns.resting,
+                    columns.wake_position,
+                    columns.ready_at,
+                    func.clock_timestamp().label("now"),
+                ).where(columns.memory_id == MEMORY)
+            )
+        ).one()
+    return Row(**found._mapping)
+
+
+def assert_is_algorithm_1(
+    plain: Plain, lines: Sequence[Line], found: Sequence[Vector], state: State
+) -> None:
+    """What the worker wrote is what the plain model says, and nothing besides."""
+    assert next(plain.asks, None) is None, "no call that is not due"
+    assert list(lines) == plain.lines
+    assert [vector.text for vector in found] == plain.texts
+    assert [vector.text for vector in state.stack] == plain.in_use()
