@@ -7,7 +7,6 @@ with the sentences of the memory that fit the question best, word for word. The 
 that it makes itself are in `offline_schema`.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
+from service.domain.state.asking import ContextAnswerContent
 from service.domain.tree.contents import (
     CompressContent,
     LeafContent,
@@ -41,11 +41,13 @@ from service.domain.tree.contents import (
     TriageContent,
 )
 from service.llm import (
+    offline_answers,
     offline_baselines,
     offline_navigation,
     offline_schema,
     offline_summaries,
 )
+from service.llm.offline_answers import DEFINITION
 from service.llm.offline_consolidation import tidied
 from service.llm.offline_replies import ReplyPath, behind, lines, write
 from service.llm.texts import Section, cut, name_words, sections, stem, terms
@@ -60,22 +62,11 @@ MAX_SENTENCES = 12
 MAX_ENTRIES = 200
 SENTENCE_CHARACTERS = 300
 KEY_CHARACTERS = 80
-#: Sentences of an answer.
-MAX_ANSWER_SENTENCES = 3
-#: A further sentence must score this share of the best.
-SECOND_BEST = 0.72
 
-_DEFINITION = re.compile(
-    r"^(?:(?:An?|The)\s+)?[\"'`(\w][^.,;:]{0,60}?[\"'`)\w]\s+"
-    r"(?:is|are|means?|refers? to|denotes?|represents?|causes?|evaluates?|returns?|specifies|"
-    r"executes?|defines?|allows?|provides?|statements? (?:is|are))\b",
-)
 _QUOTED = re.compile(r"[\"'`]{1,2}([A-Za-z_][\w.]{1,40})[\"'`]{1,2}")
 _NAME = re.compile(r"(?<![.!?\"'] )(?<!^)\b[A-Z][a-z]+(?:\s+[A-Z][a-z]+){0,3}\b")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _NAMING_FIELDS = {"name", "title", "term", "topic", "key", "person", "entity", "subject", "word"}
-
-NOTHING = "The memory does not say."
 
 
 def complete(content: object) -> str:
@@ -85,8 +76,8 @@ def complete(content: object) -> str:
             return _revise(content)
         case ConsolidateContent():
             return _consolidate(content)
-        case AnswerContent():
-            return _answer(content)
+        case AnswerContent() | ContextAnswerContent():
+            return offline_answers.complete(content)
         case SchemaContent():
             return offline_schema.complete(content)
         case ReadContent() | CarryContent():
@@ -212,7 +203,7 @@ def _second(pair: tuple[float, int]) -> int:
 def _salience(sentence: str, number: int, count: int, subject: set[str], wanted: set[str]) -> float:
     held = set(terms(sentence))
     return (
-        2.0 * bool(_DEFINITION.match(sentence))
+        2.0 * bool(DEFINITION.match(sentence))
         + 1.5 * len(held & subject)
         + 1.0 * len(held & wanted)
         + 1.0 * (1 - number / count)
@@ -353,106 +344,3 @@ def _number(of: Type, name: str, topic: _Topic) -> Json:
             if "." not in number[0] and len(number[0]) <= 18:
                 return int(number[0])
     return PLACEHOLDER
-
-
-# Answering
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    path: ReplyPath
-    text: str
-    #: Stems of the text, with repeats.
-    words: Counter[str]
-    #: Stems of the keys above it.
-    keys: frozenset[str]
-    #: The keys above it, as `name_words` has them.
-    names: frozenset[str]
-
-
-def _answer(content: AnswerContent) -> str:
-    leaves = list(_leaves(content.value, (), frozenset(), frozenset()))
-    wanted = set(terms(content.query)) or {stem(word) for word in content.query.split()}
-    ranked = _rank(leaves, wanted, content.query)
-    if not ranked:
-        return f"[ANSWER]\n{NOTHING}\n[PATHS]\n"
-    best = ranked[0][0]
-    chosen = [leaf for score, leaf in ranked[:MAX_ANSWER_SENTENCES] if score >= SECOND_BEST * best]
-    text = " ".join(dict.fromkeys(leaf.text for leaf in chosen))
-    paths = "\n".join(write(leaf.path) for leaf in chosen)
-    return f"[ANSWER]\n{text}\n[PATHS]\n{paths}\n"
-
-
-def _leaves(
-    value: Json, at: ReplyPath, keys: frozenset[str], names: frozenset[str]
-) -> Iterator[_Leaf]:
-    match value:
-        case dict():
-            for key, child in value.items():
-                yield from _leaves(
-                    child, (*at, key), keys | set(terms(key)), names | {name_words(key)}
-                )
-        case list():
-            for number, child in enumerate(value):
-                yield from _leaves(child, (*at, number), keys, names)
-        case str() if value and value != PLACEHOLDER:
-            yield _Leaf(at, value, Counter(terms(value)), keys, names)
-        case bool() | int() | float():
-            yield _Leaf(at, str(value), Counter([str(value)]), keys, names)
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """What is asked, and how rare its words are in the memory."""
-
-    #: How much a word in a leaf's text says.
-    said: dict[str, float]
-    #: How much a word in a leaf's keys says.
-    named: dict[str, float]
-    #: How much a key says that stands in the question as a whole.
-    called: dict[str, float]
-    #: Words of an average leaf.
-    average: float
-
-
-def _rank(leaves: Sequence[_Leaf], wanted: set[str], query: str) -> list[tuple[float, _Leaf]]:
-    """Leaves that share words with the question, best first (BM25, keys count double)."""
-    if not leaves:
-        return []
-    phrase = f" {name_words(query)} "
-    said = Counter(word for leaf in leaves for word in wanted if word in leaf.words)
-    named = Counter(word for leaf in leaves for word in wanted if word in leaf.keys)
-    names = Counter(name for leaf in leaves for name in leaf.names)
-    called = {
-        name: count
-        for name, count in names.items()
-        if " " in name and f" {name} " in phrase and any(word in named for word in name.split())
-    }
-    count = len(leaves)
-    question = _Question(
-        said={word: _rarity(count, said[word]) for word in wanted},
-        named={word: _rarity(count, named[word]) for word in wanted},
-        called={name: _rarity(count, held) for name, held in called.items()},
-        average=max(sum(leaf.words.total() for leaf in leaves) / count, 1.0),
-    )
-    scored = [(_score(leaf, question), number) for number, leaf in enumerate(leaves)]
-    scored.sort(key=lambda entry: (-entry[0], entry[1]))
-    return [(score, leaves[number]) for score, number in scored if score > 0]
-
-
-def _score(leaf: _Leaf, question: _Question) -> float:
-    score = 0.0
-    norm = 1.2 * (0.25 + 0.75 * leaf.words.total() / question.average)
-    for word, rarity in question.said.items():
-        if frequency := leaf.words[word]:
-            score += rarity * frequency * 2.2 / (frequency + norm)
-        if word in leaf.keys:
-            score += 2.0 * question.named[word]
-    score += max((question.called.get(name, 0.0) for name in leaf.names), default=0.0)
-    if score and _DEFINITION.match(leaf.text):
-        score *= 1.15
-    return score
-
-
-def _rarity(count: int, holding: int) -> float:
-    return math.log(1 + (count - holding + 0.5) / (holding + 0.5))

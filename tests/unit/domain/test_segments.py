@@ -20,6 +20,7 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.generation import generate
 from service.domain.schemas.source import parse_source
+from service.domain.state import asking as state
 from service.domain.state.compressing import compress_steps, compress_vectors
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
@@ -30,6 +31,7 @@ from service.domain.tree.summarizing import compress, summarize
 from service.llm.gateway import call_key
 from service.llm.prefix_cache import prefix_of
 from tests.unit.domain.navigating import UP, Tree, down, run, says, scripted
+from tests.unit.domain.state.contexts import context, vector
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 KEY = b"a key that nobody outside knows"
@@ -218,7 +220,7 @@ def compress_vectors_asks() -> list[ModelAsk]:
         for ask in asks_of(
             compress_vectors(
                 above,
-                [vector(number, text) for number, text in enumerate(texts, 1)],
+                [made(number, text) for number, text in enumerate(texts, 1)],
                 spec=spec,
                 **STATE,
             ),
@@ -231,7 +233,7 @@ def step(text: str) -> SizedStep:
     return SizedStep.of(chunk(text))
 
 
-def vector(number: int, text: str) -> Vector:
+def made(number: int, text: str) -> Vector:
     return Vector(
         revision=number,
         level=1,
@@ -242,6 +244,28 @@ def vector(number: int, text: str) -> Vector:
         from_position=10 * (number - 1),
         to_position=10 * number,
     )
+
+
+def state_answer_asks() -> list[ModelAsk]:
+    """A working context as it grows, and behind its next compression."""
+    above = vector(3, "Ann left.", end=20, level=2, children=(1, 2))
+    stacks = ([vector(0, "Watch.")], [above], [above, vector(4, "Ben came.", begin=20, end=30)])
+    return [
+        asks_of(
+            state.answer(
+                context(stack, ["It rained.", "It stopped."][:recent]),
+                query,
+                spec=StateSpec(task="Watch."),
+                marker_key=KEY,
+                window_tokens=32_768,
+                count=estimate_tokens,
+            ),
+            "",
+        )[0]
+        for stack in stacks
+        for recent in range(3)
+        for query in ("Which?", "Who?")
+    ]
 
 
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
@@ -259,11 +283,13 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "navigate, growing": growing_asks,
     "state, steps": compress_steps_asks,
     "state, vectors": compress_vectors_asks,
+    "answer, state": state_answer_asks,
 }
 
 
-#: Whose bases are stored texts, which never change; a memory's is rewritten.
-UNCHANGING = {Purpose.NAVIGATE}
+def has_unchanging_bases(ask: ModelAsk) -> bool:
+    """Whether its bases are stored texts, which never change; a memory's is rewritten."""
+    return ask.purpose is Purpose.NAVIGATE or ask.template == state.ANSWER
 
 
 def ids(ask: ModelAsk) -> tuple[bytes, ...]:
@@ -307,7 +333,7 @@ def test_what_is_stable_comes_first(name: str) -> None:
         last = ask.segments[-1]
         assert not last.reusable or ask.purpose is Purpose.SCHEMA
         # A mark changes with its text: only what never changes may have one there.
-        assert ask.purpose in UNCHANGING or not any(
+        assert has_unchanging_bases(ask) or not any(
             "<<<data" in s.text for s in ask.segments if s.kind is SegmentKind.BASE and s.reusable
         )
 
@@ -362,6 +388,14 @@ def test_a_root_that_grows_begins_as_it_did() -> None:
     assert not any(segment.lasting for segment in four.segments[1:5])
 
 
+def test_questions_to_a_context_that_grows_share_what_was_there() -> None:
+    asks = FLOWS["answer, state"]()
+    none, one, two = asks[-6::2]
+    assert ids(one)[: len(ids(none))] == ids(none)
+    assert ids(two)[: len(ids(one))] == ids(one)
+    assert [len(ids(ask)) for ask in (none, one, two)] == [3, 4, 5]
+
+
 def keys_of(asks: list[ModelAsk]) -> str:
     """One hash over the keys of all calls."""
     keys = hashlib.sha256()
@@ -389,6 +423,7 @@ RECORDED = {
     "navigate, growing": "0e357a30a2a399166a388b249de98185230ed78124d272ba5d2f1e3995db3ebc",
     "state, steps": "421dc85ec995bc08012d48f0b6b5c043157253dd680a322c1874e67b0cbd1310",
     "state, vectors": "58f569eb8e18f43a26bb78bdc77fa7655b340289dd3aa1df6d4a6984a75883cb",
+    "answer, state": "5023ea52c05fd9f60c501afa5f0934475112030b19e64adb1b742bfa893ae124",
 }
 
 

@@ -13,7 +13,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.replies import read_answer
 from service.domain.prism.revisions import parse_reply
 from service.domain.schemas.source import parse_source
-from service.llm import offline
+from service.llm import offline, offline_answers
 
 SCHEMAS = [
     "class A:\n    topics: dict[str, list[str]]",
@@ -127,7 +127,7 @@ def test_it_answers_from_the_right_place(reference: PrismMemory, query: str, sai
 
 
 def test_it_says_when_the_memory_does_not_say(reference: PrismMemory) -> None:
-    assert answer(reference, "Zebra xylophone?") == (offline.NOTHING, [])
+    assert answer(reference, "Zebra xylophone?") == (offline_answers.NOTHING, [])
 
 
 def test_the_memory_stays_small(reference: PrismMemory) -> None:

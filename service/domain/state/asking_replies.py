@@ -1,0 +1,103 @@
+"""Reading a model's reply to a question about a working context."""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from service.domain.flows import CUT_OFF
+from service.domain.thoughts import is_thought, spoken
+
+#: Characters of a reply that are read.
+MAX_REPLY_CHARACTERS = 100_000
+
+# What repeats is bounded: a pattern that can begin at each of many blanks takes quadratic
+# time.
+_BLANKS = r"[ \t]{0,16}"
+_MARKUP = r"[*#_`]{0,4}"
+_FLAGS = re.IGNORECASE | re.MULTILINE
+#: As it is asked for, and as weak models write it.
+_ANSWER = re.compile(rf"^{_BLANKS}{_MARKUP}\[{_BLANKS}ANSWER{_BLANKS}\]{_MARKUP}:?", _FLAGS)
+_LOOSE_ANSWER = re.compile(
+    rf"^{_BLANKS}{_MARKUP}{_BLANKS}(?:the )?(?:final )?answer{_MARKUP}:{_MARKUP}", _FLAGS
+)
+_STEPS = re.compile(rf"^{_BLANKS}{_MARKUP}\[{_BLANKS}STEPS?{_BLANKS}\]{_MARKUP}:?", _FLAGS)
+_LOOSE_STEPS = re.compile(
+    rf"^{_BLANKS}{_MARKUP}{_BLANKS}(?:steps?|positions?|sources?){_MARKUP}:{_MARKUP}", _FLAGS
+)
+#: What stands behind a loose header of steps, where it is one.
+_ONLY_POSITIONS = re.compile(
+    r"(?:\d{1,19}|steps?|and|to|none|[\s,;&#*•.\[\]()–—-]){0,400}", re.IGNORECASE
+)
+#: Positions with something between them, where a line begins or behind the word.
+_RUN = re.compile(
+    r"(?:^[\s#*•\[(-]{0,8}(?:\d{1,2}[.)][ \t]{1,4})??|\bsteps?\b[\s#:\[(]{0,8})"
+    r"(?:steps?[ \t#]{0,4})?(\d{1,19}(?:(?:[ \t]{0,4}(?:,|;|&|-|–|—|\band\b|\bto\b)){1,2}[ \t#]{0,4}"
+    r"\d{1,19}){0,100})(?!\d|[.)][ \t]{1,4}(?:step|\d))",
+    _FLAGS,
+)
+_POSITIONS = re.compile(r"(\d+)(?:[ \t]*(?:-|–|—|to)[ \t#]*(\d+))?")
+#: The words that are asked for, and what models make of them.
+_NOTHING = re.compile(
+    r"(?:there is )?no answer|(?:the |this )?(?:working )?(?:context|state|memory|text|it|that)"
+    r" does(?: not|n['’]t) say(?: so| it)?",
+    re.IGNORECASE,
+)
+_AROUND = " \t\r\n.*_`\"'()[]<>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """What a reply says."""
+
+    #: Empty when it says that there is no answer.
+    text: str
+    #: In the order of the reply, each once.
+    positions: tuple[int, ...] = ()
+
+
+def read_answer(reply: str, known: Collection[int]) -> Said | None:
+    """The answer of a reply and the positions that it names; None when it has none.
+
+    Positions that are not `known` are dropped. Without the sections that are asked for,
+    the whole reply is the answer.
+    """
+    text = _bare(reply)
+    begins = _ANSWER.search(text) or _LOOSE_ANSWER.search(text)
+    start = begins.end() if begins else 0
+    steps = _steps(text, start)
+    answer = text[start : steps.start() if steps else len(text)].strip()
+    if not answer.strip(_AROUND):
+        return None
+    if _NOTHING.fullmatch(answer.strip(_AROUND)):
+        return Said(text="")
+    named = _named(text[steps.end() :], frozenset(known)) if steps else ()
+    return Said(text=answer, positions=tuple(dict.fromkeys(named)))
+
+
+def _bare(reply: str) -> str:
+    """A reply without thoughts before it, and without what no database keeps."""
+    text = spoken(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
+    # Thoughts without an end are no answer.
+    return "" if is_thought(text) else text.replace("\0", "")
+
+
+def _steps(text: str, start: int) -> re.Match[str] | None:
+    """The header before the positions: the last one, since an answer may have such a line."""
+    found = None
+    for match in _STEPS.finditer(text, start):
+        found = match
+    if found is None:
+        for match in _LOOSE_STEPS.finditer(text, start):
+            found = match
+        if found is not None and not _ONLY_POSITIONS.fullmatch(text, found.end()):
+            found = None
+    return found
+
+
+def _named(text: str, known: frozenset[int]) -> Iterator[int]:
+    for run in _RUN.finditer(text):
+        for match in _POSITIONS.finditer(run[1]):
+            first = int(match[1])
+            last = int(match[2] or first)
+            # A run may be named by numbers that nobody has.
+            yield from sorted(one for one in known if first <= one <= last)
