@@ -31,8 +31,9 @@ _ONLY_POSITIONS = re.compile(
 #: Positions with something between them, where a line begins or behind the word.
 _RUN = re.compile(
     r"(?:^[\s#*•\[(-]{0,8}(?:\d{1,2}[.)][ \t]{1,4})??|\bsteps?\b[\s#:\[(]{0,8})"
-    r"(?:steps?[ \t#]{0,4})?(\d{1,19}(?:(?:[ \t]{0,4}(?:,|;|&|-|–|—|\band\b|\bto\b)){1,2}[ \t#]{0,4}"
-    r"\d{1,19}){0,100})(?!\d|[.)][ \t]{1,4}(?:step|\d))",
+    r"(?:steps?[ \t#]{0,4})?"
+    r"(\d{1,19}(?:(?:[ \t]{0,4}(?:,|;|&|-|–|—|\band\b|\bto\b)){1,2}[ \t#]{0,4}\d{1,19}){0,100})"
+    r"(?!\d|[.)][ \t]{1,4}(?:step|\d))",
     _FLAGS,
 )
 _POSITIONS = re.compile(r"(\d+)(?:[ \t]*(?:-|–|—|to)[ \t#]*(\d+))?")
