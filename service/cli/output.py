@@ -14,8 +14,9 @@ _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# Texts from outside are printed as they are: `:key:` in them is no picture of a key.
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class CommandError(Exception):
@@ -45,8 +46,8 @@ def say(line: str) -> None:
 
 
 def show(line: str = "") -> None:
-    """A line of the result: standard output. Text from outside is no markup."""
-    out.print(escaped(line))
+    """A line of the result: standard output. But for control characters it is as it is."""
+    print(plain(line), flush=True)
 
 
 def show_json(value: Mapping[str, Any]) -> None:

@@ -65,3 +65,14 @@ def revision(**rest: object) -> values.Revision:
 def test_a_revision_is_one_line(rest: dict[str, object], line: str) -> None:
     assert lines.revision_line(revision(**rest)) == line
     assert json.loads(json.dumps(lines.revision_json(revision(**rest))))["revision"] == 7
+
+
+def test_a_line_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "press :key: and [bold]read\tthe [/red] sign :warning: \\"
+    output.show(text)
+    assert capsys.readouterr().out == text + "\n"
+    output.say(":key:")
+    output.out.print(output.tree_of(":key:", {":key:": ":key:"}))
+    captured = capsys.readouterr()
+    assert captured.err == ":key:\n"
+    assert captured.out.count(":key:") == 3
