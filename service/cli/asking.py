@@ -46,23 +46,30 @@ def ask(
     applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Trees: one of the answers to choose from; give it for each."),
+        typer.Option(help="Navigating: one of the answers to choose from; give it for each."),
     ] = None,
     hybrid: Annotated[
         int,
         typer.Option(
-            min=0, max=MAX_HYBRID_LEAVES, help="Trees: begin with so many leaves by retrieval."
+            min=0, max=MAX_HYBRID_LEAVES, help="Navigating: begin with so many leaves by retrieval."
         ),
     ] = 0,
     beam: Annotated[
-        int, typer.Option(min=0, max=MAX_BEAM, help="Trees: explore so many nodes at once; 0: 1.")
+        int,
+        typer.Option(min=0, max=MAX_BEAM, help="Navigating: explore so many nodes at once; 0: 1."),
     ] = 0,
     max_calls: Annotated[
         int,
-        typer.Option(min=0, max=MAX_CALLS, help="Trees: model calls that it may cost; 0: 50."),
+        typer.Option(min=0, max=MAX_CALLS, help="Navigating: model calls that it may cost; 0: 50."),
     ] = 0,
+    navigate: Annotated[
+        bool,
+        typer.Option(
+            "--navigate", help="State memories: look into the vectors, down to the steps."
+        ),
+    ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Trees: draw the way to the answer as it is gone.")
+        bool, typer.Option("--explain", help="Draw the way to the answer as it is gone.")
     ] = False,
     timeout: Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")] = 60.0,
     address: Address = DEFAULT_ADDRESS,
@@ -70,8 +77,10 @@ def ask(
 ) -> None:
     """Ask a memory a question; the answer comes with the positions it rests on.
 
-    A tree is navigated, from its root down to the leaf that answers. With --explain the
-    way is drawn; with --json too, its events are in the JSON.
+    A tree is navigated, from its root down to the leaf that answers, and so is a state
+    memory with --navigate or an option for navigating; otherwise that answers from its
+    working context. With --explain the way is drawn; with --json too, its events are in the
+    JSON.
     """
     wanted = {
         "after": token_of(after, applied),
@@ -80,6 +89,7 @@ def ask(
         "hybrid_leaves": hybrid,
         "beam": beam,
         "max_calls": max_calls,
+        "navigate": navigate,
         "timeout": timeout,
     }
     run(_ask(address, session, memory, query, wanted, explain=explain, as_json=as_json))
@@ -108,7 +118,7 @@ async def _ask(
         return
     show_answer(answer)
     if explain and answer.statistics is None:
-        say(f"memory {memory_name!r} is no tree: there is no way to explain")
+        say(f"memory {memory_name!r} was not navigated: there is no way to explain")
     elif explain and answer.statistics is not None:
         show(f"  {summary(answer.statistics)}")
 
@@ -149,6 +159,7 @@ def _citation_json(cited: values.Citation) -> dict[str, Any]:
     }
     if cited.node_id:
         told["node_id"] = cited.node_id
+    if cited.to_position:
         told["from_position"] = cited.from_position
         told["to_position"] = cited.to_position
     return told
@@ -162,9 +173,17 @@ def show_answer(answer: values.Answer) -> None:
             where = positions(cited.from_position - 1, cited.to_position)
             excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
             show(f"  [{cited.position}] leaf {cited.node_id} {where}: {excerpt}")
-        else:
+        elif cited.path:
             show(f"  [{cited.position}] {cited.path}")
+        else:
+            show(f"  [{cited.position}]{_traced(cited)} {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
     show(f"  by {answer.model} at revision {answer.revision}{_note(answer)}")
+
+
+def _traced(cited: values.Citation) -> str:
+    """The state vector that the answer took it from, if it is none of the recent steps."""
+    where = positions(cited.from_position - 1, cited.to_position) if cited.to_position else ""
+    return f" r{cited.revision} {where}:" if where else ""
 
 
 def _note(answer: values.Answer) -> str:

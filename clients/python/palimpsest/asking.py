@@ -132,15 +132,19 @@ async def ask_all(
 
 
 def navigation(
-    options: Sequence[str], hybrid_leaves: int, beam: int, max_calls: int
+    options: Sequence[str],
+    hybrid_leaves: int,
+    beam: int,
+    max_calls: int,
+    navigate: bool = False,
 ) -> answers_pb2.NavigationRequest | None:
-    """How a tree is to be navigated; None when the caller does not say.
+    """How a memory is to be navigated; None when the caller does not say.
 
     Raises ValueError for what cannot be sent.
     """
     if isinstance(options, str):
         raise ValueError("options must be a list of texts, not one text")
-    if not (options or hybrid_leaves or beam or max_calls):
+    if not (navigate or options or hybrid_leaves or beam or max_calls):
         return None
     return answers_pb2.NavigationRequest(
         options=options, hybrid_leaves=hybrid_leaves, beam=beam, max_calls=max_calls

@@ -321,6 +321,7 @@ class Memory:
         hybrid_leaves: int = 0,
         beam: int = 0,
         max_calls: int = 0,
+        navigate: bool = False,
         timeout: float = ASK_SECONDS,
         on_event: Callable[[Event], None] | None = None,
     ) -> values.Answer:
@@ -331,14 +332,15 @@ class Memory:
         answer that comes too late is stored all the same: the error's metadata names it
         for `Session.answer`.
 
-        For trees: the answer is one of `options`; `hybrid_leaves` begins with so many
-        leaves that retrieval names; `beam` nodes are explored at once, with at most
-        `max_calls` model calls. Zeros are the service's defaults.
+        For trees, and state memories: the answer is one of `options`; `hybrid_leaves` begins
+        with so many leaves that retrieval names; `beam` nodes are explored at once, with at
+        most `max_calls` model calls. Zeros are the service's defaults. A state memory answers
+        from its working context, and is navigated when one of these is given, or `navigate`.
         """
         return await self._asking.ask(
             query,
             consistency=_consistency(after, fully_applied),
-            navigation=asking.navigation(options, hybrid_leaves, beam, max_calls),
+            navigation=asking.navigation(options, hybrid_leaves, beam, max_calls, navigate),
             timeout=timeout,
             on_event=on_event,
         )
