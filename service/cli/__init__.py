@@ -20,6 +20,7 @@ from service.cli import (
     run,
     schemas,
     sessions,
+    states,
     talk,
     trajectories,
     trees,
@@ -40,6 +41,7 @@ asking.register(app)
 sessions.register(app)
 memories.register(app)
 trees.register(app)
+states.register(app)
 trajectories.register(app)
 schemas.register(app)
 budgets.register(app)

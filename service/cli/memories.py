@@ -1,15 +1,18 @@
 """Commands for memories: making, listing and reading them."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.tree import Tree as Drawing
 
 import palimpsest
 from palimpsest import specs, values
 from palimpsest.tree_values import WorkingMemory
-from service.cli import edits, history
-from service.cli.lines import memory_json, status_of, trouble_lines
+from service.cli import edits, history, state_options
+from service.cli.kinds import refuse_of_other_kind
+from service.cli.lines import memory_json, positions, status_of, trouble_lines
 from service.cli.output import CommandError, out, show, show_json, tree_of
 from service.cli.talk import (
     DAY,
@@ -28,29 +31,8 @@ from service.cli.talk import (
 )
 from service.cli.texts import read_schema, read_text
 
-#: Settings of memories of one kind.
-PRISM_ONLY = (
-    "schema",
-    "json_schema",
-    "task",
-    "question",
-    "encoding",
-    "operations",
-    "coercion",
-    "chunk_tokens",
-    "fold_tokens",
-    "memory_tokens",
-    "linger",
-)
-TREE_ONLY = (
-    "segment_tokens",
-    "max_children",
-    "summary_tokens",
-    "reasoning",
-    "working_memory",
-    "working_memory_tokens",
-    "navigation_model",
-)
+#: Vectors, and recent chunks, of a working context that are shown.
+MAX_CONTEXT_LINES = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -133,17 +115,26 @@ def memory_create(
     navigation_model: Annotated[
         str, typer.Option(help="Of a tree: model for questions, as provider/name.")
     ] = "",
+    task_file: state_options.TaskFile = "",
+    period: state_options.PeriodSteps = None,
+    period_kind: state_options.PeriodKind = None,
+    period_tokens: state_options.PeriodTokens = None,
+    idle: state_options.Idle = None,
+    state_tokens: state_options.StateTokens = None,
+    pin: state_options.Pin = None,
+    episode_vectors: state_options.EpisodeVectors = None,
     skip_failures: Annotated[bool, typer.Option(help="Skip what fails for good.")] = False,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Create a memory: PRISM from a schema, which is parsed and never run, or a tree."""
-    _refuse_of_other_kind(context, kind)
+    """Create a memory: PRISM from a schema, which is parsed and never run, a tree, or a state."""
+    refuse_of_other_kind(kind, (name for name in context.params if _is_given(context, name)))
     if kind == "tree":
         run(
-            _create_tree(
+            _create(
                 (address, session, name),
                 as_json,
+                palimpsest.Session.create_tree,
                 segment_tokens=segment_tokens,
                 max_children=max_children,
                 summary_tokens=summary_tokens,
@@ -157,49 +148,65 @@ def memory_create(
             )
         )
         return
+    if kind == "state":
+        settings = state_options.settings_of(
+            {
+                "task": task,
+                "task_file": task_file,
+                "period": period,
+                "period_kind": period_kind,
+                "period_tokens": period_tokens,
+                "idle": idle,
+                "state_tokens": state_tokens,
+                "pin": pin,
+                "episode_vectors": episode_vectors,
+                "model": model,
+                "reply_format": reply_format,
+                "skip_failures": skip_failures,
+            }
+        )
+        run(_create((address, session, name), as_json, palimpsest.Session.create_state, **settings))
+        return
     if bool(schema) == bool(json_schema):
         raise CommandError("give --schema or --json-schema, one of them")
     shape = read_schema(schema) if schema else specs.JsonText(read_text(json_schema))
 
-    async def work() -> None:
-        async with palimpsest.connect(address) as client:
-            made = await client.session(session).create_memory(
-                name,
-                shape,
-                task=task,
-                question=question,
-                encoding=encoding,
-                operations=operations,
-                coercion=coercion,
-                reply_format=reply_format,
-                chunk_tokens=chunk_tokens,
-                fold_tokens=fold_tokens,
-                memory_tokens=memory_tokens,
-                linger=linger,
-                model=model,
-                skip_failures=skip_failures,
-            )
-            if as_json:
-                show_json(memory_json((await made.get()).info))
-            else:
-                show(name)
-
-    run(work())
+    run(
+        _create(
+            (address, session, name),
+            as_json,
+            palimpsest.Session.create_memory,
+            schema=shape,
+            task=task,
+            question=question,
+            encoding=encoding,
+            operations=operations,
+            coercion=coercion,
+            reply_format=reply_format,
+            chunk_tokens=chunk_tokens,
+            fold_tokens=fold_tokens,
+            memory_tokens=memory_tokens,
+            linger=linger,
+            model=model,
+            skip_failures=skip_failures,
+        )
+    )
 
 
-def _refuse_of_other_kind(context: typer.Context, kind: str) -> None:
-    """Raises CommandError for the first option that a memory of this kind does not have."""
-    for name in PRISM_ONLY if kind == "tree" else TREE_ONLY:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
-            option = f"--{name.replace('_', '-')}"
-            raise CommandError(f"{option}: a {kind} memory has no such setting")
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
-async def _create_tree(named: tuple[str, str, str], as_json: bool, **settings: Any) -> None:
+async def _create(
+    named: tuple[str, str, str],
+    as_json: bool,
+    create: Callable[..., Awaitable[palimpsest.Memory]],
+    **settings: Any,
+) -> None:
     address, session, name = named
     async with palimpsest.connect(address) as client:
-        made = await client.session(session).create_tree(name, **settings)
+        made = await create(client.session(session), name, **settings)
         if as_json:
             show_json(memory_json((await made.get()).info))
         else:
@@ -266,15 +273,37 @@ def memory_show(
             at = {"revision": state.revision, "applied_position": state.applied_position}
             show_json({**head, **at, "value": state.value, "token": state.token})
             return
-        title = (
-            f"{name} at revision {state.revision}:"
-            f" {state.applied_position} of {state.info.head} chunks applied"
-        )
-        out.print(tree_of(title, state.value))
+        if state.info.kind == "state":
+            out.print(_context_of(state))
+        else:
+            title = (
+                f"{name} at revision {state.revision}:"
+                f" {state.applied_position} of {state.info.head} chunks applied"
+            )
+            out.print(tree_of(title, state.value))
         for line in trouble_lines(state.info):
             show(line)
 
     run(work())
+
+
+def _context_of(state: values.MemoryState) -> Drawing:
+    """A working context in lines."""
+    vectors, recent = state.value["vectors"], state.value["recent"]
+    compressed = recent[0]["position"] - 1 if recent else state.applied_position
+    title = (
+        f"{state.info.name} at revision {state.revision}:"
+        f" {compressed} of {state.info.head} chunks compressed"
+    )
+    lines = {
+        "vectors": [
+            f"r{one['revision']} level {one['level']}"
+            f" {positions(one['from_position'], one['to_position'])} {one['text']}"
+            for one in vectors
+        ],
+        "recent": [f"[{one['position']}] {one['text']}" for one in recent],
+    }
+    return tree_of(title, lines, items=MAX_CONTEXT_LINES)
 
 
 def memory_retry(

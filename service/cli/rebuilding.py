@@ -1,6 +1,5 @@
 """`palimpsest memory rebuild`: the whole log again, into a new memory beside the old one."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -8,10 +7,13 @@ import typer
 
 import palimpsest
 from palimpsest import Memory, values
-from palimpsest.tree_values import ReplyFormat, TreeSettings, WorkingMemory
+from palimpsest.tree_values import ReplyFormat, WorkingMemory
+from service.cli import kinds, state_options
+from service.cli.kinds import refuse_of_other_kind
 from service.cli.lines import memory_json
 from service.cli.output import CommandError, show, show_json
 from service.cli.progress import Bar
+from service.cli.state_options import settings_of
 from service.cli.talk import (
     DEFAULT_ADDRESS,
     DEFAULT_NAME,
@@ -24,7 +26,12 @@ from service.cli.talk import (
 )
 from service.cli.texts import read_schema
 
-Hear = Callable[[values.MemoryInfo], None]
+#: What a PRISM memory cannot change.
+KINDS_WITH = {
+    **kinds.KINDS_WITH,
+    "reply_format": ("tree", "state"),
+    "skip_failures": ("tree", "state"),
+}
 
 
 def memory_rebuild(
@@ -69,13 +76,26 @@ def memory_rebuild(
     navigation_model: Annotated[
         str | None, typer.Option(help="Of a tree: model for questions, as provider/name.")
     ] = None,
+    task_file: state_options.TaskFile = "",
+    period: state_options.PeriodSteps = None,
+    period_kind: state_options.PeriodKind = None,
+    period_tokens: state_options.PeriodTokens = None,
+    idle: state_options.Idle = None,
+    state_tokens: state_options.StateTokens = None,
+    pin: state_options.Pin = None,
+    no_pins: Annotated[
+        bool, typer.Option("--no-pins", help="Of a state memory: nothing is pinned.")
+    ] = False,
+    episode_vectors: state_options.EpisodeVectors = None,
     reply_format: Annotated[
-        ReplyFormat | None, typer.Option(help="Of a tree: how the model writes its moves.")
+        ReplyFormat | None,
+        typer.Option(help="Of a tree or a state memory: how the model writes its moves."),
     ] = None,
     skip_failures: Annotated[
         bool | None,
         typer.Option(
-            "--skip-failures/--no-skip-failures", help="Of a tree: skip what fails for good."
+            "--skip-failures/--no-skip-failures",
+            help="Of a tree or a state memory: skip what fails for good.",
         ),
     ] = None,
     address: Address = DEFAULT_ADDRESS,
@@ -86,15 +106,13 @@ def memory_rebuild(
     What is not given is as in the old memory. Ctrl-C ends the waiting only: the new
     memory goes on by itself.
     """
-    of_prism = {
+    options = {
         "schema": read_schema(schema) if schema else None,
         "task": task,
         "question": question,
         "encoding": encoding,
         "operations": operations,
         "chunk_tokens": chunk_tokens,
-    }
-    of_tree = {
         "segment_tokens": segment_tokens,
         "max_children": max_children,
         "summary_tokens": summary_tokens,
@@ -102,24 +120,25 @@ def memory_rebuild(
         "working_memory": working_memory,
         "working_memory_tokens": working_memory_tokens,
         "navigation_model": navigation_model,
+        "task_file": task_file or None,
+        "period": period,
+        "period_kind": period_kind,
+        "period_tokens": period_tokens,
+        "idle": idle,
+        "state_tokens": state_tokens,
+        "pin": [] if no_pins else pin,
+        "episode_vectors": episode_vectors,
         "reply_format": reply_format,
         "skip_failures": skip_failures,
     }
-    run(
-        _rebuild((address, session, memory, new), model, _given(of_prism), _given(of_tree), as_json)
-    )
-
-
-def _given(changes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if value is not None}
+    if no_pins and pin:
+        raise CommandError("give --pin or --no-pins, not both")
+    given = {name: value for name, value in options.items() if value is not None}
+    run(_rebuild((address, session, memory, new), model, given, as_json))
 
 
 async def _rebuild(
-    named: tuple[str, str, str, str],
-    model: str | None,
-    of_prism: dict[str, Any],
-    of_tree: dict[str, Any],
-    as_json: bool,
+    named: tuple[str, str, str, str], model: str | None, given: dict[str, Any], as_json: bool
 ) -> None:
     address, session_name, name, new = named
     with Bar("rebuilding", 0) as bar:
@@ -131,32 +150,36 @@ async def _rebuild(
 
         async with palimpsest.connect(address) as client:
             session = client.session(session_name)
-            made: Memory
-            if of_tree:
-                settings = await _tree_settings(session.memory(name), of_prism, of_tree)
-                tree = session.tree(name)
-                made = await tree.rebuild(new, settings=settings, model=model, on_progress=hear)
-            else:
-                made = await session.memory(name).rebuild(
-                    new, model=model, on_progress=hear, **of_prism
-                )
-            info = (await made.get()).info
+            memory, changes = _changed(session, await _info(session, name), given)
+            made = await memory.rebuild(new, model=model, on_progress=hear, **changes)
+            info = await _info(session, made.name)
     if as_json:
         show_json(memory_json(info))
+    elif info.kind == "state":
+        done = f"{info.applied_position} of {info.head} chunks compressed"
+        show(f"{new} is at revision {info.revision}, {done}")
     else:
         show(f"{new} is at revision {info.revision}, everything applied")
 
 
-async def _tree_settings(
-    memory: Memory, of_prism: dict[str, Any], of_tree: dict[str, Any]
-) -> TreeSettings:
-    """What the new tree has as a whole: the old one's, but for what is given.
+async def _info(session: palimpsest.Session, name: str) -> values.MemoryInfo:
+    """A memory, without its value. Raises NotFound."""
+    found = [info for info in await session.memories() if info.name == name]
+    return found[0] if found else (await session.memory(name).get()).info
+
+
+def _changed(
+    session: palimpsest.Session, info: values.MemoryInfo, given: dict[str, Any]
+) -> tuple[Memory, dict[str, Any]]:
+    """The memory of its kind, and what its `rebuild` changes: settings are given as a whole.
 
     Raises CommandError for the first option that the memory's kind does not have.
     """
-    info = (await memory.get()).info
-    for option in of_prism if info.tree is not None else of_tree:
-        named = option.replace("_", "-")
-        raise CommandError(f"--{named}: a {info.kind} memory has no such setting")
-    assert info.tree is not None, "a memory without tree settings was refused"
-    return replace(info.tree, **of_tree)
+    refuse_of_other_kind(info.kind, given, KINDS_WITH)
+    if info.tree is not None:
+        settings = replace(info.tree, **given) if given else None
+        return session.tree(info.name), {"settings": settings}
+    if info.state is not None:
+        changed = replace(info.state, **settings_of(given)) if given else None
+        return session.state(info.name), {"settings": changed}
+    return session.memory(info.name), given

@@ -149,6 +149,8 @@ async def ensure_memory(
     try:
         if kind == "tree":
             return await session.create_tree(name)
+        if kind == "state":
+            return await session.create_state(name)
         return await session.create_memory(
             name, schema_source=DEFAULT_SCHEMA, task=DEFAULT_TASK, chunk_tokens=1000
         )
