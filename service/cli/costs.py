@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 import palimpsest
-from palimpsest.costs import Comparison, Cost, LogCost, Spend, SpendReport
+from palimpsest.costs import Accounting, Comparison, Cost, LogCost, Loop, Spend, SpendReport
 from service.cli.output import CommandError, out, plain, show, show_json
 from service.cli.talk import DEFAULT_ADDRESS, Address, Json, run
 
@@ -22,6 +22,14 @@ _SIMULATED = {
     "adaptive": "adaptive",
     "optimum": "optimum, in hindsight",
 }
+#: The lines of an accounting: name in JSON, and for people.
+_LOOPS = {
+    "standard": "standard loop",
+    "recursive": "full recursive summarization (simulated)",
+    "pcc": "this memory",
+}
+#: Purposes of the calls that read a log.
+_READING = ("revise", "consolidate", "summarize", "compress")
 #: Millionths of a dollar in a dollar.
 _MICRO = 1_000_000
 
@@ -48,9 +56,11 @@ def cost(
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Show what model calls cost; for a memory also what other ways of folding would have.
+    """Show what model calls cost; for a memory also what other ways of keeping it would have.
 
-    Costs are read from the ledger. The comparison of a memory is simulated.
+    Costs are read from the ledger. A PRISM memory's other ways of folding are simulated. For a
+    state memory it is shown what an agent's steps come to with the whole history in every
+    context, with a summary made anew at every step (simulated), and with this memory.
     """
     if memory and not session:
         raise CommandError("--memory needs the session: palimpsest cost SESSION --memory NAME")
@@ -186,10 +196,14 @@ def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
     if found.reading.prompts:
         show()
         guess = "; unreported cache hits as predicted" if found.total.unreported_calls else ""
-        show(f"reading the log, measured (revise and consolidate{guess}):")
+        made = {line.purpose for line in found.lines}
+        purposes = ", ".join(purpose for purpose in _READING if purpose in made)
+        show(f"reading the log, measured ({purposes}{guess}):")
         out.print(_log_costs({"all of it": found.reading}))
     if found.comparison is not None:
         _print_comparison(found.comparison)
+    if found.accounting is not None:
+        _print_accounting(found.accounting)
 
 
 def _print_residuals(found: Cost) -> None:
@@ -248,6 +262,41 @@ def _log_costs(rows: dict[str, LogCost]) -> Table:
     return table
 
 
+def _print_accounting(found: Accounting) -> None:
+    steps = "one step" if found.steps == 1 else f"{found.steps:,} steps"
+    show()
+    show(f"what an agent's {steps} come to, in tokens (PCC, section 3.3):")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("processed", "formula", "compressions", "total", "ratio", "longest context"):
+        table.add_column(name, justify="right")
+    ratios = {"standard": found.standard_ratio, "recursive": found.recursive_ratio, "pcc": 1.0}
+    for name, text in _LOOPS.items():
+        loop: Loop = getattr(found, name)
+        table.add_row(
+            text,
+            f"{loop.processed_tokens:,}",
+            f"{loop.formula_tokens:,.0f}" if loop.formula_tokens else "-",
+            f"{loop.compression_tokens:,}",
+            f"{loop.total_tokens:,}",
+            f"{ratios[name]:.2f}",
+            f"{loop.max_context_tokens:,}",
+        )
+    out.print(table)
+    show(_means(found))
+    show(
+        "processed: contexts and steps, summed. formula: the paper's, from these means."
+        " compressions: of this memory as the ledger has them."
+    )
+
+
+def _means(found: Accounting) -> str:
+    known = f"task prompt {found.task_tokens:,} tokens, a step {found.step_tokens:,.1f}"
+    if not found.period:
+        return f"{known}; nothing is compressed: formula and simulation take the memory's settings"
+    return f"{known}, vectors {found.state_tokens:,.1f}, {found.period:,.1f} steps a compression"
+
+
 def _json(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
@@ -272,7 +321,14 @@ def _cost_json(found: Cost) -> dict[str, Any]:
         "residuals": [_json(one) for one in found.residuals],
         "reading": _log_json(found.reading),
         "comparison": None if compared is None else _comparison_json(compared),
+        "accounting": None if found.accounting is None else _accounting_json(found.accounting),
     }
+
+
+def _accounting_json(found: Accounting) -> dict[str, Any]:
+    loops = {name: getattr(found, name) for name in _LOOPS}
+    shown = {name: {**_json(one), "total_tokens": one.total_tokens} for name, one in loops.items()}
+    return {**_json(found), **shown}
 
 
 def _comparison_json(compared: Comparison) -> dict[str, Any]:

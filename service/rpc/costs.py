@@ -6,6 +6,7 @@ from palimpsest.v1 import usage_pb2
 from service.domain.costs import LogCost
 from service.domain.errors import InvalidInput
 from service.domain.reasons import Reason
+from service.domain.state.accounting import Accounting, Loop
 from service.usecases.comparing import Compared
 from service.usecases.costs import Asked, Cost
 from storage.spend import Days, Spend, SpendLevel, SpendLine
@@ -76,6 +77,8 @@ def cost_response(cost: Cost) -> usage_pb2.GetCostResponse:
         response.residuals.append(usage_pb2.GetCostResponse.Residual(**fields))  # type: ignore[arg-type]
     if cost.compared is not None:
         response.comparison.CopyFrom(_comparison(cost.compared))
+    if cost.accounting is not None:
+        response.accounting.CopyFrom(_accounting(cost.accounting))
     return response
 
 
@@ -105,4 +108,25 @@ def _comparison(compared: Compared) -> usage_pb2.GetCostResponse.Comparison:
         adaptive=_log_cost(compared.adaptive),
         optimum=_log_cost(compared.optimum),
         truncated=compared.steps < compared.all_steps,
+    )
+
+
+def _accounting(found: Accounting) -> usage_pb2.GetCostResponse.Accounting:
+    return usage_pb2.GetCostResponse.Accounting(
+        steps=found.steps,
+        task_tokens=found.task_tokens,
+        step_tokens=found.step_tokens,
+        state_tokens=found.state_tokens,
+        period=found.period,
+        standard=_loop(found.standard),
+        recursive=_loop(found.recursive),
+        pcc=_loop(found.pcc),
+        standard_ratio=found.standard_ratio,
+        recursive_ratio=found.recursive_ratio,
+    )
+
+
+def _loop(loop: Loop) -> usage_pb2.GetCostResponse.Loop:
+    return usage_pb2.GetCostResponse.Loop(
+        **{name: getattr(loop, name) for name in Loop.__dataclass_fields__}
     )

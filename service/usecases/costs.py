@@ -7,7 +7,9 @@ from uuid import UUID
 from service.domain.costs import LogCost, added
 from service.domain.flows import Purpose
 from service.domain.specs import MemoryKind
+from service.domain.state.accounting import Accounting
 from service.domain.tenancy import session_key
+from service.usecases.accounting import read_accounting
 from service.usecases.comparing import Compared, Comparer
 from service.usecases.lookup import find_memory, session_not_found
 from storage import costs, sessions, spend
@@ -43,10 +45,12 @@ class Cost:
     total: Spend
     lines: Sequence[CostLine]
     residuals: Sequence[ResidualLine]
-    #: Calls that revised or consolidated a memory, summarized for a tree or compressed steps.
+    #: Calls that revised or consolidated a memory, summarized for a tree, or compressed.
     reading: LogCost
     #: None unless a PRISM memory's whole costs were asked for, and it has made a step.
     compared: Compared | None
+    #: None unless a state memory's whole costs were asked for, and its session has a step.
+    accounting: Accounting | None
 
 
 class Costs:
@@ -80,9 +84,12 @@ class Costs:
             assert wanted.session_key is not None, "the proto requires a session"
             lines = await costs.lines(tx, wanted.session_key, wanted)
             classes = await costs.residuals(tx, wanted.session_key, wanted)
+            kind = stored.kind if stored is not None and asked.days == spend.Days() else None
+            accounting = None
+            if stored is not None and kind == MemoryKind.STATE:
+                accounting = await read_accounting(tx, stored, lines)
         compared = None
-        whole = asked.days == spend.Days()
-        if stored is not None and stored.kind == MemoryKind.PRISM and whole:
+        if stored is not None and kind == MemoryKind.PRISM:
             compared = await self._comparer.compare(tenant_id, stored)
         return Cost(
             total=spend.added(line.spend for line in lines),
@@ -90,6 +97,7 @@ class Costs:
             residuals=classes,
             reading=added(line.cost for line in lines if line.purpose in _READING),
             compared=compared,
+            accounting=accounting,
         )
 
 

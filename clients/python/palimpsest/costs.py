@@ -142,17 +142,67 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
+    """What an agent loop over a session's steps comes to."""
+
+    #: Tokens of all contexts.
+    context_tokens: int
+    #: Of the longest context.
+    max_context_tokens: int
+    #: Of contexts and steps.
+    processed_tokens: int
+    #: Of prompts and replies of the summaries.
+    compression_tokens: int
+    #: By the PCC paper's formula from mean lengths, in place of processed_tokens; 0 where
+    #: the paper has none.
+    formula_tokens: float
+
+    @property
+    def total_tokens(self) -> int:
+        """Of everything that a model reads or writes."""
+        return self.processed_tokens + self.compression_tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accounting:
+    """What a session's steps come to with a state memory, and without (PCC, section 3.3)."""
+
+    #: T.
+    steps: int
+    #: L_P: of the task prompt; it and steps are counted at one for every four bytes.
+    task_tokens: int
+    #: L_S: of a step, in the mean.
+    step_tokens: float
+    #: L_M: of the vectors in a context together, in the mean, as their models count.
+    state_tokens: float
+    #: N: steps that were compressed at once, in the mean; 0 when none was.
+    period: float
+    #: The whole history in every context.
+    standard: Loop
+    #: A summary of everything, made anew after each step: simulated.
+    recursive: Loop
+    #: This memory, read at every step; its compression tokens are the ledger's.
+    pcc: Loop
+    #: How many times the tokens of `pcc` the others come to, compressions included.
+    standard_ratio: float
+    recursive_ratio: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
     """What a session or a memory came to."""
 
     total: Spend
     lines: tuple[CostLine, ...]
     residuals: tuple[Residual, ...]
-    #: All calls that revised or consolidated. What a provider does not report of its
-    #: cache is taken as predicted; `total.unreported_calls` says of how many calls.
+    #: All calls that revised, consolidated, summarized or compressed. What a provider does
+    #: not report of its cache is taken as predicted; `total.unreported_calls` says of how
+    #: many calls.
     reading: LogCost
-    #: Of one memory, for all days, when it has made a step; else None.
+    #: Of one PRISM memory, for all days, when it has made a step; else None.
     comparison: Comparison | None
+    #: Of one state memory, for all days, when its session has a step; else None.
+    accounting: Accounting | None
 
 
 async def read_spend(
@@ -220,6 +270,7 @@ async def read_cost(
         ),
         reading=_log_cost(found.reading),
         comparison=_comparison(found.comparison) if found.HasField("comparison") else None,
+        accounting=_accounting(found.accounting) if found.HasField("accounting") else None,
     )
 
 
@@ -267,3 +318,22 @@ def _comparison(message: usage_pb2.GetCostResponse.Comparison) -> Comparison:
         optimum=_log_cost(message.optimum),
         truncated=message.truncated,
     )
+
+
+def _accounting(message: usage_pb2.GetCostResponse.Accounting) -> Accounting:
+    return Accounting(
+        steps=message.steps,
+        task_tokens=message.task_tokens,
+        step_tokens=message.step_tokens,
+        state_tokens=message.state_tokens,
+        period=message.period,
+        standard=_loop(message.standard),
+        recursive=_loop(message.recursive),
+        pcc=_loop(message.pcc),
+        standard_ratio=message.standard_ratio,
+        recursive_ratio=message.recursive_ratio,
+    )
+
+
+def _loop(message: usage_pb2.GetCostResponse.Loop) -> Loop:
+    return Loop(**{name: getattr(message, name) for name in Loop.__dataclass_fields__})

@@ -345,8 +345,9 @@ class Session:
     ) -> Cost:
         """What the session, or a memory, came to by purpose and model, and why caches differed.
 
-        For a memory, without days, also what its newest steps would have come to under
-        other ways of folding. Raises NotFound.
+        For a memory, without days, also: what a PRISM memory's newest steps would have come
+        to under other ways of folding; what the session's steps come to with a state memory
+        and without it. Raises NotFound.
         """
         return await costs.read_cost(
             self._client, self.name, memory, from_day=from_day, to_day=to_day

@@ -527,12 +527,14 @@ class GetCostResponse(_message.Message):
         max_context_tokens: _builtins.int
         """Of the longest context."""
         processed_tokens: _builtins.int
-        """Tokens of contexts and steps: the sum over t of the paper's L_t."""
+        """Of contexts and steps: the sum over t of the paper's L_t."""
         compression_tokens: _builtins.int
         """Tokens of prompts and replies of the summaries; 0 for the standard loop."""
         formula_tokens: _builtins.float
-        """By the paper's formula from mean lengths, in place of processed_tokens; 0
-        where the paper has none.
+        """By the paper's formula from the means above, in place of processed_tokens;
+        0 where the paper has none. For `pcc` it counts half a step a context less
+        than there is, and a vector where the first contexts have the task prompt.
+        Where nothing is compressed it takes the spec's period for N.
         """
         def __init__(
             self,
@@ -572,7 +574,10 @@ class GetCostResponse(_message.Message):
         step_tokens: _builtins.float
         """L_S, the mean of a step."""
         state_tokens: _builtins.float
-        """L_M, the mean of the vectors that stood in contexts."""
+        """L_M, the mean over contexts of the vectors that stand in them together, as
+        their models count. Where none stands in any it is what is in use now;
+        where nothing is compressed, the spec's state_tokens.
+        """
         period: _builtins.float
         """N, the mean of the steps that were compressed at once; 0 when none was."""
         standard_ratio: _builtins.float
@@ -586,14 +591,16 @@ class GetCostResponse(_message.Message):
 
         @_builtins.property
         def recursive(self) -> Global___GetCostResponse.Loop:
-            """A summary of everything, made anew at each step: simulated with L_M for
-            each summary.
+            """The task prompt and a summary of everything in every context, the summary
+            made anew after each step from the one before and the step: simulated with
+            L_M for each summary.
             """
 
         @_builtins.property
         def pcc(self) -> Global___GetCostResponse.Loop:
-            """This memory, read at every step as algorithm 1 does. Its compression
-            tokens are the ledger's.
+            """This memory, read at every step as algorithm 1 does: the vectors in use
+            behind the step before, and the steps behind them. Its compression tokens
+            are the ledger's, prompts and replies.
             """
 
         def __init__(
@@ -634,7 +641,8 @@ class GetCostResponse(_message.Message):
 
     @_builtins.property
     def reading(self) -> Global___LogCost:
-        """All calls that revised or consolidated a memory, or summarized for a tree.
+        """All calls that revised or consolidated a memory, summarized for a tree, or
+        compressed for a state memory.
         What providers do not report as cached or not is taken as predicted:
         `total.unreported_calls`.
         """

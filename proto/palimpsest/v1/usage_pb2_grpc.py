@@ -82,11 +82,14 @@ class UsageServiceServicer:
 
     def GetCost(self, request, context):
         """Says what a session or a memory came to, call by purpose and model, and why
-        caches had other tokens than predicted. For a memory also what its newest
-        steps would have come to had it been folded otherwise.
+        caches had other tokens than predicted. For a PRISM memory also what its
+        newest steps would have come to had it been folded otherwise; for a state
+        memory what an agent's steps come to with it and without it.
 
         Guarantees: the sums are those of the ledger. The comparison is a simulation;
-        it says of how many steps.
+        it says of how many steps. The accounting has the exact sums of the log and
+        of the memory's vectors, as of one moment; of it only `recursive` is
+        simulated.
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -51,11 +51,14 @@ class UsageServiceStub:
     """
     GetCost: _grpc.UnaryUnaryMultiCallable[_usage_pb2.GetCostRequest, _usage_pb2.GetCostResponse]
     """Says what a session or a memory came to, call by purpose and model, and why
-    caches had other tokens than predicted. For a memory also what its newest
-    steps would have come to had it been folded otherwise.
+    caches had other tokens than predicted. For a PRISM memory also what its
+    newest steps would have come to had it been folded otherwise; for a state
+    memory what an agent's steps come to with it and without it.
 
     Guarantees: the sums are those of the ledger. The comparison is a simulation;
-    it says of how many steps.
+    it says of how many steps. The accounting has the exact sums of the log and
+    of the memory's vectors, as of one moment; of it only `recursive` is
+    simulated.
     Safety: reads only.
     """
 
@@ -82,11 +85,14 @@ class UsageServiceAsyncStub(UsageServiceStub):
     """
     GetCost: _aio.UnaryUnaryMultiCallable[_usage_pb2.GetCostRequest, _usage_pb2.GetCostResponse]  # type: ignore[assignment]
     """Says what a session or a memory came to, call by purpose and model, and why
-    caches had other tokens than predicted. For a memory also what its newest
-    steps would have come to had it been folded otherwise.
+    caches had other tokens than predicted. For a PRISM memory also what its
+    newest steps would have come to had it been folded otherwise; for a state
+    memory what an agent's steps come to with it and without it.
 
     Guarantees: the sums are those of the ledger. The comparison is a simulation;
-    it says of how many steps.
+    it says of how many steps. The accounting has the exact sums of the log and
+    of the memory's vectors, as of one moment; of it only `recursive` is
+    simulated.
     Safety: reads only.
     """
 
@@ -128,11 +134,14 @@ class UsageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_usage_pb2.GetCostResponse, _abc.Awaitable[_usage_pb2.GetCostResponse]]:
         """Says what a session or a memory came to, call by purpose and model, and why
-        caches had other tokens than predicted. For a memory also what its newest
-        steps would have come to had it been folded otherwise.
+        caches had other tokens than predicted. For a PRISM memory also what its
+        newest steps would have come to had it been folded otherwise; for a state
+        memory what an agent's steps come to with it and without it.
 
         Guarantees: the sums are those of the ledger. The comparison is a simulation;
-        it says of how many steps.
+        it says of how many steps. The accounting has the exact sums of the log and
+        of the memory's vectors, as of one moment; of it only `recursive` is
+        simulated.
         Safety: reads only.
         """
 
