@@ -32,6 +32,7 @@ from service.domain.schemas.tree import (
     Type,
 )
 from service.domain.state.asking import ContextAnswerContent
+from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.tree.contents import (
     CompressContent,
     LeafContent,
@@ -45,6 +46,7 @@ from service.llm import (
     offline_baselines,
     offline_navigation,
     offline_schema,
+    offline_states,
     offline_summaries,
 )
 from service.llm.offline_answers import DEFINITION
@@ -84,6 +86,8 @@ def complete(content: object) -> str:
             return offline_baselines.complete(content)
         case SummarizeContent() | CompressContent():
             return offline_summaries.complete(content)
+        case CompressStepsContent() | CompressVectorsContent():
+            return offline_states.complete(content)
         case TriageContent() | LeafContent() | RememberContent() | MergeContent():
             return offline_navigation.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")

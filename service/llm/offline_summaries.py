@@ -42,11 +42,15 @@ _NAME = re.compile(r"(?<=[\w,;:] )[A-ZÀ-ÞΑ-ΩА-Я]\w+|\d[\w.,:]*")
 
 
 @dataclass(frozen=True, slots=True)
-class _Sentence:
+class Sentence:
+    """A sentence of what is to be shortened."""
+
     text: str
     #: Its tokens, with the blank that joins it to the next.
     tokens: int
     words: frozenset[str]
+    #: What its words say, beside those of an ordinary sentence.
+    weight: float = 1.0
 
 
 def complete(content: SummarizeContent | CompressContent) -> str:
@@ -63,14 +67,15 @@ def complete(content: SummarizeContent | CompressContent) -> str:
 def _extract(text: str, max_tokens: int) -> str:
     if estimate_tokens(text) <= max_tokens:
         return text
-    said = [_sentence(one) for one in _sentences(unwrapped(text))]
-    chosen = _chosen(said, _weights(text, said), max_tokens)
+    said = [sentence_of(one) for one in sentences_in(unwrapped(text))]
+    chosen = chosen_of(said, weights_of(text, said), max_tokens)
     if not chosen:
         return shortened(text, max_tokens, estimate_tokens)
     return " ".join(said[number].text for number in chosen)
 
 
-def _sentences(text: str) -> Iterator[str]:
+def sentences_in(text: str) -> Iterator[str]:
+    """The sentences of a text, long ones in pieces, each on one line."""
     ends = [match.end() for match in _END.finditer(text)]
     for begin, stop in pairwise((0, *ends, len(text))):
         flat = " ".join(text[begin:stop].split())
@@ -84,8 +89,9 @@ def _sentences(text: str) -> Iterator[str]:
             yield flat
 
 
-def _sentence(text: str) -> _Sentence:
-    return _Sentence(text, estimate_tokens(text + " "), frozenset(_words(text)))
+def sentence_of(text: str, weight: float = 1.0) -> Sentence:
+    """A sentence with its words."""
+    return Sentence(text, estimate_tokens(text + " "), frozenset(_words(text)), weight)
 
 
 def _words(text: str) -> Iterator[str]:
@@ -94,7 +100,7 @@ def _words(text: str) -> Iterator[str]:
     yield from (word for word in terms(_UNSPACED.sub(" ", text)) if len(word) > 1 or word.isdigit())
 
 
-def _weights(text: str, said: Sequence[_Sentence]) -> dict[str, float]:
+def weights_of(text: str, said: Sequence[Sentence]) -> dict[str, float]:
     """What each word says: one that comes again is what the text is about."""
     named = {word for name in _NAME.findall(text) for word in _words(name)}
     held = Counter(word for sentence in said for word in sentence.words)
@@ -105,15 +111,22 @@ def _weights(text: str, said: Sequence[_Sentence]) -> dict[str, float]:
     }
 
 
-def _chosen(said: Sequence[_Sentence], weights: Mapping[str, float], max_tokens: int) -> list[int]:
-    """Numbers of the sentences that are taken, ascending."""
+def chosen_of(
+    said: Sequence[Sentence],
+    weights: Mapping[str, float],
+    max_tokens: int,
+    known: Set[str] = frozenset(),
+) -> list[int]:
+    """Numbers of the sentences that are taken, ascending.
+
+    `known` are words that say nothing any more.
+    """
     length = max(1, -(-len(said) // max(1, min(PARTS, max_tokens // PART_TOKENS))))
     parts = [
         _Part(said, weights, range(begin, min(begin + length, len(said))))
         for begin in range(0, len(said), length)
     ]
     taken: list[int] = []
-    known: set[str] = set()
     left = max_tokens
     while parts:
         for part in list(parts):
@@ -122,7 +135,7 @@ def _chosen(said: Sequence[_Sentence], weights: Mapping[str, float], max_tokens:
                 parts.remove(part)
                 continue
             taken.append(best)
-            known |= said[best].words
+            known = known | said[best].words
             left -= said[best].tokens
     return sorted(taken)
 
@@ -131,7 +144,7 @@ class _Part:
     """The sentences of a part that are not taken yet, by what they said when last looked at."""
 
     def __init__(
-        self, said: Sequence[_Sentence], weights: Mapping[str, float], numbers: range
+        self, said: Sequence[Sentence], weights: Mapping[str, float], numbers: range
     ) -> None:
         self._said = said
         self._weights = weights
@@ -158,4 +171,4 @@ class _Part:
         sentence = self._said[number]
         # Sorted: the sum of the same numbers in another order may be another.
         new = sum(self._weights[word] for word in sorted(sentence.words - known))
-        return new / (SENTENCE_TOKENS + sentence.tokens)
+        return sentence.weight * new / (SENTENCE_TOKENS + sentence.tokens)

@@ -12,7 +12,7 @@ from service.domain.shortening import cut_back, shortened
 from service.domain.state import prompts
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.packing import Item, Packer
-from service.domain.state.pinning import fitted, paragraph, pinned_tokens
+from service.domain.state.pinning import behind, fitted, paragraph
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
@@ -175,7 +175,7 @@ def stand_in(
     new = shortened(new, room, count) if new else ""
     # With the blank between them.
     old = shortened(old, max(limit - count(f" {new}"), 1), count) if old else ""
-    whole = fitted(f"{old} {new}".strip(), spec, count)
+    whole = fitted(f"{old} {new}".strip(), spec.pinned, limit, count)
     return Compression(
         text=whole.text,
         tokens=whole.tokens,
@@ -305,7 +305,7 @@ class _Compressor:
         if not reply.is_whole:
             # The last sentence was not finished.
             text = cut_back(text + " ", len(text))
-        whole = fitted(text, self.spec, self.count)
+        whole = fitted(text, self.spec.pinned, self.spec.state_tokens, self.count)
         is_cut = whole.is_cut or not reply.is_whole
         return Compression(
             text=whole.text,
@@ -316,7 +316,7 @@ class _Compressor:
         )
 
     def _check_pinned(self) -> None:
-        tokens = pinned_tokens(self.spec, self.count)
+        tokens = self.count(behind(self.spec.pinned))
         if tokens > self.spec.state_tokens:
             raise NoRoom(
                 f"the pinned strings have {tokens} tokens as the model counts, and a state vector"
@@ -327,8 +327,8 @@ class _Compressor:
         alone = prompt_tokens(self._segments("", []), self.count)
         held = [f"the instructions with the pinned strings have {alone} tokens"]
         if base.strip():
-            behind = prompt_tokens(self._segments(base, []), self.count) - alone
-            held.append(f"{_NAMES[self.heading(base)]} has {behind}")
+            so_far = prompt_tokens(self._segments(base, []), self.count) - alone
+            held.append(f"{_NAMES[self.heading(base)]} has {so_far}")
         held.append(f"the reply may have {self._reply_tokens}")
         return NoRoom(
             f"the model's window of {self.window_tokens} tokens has no room for"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.domain.shortening import ELLIPSIS, shortened
-from service.domain.state.spec import StateSpec
 
 #: Stands before pinned strings that were put behind a text, and between them.
 PINNED = "Pinned: "
@@ -40,46 +39,44 @@ def paragraph(text: str, pinned: Sequence[str]) -> str:
     return "".join(parts).strip()
 
 
-def fitted(text: str, spec: StateSpec, count: Callable[[str], int]) -> Fitted:
-    """A paragraph with what is pinned, cut so that both have `state_tokens` at most.
+def fitted(
+    text: str, pinned: Sequence[str], max_tokens: int, count: Callable[[str], int]
+) -> Fitted:
+    """A paragraph with what is pinned, cut so that both have `max_tokens` at most.
 
     The pinned strings are never cut: where they have more by themselves, the text has too.
     """
     missing: list[str] = []
     while True:
-        behind = _behind(missing)
-        short = _before(text, behind, spec.state_tokens, count)
-        whole = _joined(short, behind)
+        end = behind(missing)
+        short = _before(text, end, max_tokens, count)
+        whole = _joined(short, end)
         # What stood where the text was cut is missing only then.
-        lost = [one for one in spec.pinned if one not in whole]
+        lost = [one for one in pinned if one not in whole]
         if not lost:
             break
-        missing = [one for one in spec.pinned if one in missing or one in lost]
+        missing = [one for one in pinned if one in missing or one in lost]
     return Fitted(text=whole, tokens=count(whole), appended=tuple(missing), is_cut=short != text)
 
 
-def pinned_tokens(spec: StateSpec, count: Callable[[str], int]) -> int:
-    """Tokens of the pinned strings where all of them stand behind a text."""
-    return count(_behind(spec.pinned))
+def behind(pinned: Sequence[str]) -> str:
+    """Pinned strings as they stand behind a text; empty for none."""
+    return PINNED + BETWEEN.join(pinned) if pinned else ""
 
 
-def _before(text: str, behind: str, max_tokens: int, count: Callable[[str], int]) -> str:
+def _before(text: str, end: str, max_tokens: int, count: Callable[[str], int]) -> str:
     """The text, as much of it as there is room for."""
 
     def together(part: str) -> int:
-        return count(_joined(part, behind))
+        return count(_joined(part, end))
 
     short = shortened(text, max_tokens, together)
     is_nothing = short == ELLIPSIS.strip() and short != text
     return "" if is_nothing or together(short) > max_tokens else short
 
 
-def _behind(missing: Sequence[str]) -> str:
-    return PINNED + BETWEEN.join(missing) if missing else ""
-
-
-def _joined(text: str, behind: str) -> str:
-    return f"{text} {behind}" if text and behind else text or behind
+def _joined(text: str, end: str) -> str:
+    return f"{text} {end}" if text and end else text or end
 
 
 def _flat(text: str) -> str:
