@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import func, select
 
@@ -109,13 +110,13 @@ class Plain:
         return [*(run[-1][0] for run in reversed(self.runs[1:]) if run), self.text]
 
 
-async def lines_of(database: Database) -> list[Line]:
-    """The revisions of the memory `m`, without the first."""
+async def lines_of(database: Database, identity: UUID = MEMORY) -> list[Line]:
+    """The revisions of a memory, without the first."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await tx.connection.exec_driver_sql(
             "SELECT revision, kind, from_position, to_position FROM revision"
             " WHERE memory_id = %s AND revision > 0 ORDER BY revision",
-            (MEMORY,),
+            (identity,),
         )
         return [(row.revision, row.kind, row.from_position, row.to_position) for row in rows]
 

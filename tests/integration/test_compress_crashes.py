@@ -1,0 +1,314 @@
+"""For any stream and any crashes, a state memory is the one that algorithm 1 makes in one go.
+
+Workers are killed before, within and behind their commits and wherever else they wait,
+the model fails now and then, and steps come in any batches, also while a worker is at it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from service.domain.flows import ModelAsk
+from service.domain.specs import MemoryKind
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import first_state
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.work import WorkItem, WorkKind
+from service.llm.gateway import Gateway
+from service.llm.plans import Plan as CallPlan
+from service.llm.transport import Completion, ModelFailure
+from service.usecases.compress import Compressor
+from storage import memories, sessions, vectors
+from storage.database import Database
+from tests.gateways import gateway
+from tests.integration.scripted import CONFIG, STATE, Script, compressor
+from tests.integration.stepping import Plain, assert_is_algorithm_1, lines_of, step
+from tests.integration.writing import append_chunks
+
+#: Nobody gives up: failures only cost time here.
+PATIENT = CONFIG.model_copy(update={"step_tries": 1000, "step_backoff_seconds": 0.0001})
+#: Longer than any example needs, in turns of a worker.
+MAX_TURNS = 200
+SESSIONS = count(1)
+
+
+class Killed(BaseException):
+    """What SIGKILL is to a process."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """Where a worker is killed."""
+
+    #: "before", "within" or "behind" its `at`-th commit, or "waiting" for the `at`-th time.
+    where: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Steps that come, and what happens to the worker that reads them."""
+
+    steps: int
+    #: Whether they come while it is at work.
+    meanwhile: bool
+    crash: Crash | None
+
+
+@dataclass(frozen=True)
+class Story:
+    """A stream, and what happens while it is read."""
+
+    steps: int
+    turns: Sequence[Turn]
+    #: Of the model's calls, those that fail.
+    failing: frozenset[int]
+    period: int
+    #: 0: no episodes.
+    episode_vectors: int
+
+    @property
+    def spec(self) -> StateSpec:
+        return replace(STATE, period=self.period, episode_vectors=self.episode_vectors)
+
+
+@dataclass
+class Model(Script):
+    """Says what `vector_reply` says, and fails now and then."""
+
+    failing: frozenset[int] = frozenset()
+    calls: int = 0
+    #: The asks that were answered, which is what is paid.
+    paid: list[ModelAsk] = field(default_factory=list)
+
+    async def complete(self, ask: ModelAsk, model: str, plan: CallPlan) -> Completion:
+        self.calls += 1
+        if self.calls in self.failing:
+            raise ModelFailure("busy", retryable=True)
+        done = await super().complete(ask, model, plan)
+        self.paid.append(ask)
+        return done
+
+
+CRASHES = (
+    st.none()
+    | st.builds(Crash, st.sampled_from(["before", "within", "behind"]), st.integers(1, 3))
+    | st.builds(Crash, st.just("waiting"), st.integers(1, 90))
+)
+TURNS = st.lists(
+    st.builds(Turn, steps=st.integers(0, 9), meanwhile=st.booleans(), crash=CRASHES), max_size=6
+)
+STORIES = st.builds(
+    Story,
+    steps=st.integers(0, 24),
+    turns=TURNS,
+    failing=st.frozensets(st.integers(1, 20), max_size=4),
+    period=st.integers(1, 4),
+    episode_vectors=st.sampled_from([0, 0, 2, 3]),
+)
+
+
+@settings(
+    max_examples=40,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+@given(story=STORIES)
+async def test_a_memory_is_the_same_however_it_was_kept(database: Database, story: Story) -> None:
+    world = await World.begin(database, story.spec, story.failing)
+    left = story.steps
+    for turn in story.turns:
+        now = min(turn.steps, left)
+        left -= now
+        if turn.meanwhile:
+            await asyncio.gather(world.append(now), world.work(turn.crash))
+        else:
+            await world.append(now)
+            await world.work(turn.crash)
+    await world.append(left)
+    for turn in story.turns:
+        await world.work(turn.crash)
+    await world.work_to_the_end()
+    await world.check()
+
+
+async def test_a_worker_may_die_wherever_it_waits(database: Database) -> None:
+    spec = replace(STATE, period=1, episode_vectors=2)
+    waits, is_done = 0, False
+    while not is_done:
+        waits += 1
+        world = await World.begin(database, spec)
+        await world.append(2)
+        is_done = await world.cut_off(waits)
+        await world.append(1)
+        await world.work_to_the_end()
+        await world.check()
+    print("places where it waits:", waits - 1)
+    assert waits > 20
+
+
+class Mortal:
+    """Runs until it has waited so often, and is cancelled where it waits then."""
+
+    def __init__(self, doing: Coroutine[Any, Any, Any], waits: int) -> None:
+        self._doing = doing
+        self._waits = waits
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        doing = self._doing.__await__()
+        try:
+            waited_for = next(doing)
+            while True:
+                self._waits -= 1
+                if self._waits == 0:
+                    task = asyncio.current_task()
+                    assert task is not None
+                    task.cancel()
+                try:
+                    sent = yield waited_for
+                except BaseException as error:
+                    waited_for = doing.throw(error)
+                else:
+                    waited_for = doing.send(sent)
+        except StopIteration as end:
+            return end.value
+
+    async def run(self) -> Any:
+        """As a coroutine, for a task."""
+        return await self
+
+
+@dataclass
+class World:
+    """A session of its own with a state memory, its producer and its workers."""
+
+    database: Database
+    spec: StateSpec
+    model: Model
+    gateway: Gateway
+    name: str
+    sent: int = 0
+
+    @property
+    def keys(self) -> tuple[Any, Any]:
+        key = session_key(DEFAULT_TENANT, self.name)
+        return key, memory_id(key, "m")
+
+    @property
+    def item(self) -> WorkItem:
+        key, identity = self.keys
+        return WorkItem(
+            kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=key, item_id=identity
+        )
+
+    @classmethod
+    async def begin(
+        cls, database: Database, spec: StateSpec, failing: frozenset[int] = frozenset()
+    ) -> "World":
+        model = Model(failing=failing)
+        world = cls(database, spec, model, gateway(model, database), f"s{next(SESSIONS)}")
+        key, identity = world.keys
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await sessions.create(tx, key, world.name)
+            await memories.create(
+                tx,
+                session_key=key,
+                memory_id=identity,
+                name="m",
+                spec=spec,
+                head=0,
+                digest=b"",
+            )
+            await vectors.add_first(tx, key, identity, first_state(spec).current)
+        return world
+
+    async def append(self, steps: int) -> None:
+        if steps:
+            first = self.sent + 1
+            self.sent += steps
+            chunks = [step(number) for number in range(first, first + steps)]
+            await append_chunks(self.database, self.name, chunks, first=first)
+
+    def drain(self) -> Coroutine[Any, Any, float | None]:
+        worker = compressor(self.database, self.model, PATIENT, calls=self.gateway)
+        return worker.drain(self.item)
+
+    async def work(self, crash: Crash | None) -> None:
+        if crash is None:
+            await self.drain()
+        elif crash.where == "waiting":
+            await self.cut_off(crash.at)
+        else:
+            async with _dying(crash):
+                with suppress(Killed):
+                    await self.drain()
+
+    async def cut_off(self, waits: int) -> bool:
+        """Kills a worker where it waits for the n-th time; whether it was done before."""
+        task = asyncio.create_task(Mortal(self.drain(), waits).run())
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        return not task.cancelled()
+
+    async def work_to_the_end(self) -> None:
+        for _ in range(MAX_TURNS):
+            await self.work(None)
+            async with self.database.transaction(DEFAULT_TENANT) as tx:
+                rows = await tx.connection.exec_driver_sql(
+                    "SELECT has_work FROM memory WHERE memory_id = %s", (self.keys[1],)
+                )
+                if not rows.scalar_one():
+                    return
+            await asyncio.sleep(0.001)
+        raise AssertionError("it has work for ever")
+
+    async def check(self) -> None:
+        """The memory is that of the plain model, and nothing was paid twice."""
+        plain = Plain(self.spec, iter(self.model.paid))
+        for number in range(1, self.sent + 1):
+            plain.read(number, step(number).as_text())
+        key, identity = self.keys
+        async with self.database.transaction(DEFAULT_TENANT) as tx:
+            stored = await memories.get(tx, key, identity)
+            assert stored is not None
+            assert stored.kind == MemoryKind.STATE
+            state = await vectors.read_state(tx, key, identity, stored.revision)
+            found = await vectors.list_vectors(tx, key, identity, after_revision=0, limit=1000)
+        assert state is not None
+        assert_is_algorithm_1(plain, await lines_of(self.database, identity), found, state)
+
+
+@asynccontextmanager
+async def _dying(crash: Crash) -> AsyncIterator[None]:
+    """Kills the worker at a commit of a revision."""
+    commit: Callable[..., Awaitable[bool]] = vectors.commit
+    write: Callable[..., Awaitable[Any]] = Compressor._commit
+    numbers, written = count(1), count(1)
+
+    async def killing(*arguments: Any, **named: Any) -> bool:
+        at = next(numbers)
+        if crash.where == "before" and at == crash.at:
+            raise Killed
+        has_work = await commit(*arguments, **named)
+        if crash.where == "within" and at == crash.at:
+            raise Killed
+        return has_work
+
+    async def behind(*arguments: Any, **named: Any) -> Any:
+        done = await write(*arguments, **named)
+        if crash.where == "behind" and next(written) == crash.at:
+            raise Killed
+        return done
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(vectors, "commit", killing)
+        patched.setattr(Compressor, "_commit", behind)
+        yield
