@@ -270,18 +270,21 @@ async def read(
     return [_logged(row) for row in await tx.connection.execute(statement)]
 
 
-_IN_RANGES = """
+#: The size of a chunk's content in bytes of UTF-8, where its table is called c. It is known
+#: without reading what is stored aside.
+CONTENT_BYTES = """(octet_length(c.role) + octet_length(c.text) + octet_length(c.observation)
+    + octet_length(c.thought) + octet_length(c.action))"""
+
+_IN_RANGES = f"""
 SELECT position, after FROM (
-    SELECT c.position, r.after, sum(
-        octet_length(c.role) + octet_length(c.text) + octet_length(c.observation)
-        + octet_length(c.thought) + octet_length(c.action)
-    ) OVER (PARTITION BY r.after ORDER BY c.position) AS total
+    SELECT c.position, r.after,
+        sum({CONTENT_BYTES}) OVER (PARTITION BY r.after ORDER BY c.position) AS total
     FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto)
     JOIN chunk c ON c.session_key = %(session)s
         AND c.position > r.after AND c.position <= r.upto
 ) AS sized
 WHERE total <= %(bytes)s OR position = after + 1
-"""
+"""  # noqa: S608 - all of it is ours
 
 
 async def read_ranges(
@@ -339,5 +342,31 @@ def _logged(row: Row[Any]) -> LoggedChunk:
             thought=row.thought,
             action=row.action,
             metadata=row.metadata or {},
+        ),
+    )
+
+
+#: The columns of a chunk for `logged_of`, where its table is called c.
+CHUNK_COLUMNS = """c.position, c.producer_id, c.producer_sequence, c.created_at,
+    c.kind, c.text, c.role, c.observation, c.thought, c.action, c.metadata"""
+
+
+def logged_of(row: Sequence[Any]) -> LoggedChunk:
+    """A chunk from a row of CHUNK_COLUMNS."""
+    position, producer_id, sequence, created_at, *content, metadata = row
+    kind, text, role, observation, thought, action = content
+    return LoggedChunk(
+        position=position,
+        producer_id=producer_id,
+        producer_sequence=sequence,
+        created_at=created_at,
+        chunk=Chunk(
+            kind=ChunkKind(kind),
+            role=role,
+            text=text,
+            observation=observation,
+            thought=thought,
+            action=action,
+            metadata=metadata or {},
         ),
     )

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, insert, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, insert, not_, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
@@ -54,6 +54,8 @@ class StoredMemory:
     held_reason: str | None
     #: A tree is closed once everything up to here is in it; None when nobody asked for it.
     seal_position: int | None
+    #: There is nothing to do with what is in the log.
+    rests: bool
     stall: Stall | None
 
     @property
@@ -80,6 +82,11 @@ def held_reason() -> ColumnElement[str | None]:
     return case((memory.c.ready_at > func.now(), memory.c.held_reason)).label("held_reason")
 
 
+def rests() -> ColumnElement[bool]:
+    """Whether a memory has nothing to do, until more is appended or its time comes."""
+    return or_(not_(memory.c.has_work), memory.c.resting).label("rests")
+
+
 def _select_memories() -> Select[Any]:
     return (
         select(
@@ -100,6 +107,7 @@ def _select_memories() -> Select[Any]:
             memory.c.consolidate_position,
             held_reason(),
             memory.c.seal_position,
+            rests(),
             dead_letter.c.from_position.label("stall_position"),
             dead_letter.c.cause.label("stall_cause"),
             dead_letter.c.attempts.label("stall_attempts"),
@@ -218,27 +226,30 @@ async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]
     return [from_row(row) for row in await tx.connection.execute(statement)]
 
 
-_COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
+#: A memory's columns for `from_row`, where they come from, and which one it is: session and
+#: memory are named.
+COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
     m.rebuilt_from, m.consolidate_position,
     CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
+    NOT m.has_work OR m.resting,
     d.from_position, d.cause, d.attempts, d.created_at"""
 
-_FROM = """FROM memory m
+FROM = """FROM memory m
 JOIN session s ON s.session_key = m.session_key
 LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.memory_id
     AND d.resolution IS NULL"""
 
-_WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
+WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
 
 _READ_NEWEST = f"""
-SELECT {_COLUMNS}, v.value {_FROM}
+SELECT {COLUMNS}, v.value {FROM}
 LEFT JOIN prism_value v ON v.session_key = m.session_key AND v.memory_id = m.memory_id
-{_WHERE}
+{WHERE}
 """
 
 #: The memory's row, for `from_row`; session and memory are named.
-READ_ROW = f"SELECT {_COLUMNS} {_FROM} {_WHERE}"
+READ_ROW = f"SELECT {COLUMNS} {FROM} {WHERE}"
 
 
 async def read_newest(

@@ -1,15 +1,16 @@
 """State vectors: written with their revisions, and read as of any of them."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, insert, select
+from sqlalchemy import Row, Select, case, func, insert, select, update
 
 from service.domain.state.vectors import Levels, Made, State, Vector
 from storage.database import Transaction
 from storage.revisions import Claim, NewRevision, advance
-from storage.tables import revision, state_levels, state_vector
+from storage.tables import memory, revision, state_levels, state_vector
 
 _VECTOR = (
     state_vector.c.revision,
@@ -163,6 +164,49 @@ async def list_vectors(
     return [vector_of(row) for row in await _rows(tx, statement)]
 
 
+# One more than have so many bytes together, so that it is known whether others follow.
+_PAGE = f"""
+SELECT {VECTOR_COLUMNS}, v.created_at
+FROM (
+    SELECT revision, sum(octet_length(text)) OVER (
+        ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+    ) AS before FROM state_vector
+    WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision > %(after)s
+        AND (%(level)s = 0 OR level = %(level)s)
+    ORDER BY revision LIMIT %(limit)s
+) AS sized
+JOIN state_vector v ON v.session_key = %(session)s AND v.memory_id = %(memory)s
+    AND v.revision = sized.revision
+WHERE coalesce(sized.before, 0) < %(bytes)s
+ORDER BY v.revision
+"""  # noqa: S608 - all of it is ours
+
+
+async def list_page(
+    tx: Transaction,
+    key: tuple[UUID, UUID],
+    *,
+    level: int,
+    after_revision: int,
+    limit: int,
+    max_bytes: int,
+) -> Sequence[tuple[Vector, datetime]]:
+    """As `list_vectors`, with when each was committed; level 0 means all.
+
+    Of more than `max_bytes` of text together only the first come, and one more.
+    """
+    values = {
+        "session": key[0],
+        "memory": key[1],
+        "after": after_revision,
+        "level": level,
+        "limit": limit,
+        "bytes": max_bytes,
+    }
+    rows = await tx.connection.exec_driver_sql(_PAGE, values)
+    return [(vector_of(row[:-1]), row[-1]) for row in rows]
+
+
 def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
     return (
         select(*_VECTOR)
@@ -174,3 +218,16 @@ def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
 async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
     rows: Sequence[Row[Any]] = (await tx.connection.execute(statement)).all()
     return rows
+
+
+async def rouse(tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
+    """Has a memory looked at whose vectors were changed by hand, though it rests."""
+    await tx.connection.execute(
+        update(memory)
+        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
+        .values(
+            has_work=True,
+            resting=False,
+            ready_at=case((memory.c.resting, func.now()), else_=memory.c.ready_at),
+        )
+    )

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
 from storage.database import Transaction
-from storage.memories import held_reason
+from storage.memories import held_reason, rests
 from storage.settling import SETTLED
 from storage.tables import dead_letter, memory, session
 
@@ -29,6 +29,8 @@ class Progress:
     held_reason: str | None
     #: A tree is closed behind this position; None when nobody asked for that.
     seal_position: int | None = None
+    #: There is nothing to do with what is in the log.
+    rests: bool = False
 
 
 async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
@@ -72,6 +74,7 @@ async def read_progress(
             dead_letter.c.from_position,
             held_reason(),
             memory.c.seal_position,
+            rests(),
         )
         .join(session, session.c.session_key == memory.c.session_key)
         .outerjoin(
@@ -93,6 +96,7 @@ async def read_progress(
             stall_position=0 if row.cause is None else row.from_position + 1,
             held_reason=row.held_reason,
             seal_position=row.seal_position,
+            rests=row.rests,
         )
         for row in await tx.connection.execute(statement)
     }

@@ -16,6 +16,7 @@ from service.domain.work import WorkItem
 from storage import settling, trajectories, work
 from storage.database import Database
 from storage.errors import StorageError
+from storage.memories import StoredMemory
 from storage.trajectories import AnswerKey
 from storage.work import Progress
 
@@ -61,6 +62,20 @@ def _token_invalid(why: str) -> InvalidInput:
         Reason.TOKEN_INVALID,
         f"the consistency token cannot be used: {why}",
         field="consistency.at_least",
+    )
+
+
+def progress_of(stored: StoredMemory) -> Progress:
+    """How far a memory was when its row was read."""
+    return Progress(
+        revision=stored.revision,
+        applied_position=stored.applied_position,
+        head=stored.head,
+        stall_cause=None if stored.stall is None else stored.stall.cause,
+        stall_position=0 if stored.stall is None else stored.stall.position,
+        held_reason=stored.held_reason,
+        seal_position=stored.seal_position,
+        rests=stored.rests,
     )
 
 

@@ -35,6 +35,13 @@ async def find_tree(tx: Transaction, session: str, name: str) -> StoredMemory:
     return stored
 
 
+async def find_state(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A state memory by its name. Raises NotFound, FailedPrecondition (another kind)."""
+    stored = await find_memory(tx, session, name)
+    refuse_other_kind(name, stored.spec, MemoryKind.STATE)
+    return stored
+
+
 def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
     """Raises FailedPrecondition when a memory is not of the kind that a call is for."""
     kind = kind_of(spec)
@@ -46,13 +53,19 @@ def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
         )
 
 
-async def lock_memory(tx: Transaction, session: str, name: str) -> Claim:
-    """A PRISM memory, locked for a change by hand. Raises NotFound, FailedPrecondition."""
+async def lock_memory(
+    tx: Transaction, session: str, name: str, *, also: MemoryKind | None = None
+) -> Claim:
+    """A memory, locked for a change by hand: a PRISM memory, or one of the kind `also`.
+
+    Raises NotFound, FailedPrecondition.
+    """
     key = session_key(tx.tenant_id, session)
     held = await revisions.lock(tx, key, memory_id(key, name))
     if held is None:
         raise await missing(tx, session, name)
-    refuse_other_kind(name, held.spec, MemoryKind.PRISM)
+    if kind_of(held.spec) is not also:
+        refuse_other_kind(name, held.spec, MemoryKind.PRISM)
     return held
 
 
@@ -91,3 +104,12 @@ def revision_not_found(memory: str, revision: int, newest: int) -> OutOfRange:
 def item_key(stored: StoredMemory | Claim) -> tuple[UUID, UUID]:
     """What storage calls a memory by."""
     return stored.session_key, stored.memory_id
+
+
+def position_not_applied(memory: str, position: int, applied_position: int) -> OutOfRange:
+    """The refusal of a position that a memory has not reached."""
+    return OutOfRange(
+        Reason.POSITION_NOT_APPLIED,
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {position}",
+        {"position": position, "applied_position": applied_position},
+    )

@@ -1,0 +1,243 @@
+"""Reading state memories: the working context now, at a position, or of a revision."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from service.config import Limits
+from service.domain.errors import DeadlineExceeded, Exhausted
+from service.domain.read_tokens import ReadToken
+from service.domain.reasons import Reason
+from service.domain.specs import MemoryKind
+from service.domain.state.triggers import SizedStep
+from service.domain.state.vectors import Vector
+from service.domain.state.working_context import WorkingContext, is_due
+from service.domain.tenancy import memory_id, session_key
+from service.usecases.consistency import Watcher, progress_of, refuse_stopped
+from service.usecases.lookup import (
+    find_state,
+    item_key,
+    missing,
+    position_not_applied,
+    refuse_other_kind,
+    revision_not_found,
+)
+from storage import contexts, vectors
+from storage.contexts import Bounds, StoredContext
+from storage.database import Database
+from storage.memories import StoredMemory
+from storage.work import Progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextReading:
+    """A working context, and where it was read."""
+
+    memory: StoredMemory
+    context: WorkingContext
+    #: A compression is due and not made yet.
+    due: bool
+    #: Why it is not made, in a sentence, where the memory stalled or is held.
+    trouble: str | None
+    #: Stands for the log up to the context's head.
+    token: str
+
+
+class WorkingContexts:
+    """What callers read of state memories."""
+
+    def __init__(
+        self, database: Database, watcher: Watcher, token_key: bytes, limits: Limits
+    ) -> None:
+        self._database = database
+        self._watcher = watcher
+        self._token_key = token_key
+        self._bounds = Bounds(
+            chunks=limits.max_context_chunks, content_bytes=limits.max_context_bytes
+        )
+
+    async def read(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        wait: bool = False,
+        position: int | None = None,
+        deadline: float | None = None,
+    ) -> ContextReading:
+        """The working context: of now, or of when the log ended at `position`.
+
+        With `wait` nothing is due in it any more; `deadline` is in the event loop's time.
+        Raises NotFound, FailedPrecondition (another kind, stalled), OutOfRange, Exhausted
+        (too large, held), DeadlineExceeded.
+        """
+        if position is not None:
+            return await self._read_at(tenant_id, session, name, position)
+        found = await self._newest(tenant_id, session, name)
+        if wait and _is_behind(found):
+            found = await self._wait(tenant_id, found, deadline)
+        return self._reading(found, flush_position=found.flush_position, now=found.now)
+
+    async def read_revision(
+        self, tenant_id: UUID, session: str, name: str, revision: int
+    ) -> ContextReading:
+        """The vectors of a revision, with nothing recent. Raises NotFound,
+        FailedPrecondition (another kind), OutOfRange."""
+        key = _key(tenant_id, session, name)
+        async with self._database.direct(tenant_id) as direct:
+            found = await contexts.read_revision(direct, key, self._bounds, revision)
+        found = await self._known(tenant_id, session, name, found)
+        if found.state is None:
+            raise revision_not_found(name, revision, found.memory.revision)
+        return self._reading(found)
+
+    async def list_vectors(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        level: int,
+        after_revision: int,
+        limit: int,
+        max_bytes: int,
+    ) -> Sequence[tuple[Vector, datetime]]:
+        """As `vectors.list_page`. Raises NotFound, FailedPrecondition (another kind)."""
+        async with self._database.transaction(tenant_id) as tx:
+            stored = await find_state(tx, session, name)
+            return await vectors.list_page(
+                tx,
+                item_key(stored),
+                level=level,
+                after_revision=after_revision,
+                limit=limit,
+                max_bytes=max_bytes,
+            )
+
+    async def _read_at(
+        self, tenant_id: UUID, session: str, name: str, position: int
+    ) -> ContextReading:
+        key = _key(tenant_id, session, name)
+        async with self._database.direct(tenant_id) as direct:
+            found = await contexts.read_at_position(direct, key, self._bounds, position)
+        found = await self._known(tenant_id, session, name, found)
+        if position > found.memory.head:
+            raise position_not_applied(name, position, found.memory.head)
+        return self._reading(found)
+
+    async def _newest(self, tenant_id: UUID, session: str, name: str) -> StoredContext:
+        key = _key(tenant_id, session, name)
+        async with self._database.direct(tenant_id) as direct:
+            found = await contexts.read_newest(direct, key, self._bounds)
+        return await self._known(tenant_id, session, name, found)
+
+    async def _known(
+        self, tenant_id: UUID, session: str, name: str, found: StoredContext | None
+    ) -> StoredContext:
+        """What was found, if it is a state memory. Raises NotFound, FailedPrecondition."""
+        if found is None:
+            async with self._database.transaction(tenant_id) as tx:
+                raise await missing(tx, session, name)
+        refuse_other_kind(name, found.memory.spec, MemoryKind.STATE)
+        return found
+
+    async def _wait(
+        self, tenant_id: UUID, found: StoredContext, deadline: float | None
+    ) -> StoredContext:
+        """The context once nothing is due. Chunks that are appended make nothing less due,
+        so it is read again when the memory has got on."""
+        stored = found.memory
+        _refuse_stopped(stored.name, progress_of(stored))
+        looks = self._watcher.progress(tenant_id, item_key(stored), deadline=deadline)
+        async with aclosing(looks) as seen:
+            async for progress in seen:
+                if progress.revision != found.memory.revision:
+                    found = await self._newest(tenant_id, stored.session_name, stored.name)
+                    if not _is_behind(found):
+                        return found
+                _refuse_stopped(stored.name, progress)
+        raise _late(found)
+
+    def _reading(
+        self, found: StoredContext, *, flush_position: int = 0, now: datetime | None = None
+    ) -> ContextReading:
+        if not found.is_whole:
+            raise self._too_large(found)
+        stored = found.memory
+        context = _context_of(found)
+        due = is_due(stored.state, context, flush_position=flush_position, now=now)
+        token = ReadToken(
+            session_key=stored.session_key,
+            incarnation=stored.incarnation,
+            position=context.head,
+        )
+        return ContextReading(
+            memory=stored,
+            context=context,
+            due=due,
+            trouble=_trouble(stored) if due else None,
+            token=token.sign(self._token_key),
+        )
+
+    def _too_large(self, found: StoredContext) -> Exhausted:
+        limit, what = self._bounds.chunks, "chunks"
+        if found.recent_chunks <= limit:
+            limit, what = self._bounds.content_bytes, "bytes"
+        return context_too_large(
+            found.memory.name, f"{found.recent_chunks} chunks are recent", limit, what
+        )
+
+
+def context_too_large(memory: str, why: str, limit: int, what: str) -> Exhausted:
+    """The refusal of a context that passes a limit."""
+    return Exhausted(
+        Reason.CONTEXT_TOO_LARGE,
+        f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}",
+        {"memory": memory, "limit": limit},
+        retry_seconds=0,
+    )
+
+
+def _key(tenant_id: UUID, session: str, name: str) -> tuple[UUID, UUID]:
+    key = session_key(tenant_id, session)
+    return key, memory_id(key, name)
+
+
+def _context_of(found: StoredContext) -> WorkingContext:
+    assert found.state is not None, "every revision of a state memory has its vectors"
+    return WorkingContext(state=found.state, recent=[SizedStep.of(one) for one in found.recent])
+
+
+def _is_behind(found: StoredContext) -> bool:
+    """Whether something is due. So many chunks that they pass a limit are always due when
+    no period is that long."""
+    spec = found.memory.state
+    if not found.is_whole:
+        return found.recent_chunks >= spec.max_period
+    context = _context_of(found)
+    return is_due(spec, context, flush_position=found.flush_position, now=found.now)
+
+
+def _refuse_stopped(memory: str, progress: Progress) -> None:
+    # Something is due behind the cursor, or at it: whatever stops the memory stops that.
+    refuse_stopped(memory, progress.applied_position + 1, progress)
+
+
+def _trouble(stored: StoredMemory) -> str | None:
+    if stored.held_reason is not None or stored.stall is None:
+        return stored.held_reason
+    return f"it stalled at position {stored.stall.position}: {stored.stall.cause}"
+
+
+def _late(found: StoredContext) -> DeadlineExceeded:
+    stored = found.memory
+    known = {"applied_position": stored.applied_position, "revision": stored.revision}
+    return DeadlineExceeded(
+        Reason.NOT_APPLIED_IN_TIME,
+        f"memory {stored.name!r} is applied up to position {stored.applied_position} at revision"
+        f" {stored.revision}, and a compression is due",
+        {"wanted": found.upto, **known},
+    )

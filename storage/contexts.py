@@ -1,0 +1,191 @@
+"""Working contexts: the vectors in use and the chunks behind them, at one moment.
+
+A stalled memory may have a hundred thousand chunks behind it, so what is recent is counted
+first, and its content is only read when it keeps to the limits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from service.domain.chunks import LoggedChunk
+from service.domain.state.vectors import Levels, State
+from storage import memories
+from storage.database import DirectTransaction
+from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.memories import StoredMemory
+from storage.vectors import VECTOR_COLUMNS, vector_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What may be recent for a context to be read."""
+
+    chunks: int
+    #: Of their content, in bytes of UTF-8.
+    content_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredContext:
+    """A memory, and the working context of one of its revisions, if there is one."""
+
+    memory: StoredMemory
+    #: Chunks up to here do not wait for more.
+    flush_position: int
+    #: The database's clock.
+    now: datetime
+    #: None when the memory has no such revision, or is of another kind.
+    state: State | None
+    #: The last position of the recent chunks.
+    upto: int
+    #: Nothing when they pass the bounds.
+    recent: Sequence[LoggedChunk]
+
+    @property
+    def recent_chunks(self) -> int:
+        """How many are recent, whether they keep to the bounds or not."""
+        return 0 if self.state is None else self.upto - self.state.applied_position
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that is recent is there."""
+        return len(self.recent) == self.recent_chunks
+
+
+#: What a read is of: the newest revision and all chunks behind it …
+_NEWEST = """
+SELECT m.revision, m.applied_position, s.head AS upto
+FROM memory m JOIN session s ON s.session_key = m.session_key
+WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'state'
+"""
+
+_PAST = """
+SELECT r.revision, r.to_position AS applied_position, {upto} AS upto
+FROM memory m JOIN session s ON s.session_key = m.session_key
+JOIN revision r ON r.session_key = m.session_key AND r.memory_id = m.memory_id
+    AND r.revision = {number}
+WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'state'
+"""
+
+#: … or a revision alone, …
+_REVISION = _PAST.format(number="%(revision)s", upto="r.to_position")
+
+#: … or, for a position, the newest revision that holds nothing behind it, which is the one
+#: before the step that read on, if there was one.
+_AT_POSITION = _PAST.format(
+    number="""coalesce((
+        SELECT CASE WHEN to_position > %(position)s THEN revision - 1 END FROM revision
+        WHERE session_key = %(session)s AND memory_id = %(memory)s
+            AND to_position > from_position AND from_position <= %(position)s
+        ORDER BY from_position DESC LIMIT 1
+    ), m.revision)""",
+    upto="least(s.head, %(position)s)",
+)
+
+_ROW = f"""
+WITH reached AS ({{reached}})
+SELECT {memories.COLUMNS}, m.flush_position, now(), reached.revision, reached.applied_position,
+    reached.upto, l.runs
+{memories.FROM}
+LEFT JOIN reached ON true
+LEFT JOIN state_levels l ON l.session_key = m.session_key AND l.memory_id = m.memory_id
+    AND l.revision = reached.revision
+{memories.WHERE}
+"""
+
+#: The last one of each level, the highest first; where the first level begins anew it is
+#: the task prompt.
+_VECTORS = f"""
+WITH reached AS ({{reached}})
+SELECT {VECTOR_COLUMNS}
+FROM reached
+JOIN state_levels l ON l.session_key = %(session)s AND l.memory_id = %(memory)s
+    AND l.revision = reached.revision
+CROSS JOIN jsonb_array_elements(l.runs) WITH ORDINALITY AS r (run, level)
+JOIN state_vector v ON v.session_key = l.session_key AND v.memory_id = l.memory_id
+    AND v.revision = coalesce((r.run -> -1)::bigint, CASE WHEN r.level = 1 THEN 0 END)
+ORDER BY r.level DESC
+"""  # noqa: S608
+
+_RECENT = f"""
+WITH reached AS ({{reached}}),
+fitting AS MATERIALIZED (
+    SELECT applied_position, upto FROM reached
+    WHERE upto - applied_position <= %(max_chunks)s AND %(max_bytes)s >= (
+        SELECT coalesce(sum({CONTENT_BYTES}), 0) FROM chunk c
+        WHERE c.session_key = %(session)s AND c.position > applied_position
+            AND c.position <= upto AND upto - applied_position <= %(max_chunks)s
+    )
+)
+SELECT {CHUNK_COLUMNS}
+FROM fitting JOIN chunk c ON c.session_key = %(session)s
+    AND c.position > fitting.applied_position AND c.position <= fitting.upto
+ORDER BY c.position
+"""  # noqa: S608
+
+
+def _queries(reached: str) -> Sequence[str]:
+    return tuple(query.format(reached=reached) for query in (_ROW, _VECTORS, _RECENT))
+
+
+_READ_NEWEST = _queries(_NEWEST)
+_READ_AT_POSITION = _queries(_AT_POSITION)
+_READ_REVISION = _queries(_REVISION)
+
+_Key = tuple[UUID, UUID]
+
+
+async def read_newest(tx: DirectTransaction, key: _Key, bounds: Bounds) -> StoredContext | None:
+    """The context of this moment, in one round trip; None when there is no memory.
+
+    `key` is the session's and the memory's.
+    """
+    return await _read(tx, _READ_NEWEST, key, bounds, {})
+
+
+async def read_at_position(
+    tx: DirectTransaction, key: _Key, bounds: Bounds, position: int
+) -> StoredContext | None:
+    """The context when the log ended at a position: as `read_newest`."""
+    return await _read(tx, _READ_AT_POSITION, key, bounds, {"position": position})
+
+
+async def read_revision(
+    tx: DirectTransaction, key: _Key, bounds: Bounds, revision: int
+) -> StoredContext | None:
+    """The vectors of a revision, with nothing that is recent: as `read_newest`."""
+    return await _read(tx, _READ_REVISION, key, bounds, {"revision": revision})
+
+
+async def _read(
+    tx: DirectTransaction, queries: Sequence[str], key: _Key, bounds: Bounds, at: dict[str, int]
+) -> StoredContext | None:
+    values: dict[str, object] = {
+        "session": key[0],
+        "memory": key[1],
+        "max_chunks": bounds.chunks,
+        "max_bytes": bounds.content_bytes,
+        **at,
+    }
+    found, stack, chunks = await tx.read_all(queries, values)
+    if not found:
+        return None
+    *columns, flush_position, now, revision, applied_position, upto, runs = found[0]
+    state = None
+    if runs is not None:
+        state = State(
+            revision=revision,
+            applied_position=applied_position,
+            levels=Levels.from_json(runs),
+            stack=tuple(vector_of(row) for row in stack),
+        )
+    return StoredContext(
+        memory=memories.from_row(columns),
+        flush_position=flush_position,
+        now=now,
+        state=state,
+        upto=upto or 0,
+        recent=[logged_of(row) for row in chunks],
+    )

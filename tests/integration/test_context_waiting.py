@@ -1,0 +1,140 @@
+"""Waiting for a working context in which nothing is due; a test compresses by hand."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from service.config import Limits
+from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition
+from service.domain.reasons import Reason
+from service.domain.state.spec import StateSpec
+from service.domain.tenancy import DEFAULT_TENANT
+from service.usecases.consistency import Watcher
+from service.usecases.working_contexts import ContextReading, WorkingContexts
+from storage.database import Database
+from tests.integration.vector_rows import Keeper
+
+SPEC = StateSpec(task="t", period=3, episode_vectors=2, model="test/scripted")
+
+
+@pytest.fixture
+async def kept(database: Database) -> Keeper:
+    made = Keeper(database=database, spec=SPEC)
+    await made.create()
+    return made
+
+
+@pytest.fixture
+async def watcher(database: Database) -> AsyncIterator[Watcher]:
+    made = Watcher(database)
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+
+
+def waiting(
+    kept: Keeper, watcher: Watcher, *, seconds: float = 60.0, limits: Limits | None = None
+) -> asyncio.Task[ContextReading]:
+    contexts = WorkingContexts(kept.database, watcher, b"k", limits or Limits())
+    deadline = asyncio.get_running_loop().time() + seconds
+    return asyncio.create_task(
+        contexts.read(DEFAULT_TENANT, "s", "state", wait=True, deadline=deadline)
+    )
+
+
+async def set_memory(kept: Keeper, changes: str) -> None:
+    async with kept.database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.exec_driver_sql(
+            f"UPDATE memory SET {changes} WHERE memory_id = %s", (kept.key[1],)
+        )
+
+
+async def stall(kept: Keeper) -> None:
+    await set_memory(kept, "status = 'stalled'")
+    async with kept.database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.exec_driver_sql(
+            "INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id,"
+            " from_position, to_position, attempts, cause)"
+            " VALUES (%s, %s, gen_random_uuid(), %s, 0, 3, 5, 'no model')",
+            (*kept.key, DEFAULT_TENANT),
+        )
+
+
+async def test_where_nothing_is_due_nobody_waits(kept: Keeper, watcher: Watcher) -> None:
+    await kept.append(2)
+    await stall(kept)
+    reading = await waiting(kept, watcher, seconds=0.0)
+    assert (reading.due, reading.context.head) == (False, 2)
+
+
+async def test_every_compression_that_is_due_is_waited_for(kept: Keeper, watcher: Watcher) -> None:
+    await kept.append(7)
+    task = waiting(kept, watcher)
+    for change in (kept.step(3), kept.step(3)):
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        await change
+    await asyncio.sleep(0.2)
+    assert not task.done(), "the two vectors are to be an episode"
+    await kept.episode()
+    reading = await task
+    assert reading.context.state == kept.newest
+    assert [step.position for step in reading.context.recent] == [7]
+    assert not reading.due
+
+
+async def test_at_the_deadline_it_is_said_how_far_the_memory_is(
+    kept: Keeper, watcher: Watcher
+) -> None:
+    await kept.append(4)
+    with pytest.raises(DeadlineExceeded, match="up to position 0 at revision 0, and") as late:
+        await waiting(kept, watcher, seconds=0.2)
+    assert late.value.reason is Reason.NOT_APPLIED_IN_TIME
+    assert late.value.metadata == {"wanted": "4", "applied_position": "0", "revision": "0"}
+
+
+async def test_what_has_stopped_is_refused_at_once(kept: Keeper, watcher: Watcher) -> None:
+    await kept.append(3)
+    await set_memory(
+        kept, "held_reason = 'the budget is used up', ready_at = now() + interval '1 day'"
+    )
+    with pytest.raises(Exhausted, match="the budget is used up") as held:
+        await waiting(kept, watcher)
+    assert held.value.reason is Reason.BUDGET_EXHAUSTED
+    await set_memory(kept, "held_reason = NULL, ready_at = now()")
+    await stall(kept)
+    with pytest.raises(FailedPrecondition, match="stalled at position 1: no model") as stalled:
+        await waiting(kept, watcher)
+    assert stalled.value.reason is Reason.MEMORY_STALLED
+
+
+async def test_what_stops_meanwhile_is_refused(kept: Keeper, watcher: Watcher) -> None:
+    await kept.append(6)
+    task = waiting(kept, watcher)
+    await kept.step(3)
+    await stall(kept)
+    with pytest.raises(FailedPrecondition, match="no model"):
+        await task
+
+
+async def test_a_backlog_beyond_the_limits_is_waited_for(kept: Keeper, watcher: Watcher) -> None:
+    limits = Limits(max_context_chunks=4)
+    await kept.append(7)
+    task = waiting(kept, watcher, limits=limits)
+    await kept.step(3)
+    await kept.step(3)
+    await asyncio.sleep(0.2)
+    await kept.episode()
+    assert (await task).context.head == 7
+
+
+async def test_what_will_always_be_too_large_is_refused(
+    database: Database, watcher: Watcher
+) -> None:
+    kept = Keeper(database=database, spec=StateSpec(period=100))
+    await kept.create()
+    await kept.append(5)
+    with pytest.raises(Exhausted) as large:
+        await waiting(kept, watcher, limits=Limits(max_context_chunks=4))
+    assert large.value.reason is Reason.CONTEXT_TOO_LARGE
