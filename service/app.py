@@ -33,6 +33,7 @@ from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
+from service.rpc.states import StateService
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
@@ -59,6 +60,7 @@ from service.usecases.trajectories import Trajectories
 from service.usecases.trees import Trees
 from service.usecases.waiting import WaitingRoom
 from service.usecases.watch import Watches
+from service.usecases.working_contexts import WorkingContexts
 from service.worker import Worker
 from storage import state
 from storage.database import Database
@@ -81,6 +83,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token)
         memories = Memories(database, hints, watcher, keys.token, config.limits)
+        contexts = WorkingContexts(database, watcher, keys.token, config.limits)
         history = History(database)
         editor = Editor(database, memories, config.limits)
         waiting = WaitingRoom(config.limits.max_waiting_asks)
@@ -105,6 +108,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 budgets=BudgetService(Budgets(database, hints), pages),
                 trees=TreeService(Trees(database, memories), pages),
                 trajectories=TrajectoryService(trajectories, pages, stop),
+                states=StateService(contexts, pages, config.limits),
             ),
             config.limits,
         )

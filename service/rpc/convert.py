@@ -131,24 +131,29 @@ def chunk_value(message: log_pb2.Chunk) -> Chunk:
 
 def logged_chunk(logged: LoggedChunk) -> log_pb2.LoggedChunk:
     """A chunk of the log."""
-    chunk = logged.chunk
-    message = log_pb2.Chunk(metadata=dict(chunk.metadata))
+    message = log_pb2.LoggedChunk()
+    write_logged_chunk(logged, message)
+    return message
+
+
+def write_logged_chunk(logged: LoggedChunk, message: log_pb2.LoggedChunk) -> None:
+    """A chunk of the log, into a message that has nothing yet."""
+    message.position = logged.position
+    message.producer_id = logged.producer_id
+    message.producer_sequence = logged.producer_sequence
+    message.create_time.FromDatetime(logged.created_at)
+    chunk, content = logged.chunk, message.chunk
+    if chunk.metadata:
+        content.metadata.update(chunk.metadata)
     if chunk.kind is ChunkKind.MESSAGE:
-        message.message.role = chunk.role
-        message.message.text = chunk.text
+        content.message.role = chunk.role
+        content.message.text = chunk.text
     elif chunk.kind is ChunkKind.STEP:
-        message.step.observation = chunk.observation
-        message.step.thought = chunk.thought
-        message.step.action = chunk.action
+        content.step.observation = chunk.observation
+        content.step.thought = chunk.thought
+        content.step.action = chunk.action
     else:
-        message.text = chunk.text
-    return log_pb2.LoggedChunk(
-        position=logged.position,
-        chunk=message,
-        producer_id=logged.producer_id,
-        producer_sequence=logged.producer_sequence,
-        create_time=timestamp(logged.created_at),
-    )
+        content.text = chunk.text
 
 
 _MEMORY_STATUS = {
@@ -175,6 +180,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         consolidate_position=stored.consolidate_position,
         held_reason=stored.held_reason,
         seal_position=stored.seal_position,
+        resting=stored.rests and isinstance(stored.spec, StateSpec),
     )
     if stored.stall is not None:
         message.stall.position = stored.stall.position

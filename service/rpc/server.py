@@ -25,6 +25,8 @@ from palimpsest.v1 import (
     schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
+    states_pb2,
+    states_pb2_grpc,
     trajectories_pb2,
     trajectories_pb2_grpc,
     trees_pb2,
@@ -45,6 +47,7 @@ from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.schemas import SchemaService
 from service.rpc.sessions import SessionService
+from service.rpc.states import StateService
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
@@ -65,6 +68,7 @@ class Services:
     budgets: BudgetService
     trees: TreeService
     trajectories: TrajectoryService
+    states: StateService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -112,6 +116,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "trajectories": (
         trajectories_pb2_grpc.add_TrajectoryServiceServicer_to_server,
         trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
+    ),
+    "states": (
+        states_pb2_grpc.add_StateServiceServicer_to_server,
+        states_pb2.DESCRIPTOR.services_by_name["StateService"],
     ),
 }
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.config import Limits
-from service.domain.errors import AlreadyExists, Exhausted, OutOfRange
+from service.domain.errors import AlreadyExists, Exhausted
+from service.domain.json_values import canonical
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.read_tokens import ReadToken
@@ -15,12 +16,14 @@ from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind, MemorySpec
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
+from service.domain.state.working_context import as_value
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
     Consistency,
     Watcher,
     not_applied_in_time,
+    progress_of,
     refuse_stopped,
 )
 from service.usecases.hints import Hints
@@ -28,14 +31,15 @@ from service.usecases.lookup import (
     find_memory,
     item_key,
     missing,
+    position_not_applied,
     revision_not_found,
     session_not_found,
 )
 from service.usecases.outline import read_outline
+from service.usecases.working_contexts import ContextReading, WorkingContexts
 from storage import memories, revisions, sessions, stalls, states, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
-from storage.work import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +73,7 @@ class Memories:
         self._watcher = watcher
         self._token_key = token_key
         self._limits = limits
+        self._contexts = WorkingContexts(database, watcher, token_key, limits)
 
     async def create(
         self,
@@ -122,7 +127,7 @@ class Memories:
                     {"limit": self._limits.max_memories},
                     retry_seconds=0,
                 )
-            if rebuilt_from is not None:
+            if rebuilt_from is not None and first is None:
                 # It reads the log as it is now, and whoever asked waits for that.
                 await revisions.flush(tx, key, identity, held.head)
             stored = await memories.get(tx, key, identity)
@@ -154,6 +159,9 @@ class Memories:
         wanted = consistency.wanted_position(
             self._token_key, key, head=stored.head, incarnation=stored.incarnation
         )
+        if stored.kind == MemoryKind.STATE:
+            # All of the log is in its value.
+            return _value_of(await self._contexts.read(tenant_id, session, name))
         if stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)
             stored, value = await self._read_newest(tenant_id, key, session, name)
@@ -184,6 +192,9 @@ class Memories:
         stored, rows = found
         if stored.kind == MemoryKind.TREE:
             return await self._read_tree(tenant_id, session, name, revision)
+        if stored.kind == MemoryKind.STATE:
+            reading = await self._contexts.read_revision(tenant_id, session, name, revision)
+            return _value_of(reading)
         if rows is None:
             raise revision_not_found(name, revision, stored.revision)
         value = PrismMemory.load(
@@ -200,13 +211,12 @@ class Memories:
         """The newest value that holds no chunk behind `position`. Raises NotFound, OutOfRange."""
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_memory(tx, session, name)
-            if position > stored.applied_position:
-                raise OutOfRange(
-                    Reason.POSITION_NOT_APPLIED,
-                    f"memory {name!r} is applied up to position {stored.applied_position},"
-                    f" not yet {position}",
-                    {"position": position, "applied_position": stored.applied_position},
-                )
+        if stored.kind == MemoryKind.STATE:
+            found = await self._contexts.read(tenant_id, session, name, position=position)
+            return _value_of(found)
+        if position > stored.applied_position:
+            raise position_not_applied(name, position, stored.applied_position)
+        async with self._database.transaction(tenant_id) as tx:
             revision = await states.revision_at(
                 tx, *item_key(stored), position=position, newest=stored.revision
             )
@@ -247,15 +257,7 @@ class Memories:
     async def _wait(
         self, tenant_id: UUID, stored: StoredMemory, wanted: int, deadline: float | None
     ) -> None:
-        progress = Progress(
-            revision=stored.revision,
-            applied_position=stored.applied_position,
-            head=stored.head,
-            stall_cause=None if stored.stall is None else stored.stall.cause,
-            stall_position=0 if stored.stall is None else stored.stall.position,
-            held_reason=stored.held_reason,
-            seal_position=stored.seal_position,
-        )
+        progress = progress_of(stored)
         refuse_stopped(stored.name, wanted, progress)
         key = (stored.session_key, stored.memory_id)
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
@@ -301,9 +303,21 @@ class Memories:
     def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
         """Hints at a memory that is behind, or is to be consolidated or closed."""
         asked = (stored.consolidate_position, stored.seal_position)
-        wanted = stored.applied_position < stored.head or asked != (None, None)
+        # A state memory at the head may have a level of vectors that is full.
+        behind = stored.applied_position < stored.head or stored.kind == MemoryKind.STATE
+        wanted = behind or asked != (None, None)
         if wanted and stored.status == "active":
             self._hints.add([_item(tenant_id, *item_key(stored))])
+
+
+def _value_of(reading: ContextReading) -> MemoryReading:
+    return MemoryReading(
+        memory=reading.memory,
+        value_json=canonical(as_value(reading.context)),
+        revision=reading.context.state.revision,
+        applied_position=reading.context.head,
+        token=reading.token,
+    )
 
 
 def _item(tenant_id: UUID, key: UUID, identity: UUID) -> WorkItem:

@@ -5,11 +5,12 @@ from contextlib import aclosing
 from uuid import UUID
 
 from service.domain.errors import DeadlineExceeded
-from service.domain.specs import SpecChanges
+from service.domain.specs import MemoryKind, SpecChanges
 from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stopped
 from service.usecases.lookup import item_key, refuse_other_kind
 from service.usecases.memories import Memories
 from storage.memories import StoredMemory
+from storage.work import Progress
 
 
 class Rebuilder:
@@ -48,10 +49,21 @@ class Rebuilder:
         applied, revision = made.applied_position, made.revision
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             async for progress in seen:
-                refuse_stopped(new, goal, progress)
                 applied, revision = progress.applied_position, progress.revision
-                yield await self._memories.get(tenant_id, session, new), applied >= goal
-                if applied >= goal:
+                is_done = _is_done(made, progress)
+                if not is_done:
+                    # It may have stopped at its last position, with a vector to make.
+                    refuse_stopped(new, max(goal, applied + 1), progress)
+                yield await self._memories.get(tenant_id, session, new), is_done
+                if is_done:
                     return
         late: DeadlineExceeded = not_applied_in_time(new, goal, applied, revision)
         raise late
+
+
+def _is_done(made: StoredMemory, progress: Progress) -> bool:
+    """Whether all that was in the log when a memory was made is in it. A state memory
+    leaves what is recent, so it is done when it rests; or has gone on with later chunks."""
+    if made.kind == MemoryKind.STATE:
+        return progress.rests or progress.applied_position > made.head
+    return progress.applied_position >= made.head

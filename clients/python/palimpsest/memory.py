@@ -265,7 +265,7 @@ class Memory:
     async def look(self) -> values.MemoryInfo:
         """How far it is. Raises FailedPrecondition when it stalled, ResourceExhausted when
         a budget holds it."""
-        info = (await self.get()).info
+        info = await self._info()
         if info.held_reason is not None:
             raise ResourceExhausted(
                 f"memory {self.name!r} is held: {info.held_reason}",
@@ -280,6 +280,9 @@ class Memory:
                 metadata={"memory": self.name, "position": str(position), "cause": cause},
             )
         return info
+
+    async def _info(self) -> values.MemoryInfo:
+        return (await self.get()).info
 
     async def flush(self) -> values.Flushed:
         """Ends the wait for more chunks (`linger`): what is in the log is read now.

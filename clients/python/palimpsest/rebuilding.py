@@ -62,6 +62,13 @@ async def follow(
         info = await look()
         if on_progress is not None:
             on_progress(info)
-        if info.applied_position >= (goal or 0):
+        if _is_done(info, goal or 0):
             return
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _is_done(info: values.MemoryInfo, goal: int) -> bool:
+    """Whether all up to `goal` is in it. A state memory leaves what is recent."""
+    if info.kind == "state":
+        return info.resting or info.applied_position > goal
+    return info.applied_position >= goal

@@ -73,3 +73,9 @@ class State(Memory):
         request = rebuilding.request_of(self.session.name, self.name, new_name, changes)
         await rebuilding.follow(self._client, request, made.look, on_progress)
         return made
+
+    async def _info(self) -> values.MemoryInfo:
+        # Its value has all that is recent, which is too much while it catches up.
+        listed = await self.session.memories()
+        found = next((one for one in listed if one.name == self.name), None)
+        return await super()._info() if found is None else found

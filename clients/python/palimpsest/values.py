@@ -153,6 +153,8 @@ class MemoryInfo:
     seal_position: int | None
     #: Why a budget does not allow its next model call; None when it goes on.
     held_reason: str | None
+    #: Of a state memory: no compression is due.
+    resting: bool
     created_at: datetime
 
 

@@ -678,6 +678,7 @@ class Memory(_message.Message):
     CONSOLIDATE_POSITION_FIELD_NUMBER: _builtins.int
     HELD_REASON_FIELD_NUMBER: _builtins.int
     SEAL_POSITION_FIELD_NUMBER: _builtins.int
+    RESTING_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     name: _builtins.str
     """Unique within the session."""
@@ -702,6 +703,10 @@ class Memory(_message.Message):
     seal_position: _builtins.int
     """Of a tree: it is closed once everything up to this position is in it; unset
     when nobody asked for that.
+    """
+    resting: _builtins.bool
+    """Of a state memory: no compression is due. What is recent waits for more
+    chunks, or for `idle`.
     """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
@@ -733,10 +738,11 @@ class Memory(_message.Message):
         consolidate_position: _builtins.int | None = ...,
         held_reason: _builtins.str | None = ...,
         seal_position: _builtins.int | None = ...,
+        resting: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "state", b"state", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "resting", b"resting", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
     _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015

@@ -81,3 +81,43 @@ async def test_a_stall_is_raised_also_when_the_call_was_lost() -> None:
 async def test_a_call_that_never_began_is_an_error() -> None:
     with pytest.raises(errors.ConnectionFailed, match="cannot reach"):
         await rebuild(Service([], []))
+
+
+class States(Service):
+    """The same of a state memory, which is looked up in the list."""
+
+    async def ListMemories(
+        self, request: memories_pb2.ListMemoriesRequest, context: Any
+    ) -> memories_pb2.ListMemoriesResponse:
+        return memories_pb2.ListMemoriesResponse(memories=[Memory(name="m"), self.states.pop(0)])
+
+    def register(self, server: aio.Server) -> None:
+        request = memories_pb2.ListMemoriesRequest
+        add(server, "EditService", "told", self.RebuildMemory, edits_pb2.RebuildMemoryRequest)
+        add(server, "MemoryService", "unary", self.ListMemories, request)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{"resting": True, "applied_position": 2}, {"applied_position": 4}],
+    ids=["it rests", "it has gone on"],
+)
+async def test_a_state_memory_is_followed_until_nothing_is_due(last: dict[str, Any]) -> None:
+    def of(**fields: Any) -> Memory:
+        spec = memories_pb2.StateSpec()
+        return Memory(name="n", head=3, status=Memory.STATUS_ACTIVE, state=spec, **fields)
+
+    heard: list[tuple[int, bool]] = []
+    service = States([of()], [of(applied_position=2), of(applied_position=3), of(**last)])
+    async with serving(service.register) as port, palimpsest.connect(f"127.0.0.1:{port}") as client:
+        made = await (
+            client.session("s")
+            .state("m")
+            .rebuild(
+                "n", on_progress=lambda info: heard.append((info.applied_position, info.resting))
+            )
+        )
+    assert made.name == "n"
+    assert heard[:3] == [(0, False), (2, False), (3, False)]
+    assert len(heard) == 4
+    assert service.states == []
