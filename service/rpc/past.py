@@ -26,6 +26,7 @@ _KINDS = {
     "schema": memories_pb2.REVISION_KIND_SCHEMA,
     "build": memories_pb2.REVISION_KIND_BUILD,
     "seal": memories_pb2.REVISION_KIND_SEAL,
+    "episode": memories_pb2.REVISION_KIND_EPISODE,
 }
 
 

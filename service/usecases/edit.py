@@ -21,9 +21,11 @@ from service.domain.prism.spec import Encoding
 from service.domain.reasons import Reason
 from service.domain.schemas.evolution import Incompatible, check_extends
 from service.domain.schemas.tree import Schema, render
+from service.domain.specs import MemoryKind
+from service.domain.state.spec import StateSpec
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
-from storage import amendment_log, revisions, sessions, states
+from storage import amendment_log, revisions, sessions, states, vectors
 from storage.amendment_log import LoggedAmendment
 from storage.database import Database, Transaction
 from storage.memories import StoredMemory
@@ -103,23 +105,31 @@ class Editor:
     async def rollback(self, tenant_id: UUID, target: Target, revision: int) -> StoredMemory:
         """Restores the state of `revision`. Raises NotFound, Conflict, OutOfRange."""
         async with self._database.transaction(tenant_id) as tx:
-            held = await _lock(tx, target)
+            held = await _lock(tx, target, also=MemoryKind.STATE)
             if revision > held.revision:
                 raise revision_not_found(target.memory, revision, held.revision)
-            restored = await _load(tx, held, revision)
-            new = NewRevision(
-                kind="rollback",
-                to_position=held.applied_position,
-                digest=_digest(restored),
-                value=restored.value_json,
-                base=restored.value_json,
-                comment=target.comment,
-                restored_revision=revision,
-                consolidated_tokens=0,
-            )
-            stored = await self._commit(tx, target, held, new)
+            if isinstance(held.spec, StateSpec):
+                stored = await _restore_vectors(tx, held, target, revision)
+            else:
+                stored = await self._restore_value(tx, held, target, revision)
         self._memories.wake(tenant_id, stored)
         return stored
+
+    async def _restore_value(
+        self, tx: Transaction, held: Claim, target: Target, revision: int
+    ) -> StoredMemory:
+        restored = await _load(tx, held, revision)
+        new = NewRevision(
+            kind="rollback",
+            to_position=held.applied_position,
+            digest=_digest(restored),
+            value=restored.value_json,
+            base=restored.value_json,
+            comment=target.comment,
+            restored_revision=revision,
+            consolidated_tokens=0,
+        )
+        return await self._commit(tx, target, held, new)
 
     async def fold(self, tenant_id: UUID, target: Target) -> tuple[StoredMemory, bool]:
         """Writes the amendments into a new base; whether there were any. Raises NotFound."""
@@ -191,8 +201,26 @@ class Editor:
         return await find_memory(tx, target.session, target.memory)
 
 
-async def _lock(tx: Transaction, target: Target) -> Claim:
-    held = await lock_memory(tx, target.session, target.memory)
+async def _restore_vectors(
+    tx: Transaction, held: Claim, target: Target, revision: int
+) -> StoredMemory:
+    restored = await vectors.read_state(tx, *item_key(held), revision)
+    assert restored is not None, "revisions have no gaps, and none goes away"
+    new = NewRevision(
+        kind="rollback",
+        to_position=held.applied_position,
+        digest=restored.digest,
+        comment=target.comment,
+        restored_revision=revision,
+    )
+    await vectors.commit(tx, held, new, restored.levels, None, has_work=None)
+    # With other vectors something else may be due.
+    await vectors.rouse(tx, *item_key(held))
+    return await find_memory(tx, target.session, target.memory)
+
+
+async def _lock(tx: Transaction, target: Target, *, also: MemoryKind | None = None) -> Claim:
+    held = await lock_memory(tx, target.session, target.memory, also=also)
     expected = target.expected_revision
     if expected is not None and expected != held.revision:
         raise Conflict(

@@ -18,8 +18,16 @@ from service.domain.prism.provenance import OriginSearch, Touch, Tracer, Write, 
 from service.domain.prism.spec import Encoding
 from service.domain.reasons import Reason
 from service.domain.schemas.tree import Mismatch, Schema
-from service.usecases.lookup import find_memory, find_prism, item_key, revision_not_found
-from storage import amendment_log, history, log, states
+from service.domain.specs import MemoryKind
+from service.domain.state.working_context import by_level
+from service.usecases.lookup import (
+    find_memory,
+    find_prism,
+    item_key,
+    refuse_other_kind,
+    revision_not_found,
+)
+from storage import amendment_log, history, log, states, vectors
 from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
 from storage.database import Database, Transaction
 from storage.history import StoredRevision
@@ -153,19 +161,35 @@ class History:
         skip: int,
         limit: int,
     ) -> Comparison:
-        """Where (name, revision) and (name, revision) differ. Raises NotFound, OutOfRange."""
+        """Where (name, revision) and (name, revision) differ: both of PRISM memories, or of
+        state memories. Raises NotFound, FailedPrecondition, OutOfRange."""
         states_: list[tuple[int, Json]] = []
+        kind: MemoryKind | None = None
         async with self._database.transaction(tenant_id) as tx:
             for name, revision in sides:
-                stored = await find_prism(tx, session, name)
+                stored = await find_memory(tx, session, name)
+                if kind is None:
+                    is_state = stored.kind == MemoryKind.STATE
+                    kind = MemoryKind.STATE if is_state else MemoryKind.PRISM
+                refuse_other_kind(name, stored.spec, kind)
                 at = stored.revision if revision is None else revision
-                states_.append((at, (await load_state(tx, stored, at)).value))
+                states_.append((at, await _comparable(tx, stored, at)))
         (revision_, old), (other_revision, new) = states_
         return Comparison(
             revision=revision_,
             other_revision=other_revision,
             differences=tuple(islice(differences(old, new), skip, skip + limit + 1)),
         )
+
+
+async def _comparable(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
+    """What two memories of a kind are compared by. Raises OutOfRange."""
+    if stored.kind != MemoryKind.STATE:
+        return (await load_state(tx, stored, revision)).value
+    state = await vectors.read_state(tx, *item_key(stored), revision)
+    if state is None:
+        raise revision_not_found(stored.name, revision, stored.revision)
+    return by_level(state)
 
 
 async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> PrismMemory:
