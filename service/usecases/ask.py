@@ -23,7 +23,7 @@ from service.usecases.consistency import (
     refuse_stopped,
 )
 from service.usecases.hints import Hints
-from service.usecases.lookup import find_memory, refuse_other_kind, session_not_found
+from service.usecases.lookup import find_memory, refuse_unnavigable, session_not_found
 from service.usecases.waiting import WaitingRoom
 from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
@@ -40,7 +40,8 @@ class Question:
     memory: str
     query: str
     consistency: Consistency
-    #: For trees only; None is as the tree's readers do it when nobody says.
+    #: For trees and state memories; None: a tree is navigated as it is when nobody says, a
+    #: state memory is asked without.
     navigation: NavigationRequest | None = None
 
 
@@ -59,7 +60,8 @@ class Reading:
     answer_id: UUID
     revision: int
     applied_position: int
-    kind: MemoryKind
+    #: Whether it is found by a navigation, which is told event by event.
+    navigates: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +94,7 @@ class Asker:
     ) -> AsyncGenerator[Waiting | Reading | Event | Answered]:
         """Waits until the memory is fresh enough, then for the answer, and says so.
 
-        Of a tree it also tells each event of the navigation as it happens.
+        Of a navigation it also tells each event as it happens.
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
         FailedPrecondition (stalled; another kind; answer failed), DeadlineExceeded,
         Exhausted.
@@ -128,7 +130,7 @@ class Asker:
         wanted = question.consistency.wanted_position(
             self._token_key, stored.session_key, head=stored.head, incarnation=stored.incarnation
         )
-        if stored.applied_position >= wanted:
+        if stored.applied_position >= wanted or kind_of(stored.spec) is MemoryKind.STATE:
             return
         key = (stored.session_key, stored.memory_id)
         applied, revision = stored.applied_position, stored.revision
@@ -150,6 +152,8 @@ class Asker:
         answer_id = uuid4()
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_memory(tx, question.session, question.memory)
+            navigation = _navigation(question, stored)
+            applied_position = _applied_position(stored)
             await answers.create(
                 tx,
                 session_key=key,
@@ -157,15 +161,15 @@ class Asker:
                 memory_id=stored.memory_id,
                 query=question.query,
                 revision=stored.revision,
-                applied_position=stored.applied_position,
-                navigation=_navigation(question, stored),
+                applied_position=applied_position,
+                navigation=navigation,
             )
         self._hints.add([_item(tenant_id, question.session, answer_id)])
         return Reading(
             answer_id=answer_id,
             revision=stored.revision,
-            applied_position=stored.applied_position,
-            kind=kind_of(stored.spec),
+            applied_position=applied_position,
+            navigates=navigation is not None,
         )
 
     async def _until_settled(
@@ -174,7 +178,7 @@ class Asker:
         """The events of the answer until it is made. Raises DeadlineExceeded."""
         item = _item(tenant_id, question.session, reading.answer_id)
         settled = False
-        if reading.kind is MemoryKind.TREE:
+        if reading.navigates:
             async with aclosing(self._watcher.told(item, deadline=deadline)) as looks:
                 async for told in looks:
                     for event in told.events:
@@ -212,11 +216,17 @@ async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> No
 
 
 def _navigation(question: Question, stored: StoredMemory) -> NavigationRequest | None:
-    """How to navigate; None for what is no tree. Raises FailedPrecondition (another kind)."""
+    """How to navigate; None: not at all. Raises FailedPrecondition (another kind)."""
     if question.navigation is not None:
-        refuse_other_kind(question.memory, stored.spec, MemoryKind.TREE)
+        refuse_unnavigable(question.memory, stored.spec)
         return question.navigation
     return NavigationRequest() if kind_of(stored.spec) is MemoryKind.TREE else None
+
+
+def _applied_position(stored: StoredMemory) -> int:
+    """The last position that an answer reads: of a state memory, which has the whole log at
+    any time, the head of this moment."""
+    return stored.head if kind_of(stored.spec) is MemoryKind.STATE else stored.applied_position
 
 
 def _item(tenant_id: UUID, session: str, answer_id: UUID) -> WorkItem:

@@ -42,6 +42,19 @@ async def find_state(tx: Transaction, session: str, name: str) -> StoredMemory:
     return stored
 
 
+async def find_navigable(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A memory that can be navigated, by its name. Raises NotFound, FailedPrecondition."""
+    stored = await find_memory(tx, session, name)
+    refuse_unnavigable(name, stored.spec)
+    return stored
+
+
+def refuse_unnavigable(name: str, spec: MemorySpec) -> None:
+    """Raises FailedPrecondition for a memory that has no levels to go down."""
+    if kind_of(spec) is not MemoryKind.STATE:
+        refuse_other_kind(name, spec, MemoryKind.TREE)
+
+
 def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
     """Raises FailedPrecondition when a memory is not of the kind that a call is for."""
     kind = kind_of(spec)

@@ -1,15 +1,17 @@
-"""Navigating: a worker answers a question from a tree, move by move."""
+"""Navigating: a worker answers a question from the levels of a memory, move by move."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from service.config import Config
 from service.domain.citations import best_excerpt, best_position
 from service.domain.flows import Ask, LookingFlow, LookUp, ModelAsk
-from service.domain.ledger import CallScope
 from service.domain.memory_choices import ReplyFormat
+from service.domain.specs import MemoryKind, MemorySpec, kind_of
+from service.domain.state.navigating import navigation_spec
+from service.domain.state.spec import StateSpec
 from service.domain.tree.navigation import Question, navigate
 from service.domain.tree.nodes import View
 from service.domain.tree.spec import TreeSpec
@@ -27,43 +29,41 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
-from service.usecases.ask import occasion
-from service.usecases.tree_reading import TreeReader
+from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, scope_of
+from service.usecases.state_reading import StateReader
+from service.usecases.tree_reading import Held, TreeReader
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 
-#: Characters of a leaf's text that a citation repeats.
-EXCERPT_CHARACTERS = 500
 #: What an answer says that says nothing.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row made no sense.",
     NoAnswer.NOT_FOUND: "There is no answer in the text.",
     NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
-    NoAnswer.EMPTY: "There is no answer: the tree has no text yet.",
+    NoAnswer.EMPTY: "There is no answer: the {kind} has no text yet.",
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Navigated:
-    """What came of a question to a tree."""
-
-    navigation: Navigation
-    citations: Sequence[StoredCitation]
-    #: The model that navigated.
-    model: str
+class LevelsReader(Protocol):
+    """What a navigation looks up in the levels of a memory, as of when it was asked."""
 
     @property
-    def text(self) -> str:
-        """The answer, or that there is none."""
-        why = self.navigation.no_answer
-        return self.navigation.text if why is None else NO_ANSWER_TEXTS[why]
+    def root(self) -> View:
+        """Where a navigation begins."""
+
+    async def look_up(self, ask: LookUp) -> Any:
+        """What the navigation wants to know, as `service.domain.tree.lookups` says it."""
+
+    async def hold(self, node_id: str) -> Held:
+        """What has text itself, with that text, chunk by chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What decides how a tree's prompts look besides the tree."""
+    """What decides how a navigation's prompts look besides the memory's levels."""
 
+    #: A tree's own; of a state memory as navigations read it.
     spec: TreeSpec
     #: The model that navigates.
     model: str
@@ -77,14 +77,15 @@ class Terms:
     @classmethod
     def of(
         cls,
-        spec: TreeSpec,
+        kept: MemorySpec,
         *,
         default_model: str,
         facts: Callable[[str], ModelFacts],
         structured: Callable[[str], bool],
         marker_key: bytes,
     ) -> "Terms":
-        """Those of a tree; `facts` and `structured` know models."""
+        """Those of a tree or a state memory; `facts` and `structured` know models."""
+        spec = kept if isinstance(kept, TreeSpec) else _levels_spec(kept)
         building = spec.model or default_model
         model = spec.navigation_model or building
         if spec.reply_format is ReplyFormat.AUTO:
@@ -102,15 +103,19 @@ class Terms:
 
     async def reader(
         self, database: Database, tenant_id: UUID, asked: StoredAnswer
-    ) -> TreeReader | None:
-        """The tree that a question is asked of; None when there is no text."""
+    ) -> LevelsReader | None:
+        """The levels that a question is asked of; None when there is no text."""
+        if kind_of(asked.spec) is MemoryKind.STATE:
+            return await StateReader.open(
+                database, tenant_id, asked, spec=self.spec, cutter=first_piece
+            )
         return await TreeReader.open(
             database, tenant_id, asked, facts=self.building_facts, cutter=first_piece
         )
 
     def flow(self, asked: StoredAnswer, root: View) -> LookingFlow[Navigation]:
         """The navigation of a question, which is the same whenever it is made."""
-        assert asked.navigation is not None, "questions to trees have one"
+        assert asked.navigation is not None, "who navigates was asked to"
         return navigate(
             Question(query=asked.query, **asdict(asked.navigation)),
             root,
@@ -124,7 +129,7 @@ class Terms:
 
 
 class Navigator:
-    """Navigates trees in one worker process."""
+    """Navigates trees and state memories in one worker process."""
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class Navigator:
         self._marker_key = marker_key
         self._config = config
 
-    async def navigate(self, item: WorkItem, asked: StoredAnswer) -> Navigated:
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """Finds the answer to a question, and what it rests on.
 
         Each event is stored before the next move. Made again after a failure, or by another
@@ -148,7 +153,7 @@ class Navigator:
         there already, up to where it stopped. Raises ModelFailure, TextTooLong.
         """
         terms = Terms.of(
-            asked.tree,
+            asked.spec,
             default_model=self._config.model,
             facts=self._facts,
             structured=self._gateway.structured,
@@ -156,27 +161,16 @@ class Navigator:
         )
         reader = await terms.reader(self._database, item.tenant_id, asked)
         if reader is None:
-            navigation = await self._empty(item, asked)
-            return Navigated(navigation=navigation, citations=(), model=terms.model)
+            return _made(await self._empty(item, asked), (), asked, terms.model)
         replies = _Replies(self, item, asked, reader, terms.model)
         navigation = await drive(terms.flow(asked, reader.root), replies.to)
-        return Navigated(
-            navigation=navigation,
-            citations=[
-                await _cite(reader, leaf, navigation)
-                for leaf in (navigation.leaves if navigation.no_answer is None else ())
-            ],
-            model=terms.model,
-        )
+        leaves = navigation.leaves if navigation.no_answer is None else ()
+        citations = [await _cite(reader, leaf, navigation) for leaf in leaves]
+        return _made(navigation, citations, asked, terms.model)
 
     async def call(self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str) -> Any:
         """The reply to a prompt of an answer."""
-        scope = CallScope(
-            tenant_id=item.tenant_id,
-            session_key=asked.session_key,
-            memory_id=asked.memory_id,
-            occasion=occasion(asked.answer_id),
-        )
+        scope = scope_of(item, asked)
         return await self._gateway.call(ask, model=model, scope=scope)
 
     async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
@@ -198,7 +192,7 @@ class _Replies:
     navigator: Navigator
     item: WorkItem
     asked: StoredAnswer
-    reader: TreeReader
+    reader: LevelsReader
     model: str
 
     async def to(self, ask: Ask) -> Any:
@@ -212,7 +206,26 @@ class _Replies:
                 return await self.reader.look_up(ask)
 
 
-async def _cite(reader: TreeReader, leaf: str, navigation: Navigation) -> StoredCitation:
+def _levels_spec(kept: MemorySpec) -> TreeSpec:
+    assert isinstance(kept, StateSpec), "other kinds are refused"
+    return navigation_spec(kept)
+
+
+def _made(
+    navigation: Navigation, citations: Sequence[StoredCitation], asked: StoredAnswer, model: str
+) -> MadeAnswer:
+    why = navigation.no_answer
+    kind = "tree" if kind_of(asked.spec) is MemoryKind.TREE else "memory"
+    return MadeAnswer(
+        text=navigation.text if why is None else NO_ANSWER_TEXTS[why].format(kind=kind),
+        citations=citations,
+        model=model,
+        no_answer=why,
+        statistics=navigation.statistics,
+    )
+
+
+async def _cite(reader: LevelsReader, leaf: str, navigation: Navigation) -> StoredCitation:
     """The chunk of a leaf whose words fit the answer best, and the sentence that does."""
     held = await reader.hold(leaf)
     said, why = navigation.text, navigation.reasoning

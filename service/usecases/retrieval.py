@@ -47,7 +47,7 @@ async def best_leaves(
     Of the tree `key` (session_key, memory_id) as of a revision. What has none of the
     query's words is left out; the earlier wins a tie.
     """
-    words = await _wanted(tx, query)
+    words = await wanted_words(tx, query)
     totals = await retrieval.read_totals(tx, key, revision)
     holders = await retrieval.read_holders(tx, key, revision, words)
     in_tail = await retrieval.count_in_texts(tx, [piece.text for piece in tail], words)
@@ -72,7 +72,8 @@ async def best_leaves(
     return [one.node_id for one in ranked[:count]]
 
 
-async def _wanted(tx: Transaction, query: str) -> Sequence[str]:
+async def wanted_words(tx: Transaction, query: str) -> Sequence[str]:
+    """The words of a question that are looked for; of many, the rarest as a rule."""
     words = await retrieval.words_of(tx, query)
     return sorted(words, key=lambda word: (-len(word), word))[:MAX_WORDS]
 

@@ -9,7 +9,6 @@ import structlog
 
 from service.config import Config
 from service.domain.flows import ModelAsk
-from service.domain.specs import MemoryKind
 from service.domain.tenancy import session_key
 from service.domain.tree.fitting import TextTooLong
 from service.domain.tree.replaying import NotReplayable, prompts_of
@@ -17,7 +16,7 @@ from service.domain.tree.trajectory import Action, Event
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.usecases.ask import answer_not_found
-from service.usecases.lookup import find_tree, refuse_other_kind
+from service.usecases.lookup import find_navigable, refuse_unnavigable
 from service.usecases.navigate import Terms
 from storage import answers, trajectories
 from storage.answers import StoredAnswer
@@ -69,25 +68,25 @@ class Trajectories:
             stored = await answers.get(tx, key, answer_id)
             if stored is None:
                 raise await answer_not_found(tx, session, answer_id)
-            refuse_other_kind(stored.memory_name, stored.spec, MemoryKind.TREE)
+            refuse_unnavigable(stored.memory_name, stored.spec)
             return await trajectories.list_events(tx, (key, answer_id), after, limit)
 
     async def statistics(self, tenant_id: UUID, session: str, memory: str) -> Sums:
-        """What all navigations of a tree came to. Raises NotFound, FailedPrecondition."""
+        """What all navigations of a memory came to. Raises NotFound, FailedPrecondition."""
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_tree(tx, session, memory)
+            stored = await find_navigable(tx, session, memory)
             return await trajectories.sum_up(tx, stored.session_key, stored.memory_id)
 
     async def export(
         self, tenant_id: UUID, session: str, memory: str, ids: Sequence[UUID] = ()
     ) -> AsyncGenerator[Example]:
-        """The moves of all navigations of a tree that found an answer, oldest first.
+        """The moves of all navigations of a memory that found an answer, oldest first.
 
         Of these answers only, if any are named. What this release would ask in other words
         is left out. Raises NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_tree(tx, session, memory)
+            stored = await find_navigable(tx, session, memory)
         after = None
         while True:
             async with self._database.transaction(tenant_id) as tx:
@@ -111,7 +110,7 @@ class Trajectories:
     ) -> Sequence[tuple[Event, ModelAsk]]:
         """The valid moves of one navigation, with their prompts; none of another release's."""
         terms = Terms.of(
-            asked.tree,
+            asked.spec,
             default_model=self._config.model,
             facts=self._facts,
             structured=self._structured,

@@ -73,7 +73,7 @@ class TreeReader:
             )
             start = tops[-1].node.end if tops else Place(1)
             end = Place(asked.applied_position + 1)
-            pieces = await _pieces(tx, asked.session_key, start, end)
+            pieces = await pieces_between(tx, asked.session_key, start, end)
         segmenter = Segmenter(spec.segment_tokens, cutter, start)
         cuts = [*segmenter.feed(pieces), *segmenter.finish()]
         tail = tail_views(cuts, spec.summary_tokens, facts.count)
@@ -116,7 +116,7 @@ class TreeReader:
                 stored = (await self._nodes(tx, [node_id]))[node_id]
                 revision = stored.revision
             view = self._views[node_id]
-            pieces = await _pieces(tx, key, view.start, view.end)
+            pieces = await pieces_between(tx, key, view.start, view.end)
         return Held(view=view, revision=revision, pieces=pieces)
 
     async def _children(self, node_id: str) -> tuple[View, ...]:
@@ -173,7 +173,9 @@ class TreeReader:
         return found
 
 
-async def _pieces(tx: Transaction, session_key: UUID, start: Place, end: Place) -> Sequence[Piece]:
+async def pieces_between(
+    tx: Transaction, session_key: UUID, start: Place, end: Place
+) -> Sequence[Piece]:
     """The text from `start` to before `end`, chunk by chunk."""
     pieces: list[Piece] = []
     after = start.position - 1

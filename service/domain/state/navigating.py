@@ -1,0 +1,98 @@
+"""Navigating a state memory: its levels as the navigation of trees meets them.
+
+An episode's children are its child vectors, and a vector of steps holds the text of the
+steps that it was the first to compress. What no episode has is on top, the recent steps
+behind it. Ids: "2.17" (level.revision) of a vector, "1.12.3" of a piece of the text under
+one that is longer than a leaf, "1.12.v1.2" of a node that is made up over such pieces;
+others as `service.domain.tree.forest` has them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import STEPS_LEVEL, Vector
+from service.domain.tokens import estimate_tokens
+from service.domain.tree.forest import Forest, over, tail_views
+from service.domain.tree.nodes import Place, View
+from service.domain.tree.segmenting import Cut
+from service.domain.tree.spec import TreeSpec
+
+#: What a tree's summaries have at most, in tokens.
+MAX_SUMMARY_TOKENS = 8000
+
+
+def navigation_spec(spec: StateSpec) -> TreeSpec:
+    """How a state memory is navigated: as a tree that says nothing of it is."""
+    return TreeSpec(
+        summary_tokens=min(spec.state_tokens, MAX_SUMMARY_TOKENS),
+        model=spec.model,
+        reply_format=spec.reply_format,
+    )
+
+
+def vector_id(level: int, revision: int) -> str:
+    """The id of a vector's node."""
+    return f"{level}.{revision}"
+
+
+def revision_of(node_id: str) -> int:
+    """The revision of the vector that a node is, or is under. ValueError for other nodes."""
+    return int(node_id.split(".")[1])
+
+
+def vector_view(vector: Vector, *, text_bytes: int) -> View:
+    """A vector as a reader meets it; `text_bytes` is the size of the steps under it."""
+    below = vector.level - 1
+    return View(
+        node_id=vector_id(vector.level, vector.revision),
+        level=vector.level,
+        summary=vector.text,
+        children=tuple(vector_id(below, child) for child in vector.children),
+        start=Place(vector.from_position + 1),
+        end=Place(vector.to_position + 1),
+        text_tokens=-(-text_bytes // 4),
+        is_stored=True,
+    )
+
+
+def forest_of(tops: Sequence[View], tail: Sequence[Cut], spec: TreeSpec) -> Forest | None:
+    """All levels under one root; None when there is no text.
+
+    Both in the order of the text. Sizes are estimated, whatever the model: there may be
+    ten thousand tops.
+    """
+    return over(
+        tops,
+        tail_views(tail, spec.summary_tokens, estimate_tokens),
+        max_children=spec.max_children,
+        summary_tokens=spec.summary_tokens,
+        count=estimate_tokens,
+    )
+
+
+def divided(view: View, cuts: Sequence[Cut], spec: TreeSpec) -> tuple[View, dict[str, View]]:
+    """A vector of steps over the pieces of its text, and all that is under it, by id.
+
+    One piece, and the vector is a leaf.
+    """
+    assert view.level == STEPS_LEVEL, "others have children of their own"
+    forest = forest_of((), cuts, spec)
+    if forest is None or forest.root.is_leaf:
+        return view, {}
+
+    def named(node_id: str) -> str:
+        return f"{view.node_id}.{node_id.removeprefix('t.')}"
+
+    under = {
+        named(one.node_id): replace(
+            one,
+            node_id=named(one.node_id),
+            children=tuple(map(named, one.children)),
+            # Steps and vectors never change, and so neither does how they are cut.
+            is_stored=True,
+        )
+        for one in forest.views.values()
+        if one is not forest.root
+    }
+    return replace(view, children=tuple(map(named, forest.root.children))), under

@@ -1,0 +1,50 @@
+"""The reader of PRISM memories: the final answer (arXiv 2412.18914, algorithm 1, line 6)."""
+
+from service.config import Config
+from service.domain.prism import asking as prism
+from service.domain.prism.memory import PrismMemory
+from service.domain.work import WorkItem
+from service.llm.driver import drive
+from service.llm.gateway import Gateway
+from service.usecases.answering import MadeAnswer, scope_of
+from service.usecases.citing import cite
+from storage import states
+from storage.answers import StoredAnswer
+from storage.database import Database, Transaction
+
+
+class PrismReader:
+    """Answers from PRISM memories in one worker process."""
+
+    def __init__(
+        self, database: Database, gateway: Gateway, marker_key: bytes, config: Config
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._marker_key = marker_key
+        self._config = config
+
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
+        """The answer that the memory gives, and the chunks behind what it rests on."""
+        async with self._database.transaction(item.tenant_id) as tx:
+            memory = await _load(tx, asked)
+        spec = asked.prism
+        model = spec.model or self._config.model
+        scope = scope_of(item, asked)
+        flow = prism.answer(spec, memory, asked.query, marker_key=self._marker_key)
+        draft = await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))
+        async with self._database.transaction(item.tenant_id) as tx:
+            key = (asked.session_key, asked.memory_id)
+            citations = await cite(tx, key, memory, draft.paths, asked.revision)
+        return MadeAnswer(text=draft.text, citations=citations, model=model)
+
+
+async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:
+    spec = asked.prism
+    rows = await states.read_for_prompts(
+        tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
+    )
+    assert rows is not None, "the answer's foreign key holds its revision"
+    return PrismMemory.load(
+        spec.schema(), base_json=rows.base, amendments=rows.amendments, encoding=spec.encoding
+    )

@@ -1,0 +1,91 @@
+"""The pcc reader: answers from a state memory's working context."""
+
+from collections.abc import Callable
+
+from service.config import Config
+from service.domain.state import asking as pcc
+from service.domain.state.asking import ANSWER_OUTPUT_TOKENS, AnswerDraft
+from service.domain.state.triggers import SizedStep
+from service.domain.state.working_context import WorkingContext
+from service.domain.tree.trajectory import NoAnswer
+from service.domain.work import WorkItem
+from service.llm.driver import drive
+from service.llm.facts import ModelFacts
+from service.llm.gateway import Gateway
+from service.usecases.answering import MadeAnswer, scope_of
+from service.usecases.tracing_back import Tracer
+from storage import log, vectors
+from storage.answers import StoredAnswer
+from storage.database import Database, Transaction
+
+#: Bytes of recent steps that are read for each token of the window. Hardly a token has
+#: more, so what is longer fits into no prompt, and need not be read to know that.
+BYTES_PER_TOKEN = 16
+#: What an answer says that says nothing.
+NO_ANSWER_TEXTS = {
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row were empty.",
+    NoAnswer.NOT_FOUND: "There is no answer in the working context.",
+    NoAnswer.EMPTY: "There is no answer: the memory has no steps yet.",
+}
+
+
+class ContextReader:
+    """Answers from working contexts in one worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: Gateway,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._gateway = gateway
+        self._facts = facts
+        self._marker_key = marker_key
+        self._config = config
+
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
+        """The answer that the context gives, and the chunks that it rests on.
+
+        Raises ModelFailure, TextTooLong.
+        """
+        spec = asked.state
+        model = spec.model or self._config.model
+        facts = self._facts(model)
+        async with self._database.transaction(item.tenant_id) as tx:
+            context = await _context(tx, asked, facts)
+        flow = pcc.answer(
+            context,
+            asked.query,
+            spec=spec,
+            marker_key=self._marker_key,
+            window_tokens=facts.window_tokens,
+            count=facts.count,
+        )
+        scope = scope_of(item, asked)
+        draft: AnswerDraft = await drive(
+            flow, lambda ask: self._gateway.call(ask, model=model, scope=scope)
+        )
+        if draft.no_answer is not None:
+            text = NO_ANSWER_TEXTS[draft.no_answer]
+            return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)
+        async with self._database.transaction(item.tenant_id) as tx:
+            tracer = Tracer(tx, (asked.session_key, asked.memory_id), spec, asked.revision)
+            citations = await tracer.cite(context, draft, asked.query)
+        return MadeAnswer(text=draft.text, citations=citations, model=model)
+
+
+async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> WorkingContext:
+    """The working context as it was when the question came. Raises TextTooLong."""
+    state = await vectors.read_state(tx, asked.session_key, asked.memory_id, asked.revision)
+    assert state is not None, "the answer's foreign key holds its revision"
+    after, head = state.applied_position, asked.applied_position
+    most = facts.window_tokens * BYTES_PER_TOKEN
+    found = await log.read_ranges(tx, asked.session_key, [(after, head)], most)
+    recent = [SizedStep.of(logged) for logged in found.get(after, ())]
+    if len(recent) < head - after:
+        room = facts.window_tokens - ANSWER_OUTPUT_TOKENS
+        raise pcc.too_long(f"more than {most} bytes", room)
+    return WorkingContext(state=state, recent=recent)
