@@ -237,7 +237,9 @@ async def test_the_same_without_await() -> None:
                 said = agent.context().text
             with client.agent(client.session("run")) as agent:
                 agent.record(action="go3")
-                return [said, agent.context().text]
+                assert agent.memory.context().text == agent.context().text
+            assert client.session("run").state("state").context(freshness="wait").head == 3
+            return [said, client.session("run").state("state").context().text]
 
     async with serving(service.register) as port:
         said = await asyncio.get_running_loop().run_in_executor(None, loop, port)

@@ -66,3 +66,10 @@ def test_no_more_questions_than_allowed_are_under_way() -> None:
     assert [str(one) for one in answers] == ["a", "no", "c", "d", "e", "f"]
     assert isinstance(answers[1], NotFound)
     assert going[1] == 2
+
+
+def test_a_question_navigates_when_it_says_so() -> None:
+    assert asking.navigation((), 0, 0, 0) is None
+    assert asking.navigation((), 0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
+    wanted = answers_pb2.NavigationRequest(options=["a"], hybrid_leaves=1, beam=2, max_calls=3)
+    assert asking.navigation(["a"], 1, 2, 3) == wanted
