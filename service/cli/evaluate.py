@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import platform
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -13,12 +13,14 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 import typer
-from pydantic import SecretStr
+from typer.core import TyperGroup
 
 import palimpsest
 from service import logs
+from service.cli import reliability
 from service.cli.evaluation_tables import Progress, show_failures, show_summaries
 from service.cli.output import CommandError, say, show_json
+from service.cli.own_service import own_service
 from service.cli.run import StopSignals, read_config
 from service.config import Config
 from service.domain.baselines.reading import LEAST_WINDOW_TOKENS
@@ -42,9 +44,34 @@ SHOWN_FAILURES = 5
 _SLUG_CHARACTERS = 40
 
 
+#: The command that `palimpsest eval` is by itself.
+BY_ITSELF = "questions"
+
+
+class _Evaluations(TyperGroup):
+    """`palimpsest eval` with options alone is its first command, help included."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Names the command where none is named."""
+        if not args or args[0].startswith("-"):
+            args = [BY_ITSELF, *args]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command("eval")(evaluate)
+    """Adds the commands."""
+    evaluations = typer.Typer(
+        cls=_Evaluations,
+        help="Compare strategies: with the questions of a dataset, or in games of many steps.",
+        rich_markup_mode=None,
+    )
+    evaluations.command(
+        BY_ITSELF,
+        epilog="`palimpsest eval reliability` is another experiment; see its --help.",
+    )(evaluate)
+    reliability.register(evaluations)
+    app.add_typer(evaluations, name="eval")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +214,7 @@ def evaluate(
         show_json({key: found[key] for key in ("settings", "versions", "summaries")})
     else:
         show_summaries(summaries, measure)
-        show_failures(list(job.report.results), SHOWN_FAILURES)
+        show_failures((one.failure for one in job.report.results), SHOWN_FAILURES)
     if report is not None:
         say(f"the report is in {report}")
 
@@ -278,7 +305,8 @@ def _run_all(job: Job, config: Config, address: str, data_dir: Path | None) -> S
         if left and address:
             asyncio.run(_run(job, config, address))
         elif left:
-            with _own_service(job, config, data_dir) as (own, at):
+            service = own_service(config, model=job.model, base_url=job.base_url, data_dir=data_dir)
+            with service as (own, at):
                 asyncio.run(_run(job, own, at))
     except CannotStart as error:
         raise CommandError(str(error)) from error
@@ -294,32 +322,6 @@ def _summaries(report: Report) -> list[Summary]:
     return [summarize(name, report.results, report.builds) for name in StrategyName if name in held]
 
 
-@contextlib.contextmanager
-def _own_service(job: Job, config: Config, data_dir: Path | None) -> Iterator[tuple[Config, str]]:
-    """A service for this run; the configuration of whoever works on its data, its address."""
-    from service.embedded.processes import ServerError
-    from service.embedded.stack import Stack, TemporaryStack
-
-    said = {"PALIMPSEST_MODEL": job.model, "PALIMPSEST_MODEL_BASE_URL": job.base_url}
-    changes = {name: value for name, value in said.items() if value}
-    try:
-        stack = (
-            TemporaryStack(config, on_event=say, settings=changes)
-            if data_dir is None
-            else Stack(data_dir, config, listen="127.0.0.1:0", on_event=say, settings=changes)
-        )
-        with stack:
-            own = config.model_copy(
-                update={
-                    "database_url": SecretStr(stack.database_url),
-                    "redis_url": SecretStr(stack.redis_url),
-                }
-            )
-            yield own, stack.address
-    except ServerError as error:
-        raise CommandError(str(error)) from error
-
-
 async def _run(job: Job, config: Config, address: str) -> None:
     from service.evaluation.exporting import TrajectoryFile
 
@@ -332,7 +334,7 @@ async def _run(job: Job, config: Config, address: str) -> None:
     )
     async with palimpsest.connect(address) as client:
         exporter = None if job.export is None else TrajectoryFile(job.export, client)
-        with Progress(total, done) as progress:
+        with Progress(total, done, "questions") as progress:
             run = Run(
                 job.documents,
                 job.report,
@@ -340,7 +342,7 @@ async def _run(job: Job, config: Config, address: str) -> None:
                 # What a folder that goes away held is gone: it is built, and paid, again.
                 place="kept" if job.is_kept else uuid4().hex[:12],
                 concurrency=job.concurrency,
-                on_result=progress.show,
+                on_result=lambda one: progress.show(one.strategy, failed=bool(one.failure)),
                 exporter=exporter,
             )
             async with _opened(job, config, client) as strategies:

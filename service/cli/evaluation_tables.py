@@ -1,6 +1,6 @@
 """What `palimpsest eval` shows: how far it is, and a line for each strategy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -9,7 +9,6 @@ from rich.table import Table
 
 from service.cli.output import err, out, plain, show
 from service.evaluation.measures import Measure
-from service.evaluation.report import Result
 from service.evaluation.strategies import Spent
 from service.evaluation.summary import Summary, WalkSummary
 
@@ -18,15 +17,15 @@ NONE = "-"
 
 
 class Progress:
-    """A bar over all questions of all strategies, on a terminal. Use it as a context manager."""
+    """A bar over all that all strategies do, on a terminal. Use it as a context manager."""
 
-    def __init__(self, total: int, done: int) -> None:
+    def __init__(self, total: int, done: int, unit: str) -> None:
         self._failed = 0
         self._bar = Bar(
             TextColumn("{task.fields[strategy]}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("questions{task.fields[failures]}"),
+            TextColumn(f"{unit}{{task.fields[failures]}}"),
             TimeElapsedColumn(),
             console=err,
             disable=not err.is_terminal,
@@ -47,13 +46,13 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def show(self, result: Result) -> None:
-        """One question more has an outcome."""
-        self._failed += bool(result.failure)
+    def show(self, strategy: str, *, failed: bool, units: int = 1) -> None:
+        """One more has an outcome, a question or what else there is; `units` of it are done."""
+        self._failed += failed
         self._bar.update(
             self._task,
-            advance=1,
-            strategy=result.strategy,
+            advance=units,
+            strategy=strategy,
             failures=f", {self._failed} failed" if self._failed else "",
         )
 
@@ -148,12 +147,12 @@ def _of_walks(share_of: Callable[[WalkSummary], float | None]) -> Callable[[Summ
     return lambda one: NONE if one.walks is None else _percent(share_of(one.walks))
 
 
-def show_failures(results: Sequence[Result], most: int) -> None:
-    """Why questions failed: the first of each cause."""
+def show_failures(failures: Iterable[str], most: int) -> None:
+    """Why questions failed, of those that did: the first of each cause."""
     causes: dict[str, int] = {}
-    for one in results:
-        if one.failure:
-            causes[one.failure] = causes.get(one.failure, 0) + 1
+    for failure in failures:
+        if failure:
+            causes[failure] = causes.get(failure, 0) + 1
     for cause, count in list(causes.items())[:most]:
         show(f"{count} failed: {cause}")
     if len(causes) > most:

@@ -218,10 +218,7 @@ class Report:
         self._written = time.monotonic()
         if self._path is None:
             return
-        try:
-            _replace(self._path, json.dumps(self.to_json(), ensure_ascii=False, indent=1))
-        except OSError as error:
-            raise ReportError(f"cannot write {self._path}: {error.strerror}") from error
+        replace_file(self._path, f"{json.dumps(self.to_json(), ensure_ascii=False, indent=1)}\n")
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -232,12 +229,20 @@ class Report:
         }
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Writes the whole file, or leaves the one before it. Raises ReportError."""
+    try:
+        _replace(path, text)
+    except OSError as error:
+        raise ReportError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _replace(path: Path, text: str) -> None:
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
         try:
-            file.write(text + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
             # As any file that a program writes, not as a secret.

@@ -1,0 +1,1 @@
+"""The reliability experiment of PCC: does an agent still know, after many steps?"""

@@ -1,0 +1,163 @@
+"""The experiment: every task with every strategy, several at once."""
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import palimpsest
+from service.app import Desk
+from service.evaluation.reliability.keepers import FullHistory, Recursive, Retrieval
+from service.evaluation.reliability.outcomes import GameResult
+from service.evaluation.reliability.pcc import keeping
+from service.evaluation.reliability.players import DeskPlayer, ScriptedPlayer
+from service.evaluation.reliability.playing import Failed, Game, Keeper, Player
+from service.evaluation.reliability.scripted import ScriptedModel
+from service.evaluation.reliability.tasks import Task
+
+FULL_HISTORY = "full-history"
+RECURSIVE = "recursive"
+RETRIEVAL = "retrieval"
+#: What is compared where nothing else is said, in the order in which it is shown.
+STRATEGIES = (FULL_HISTORY, RECURSIVE, RETRIEVAL, "pcc-10", "pcc-20")
+#: Steps between two compressions at most, as state memories have it.
+MAX_PERIOD = 1000
+_PCC = re.compile(r"pcc-([1-9]\d{0,3})")
+
+
+def period_of(strategy: str) -> int | None:
+    """The N of a strategy pcc-N; None for the other strategies. Raises ValueError for none."""
+    if strategy in (FULL_HISTORY, RECURSIVE, RETRIEVAL):
+        return None
+    found = _PCC.fullmatch(strategy)
+    if found is None or int(found[1]) > MAX_PERIOD:
+        raise ValueError(
+            f"there is no strategy {strategy!r}; there are {FULL_HISTORY}, {RECURSIVE},"
+            f" {RETRIEVAL} and pcc-N with N from 1 to {MAX_PERIOD}"
+        )
+    return int(found[1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How games are played."""
+
+    #: Tokens of a context at most.
+    window_tokens: int
+    #: Tokens of a summary, and of a state vector, at most.
+    state_tokens: int
+    #: Pieces that retrieval takes at most.
+    retrieved: int
+    #: Games at the same time.
+    concurrency: int
+    #: Seconds that a compression may take.
+    timeout_seconds: float
+
+
+class Experiment:
+    """Plays games; the service keeps those of PCC."""
+
+    def __init__(
+        self,
+        client: palimpsest.Client | None,
+        settings: Settings,
+        *,
+        run_id: str,
+        scripted: ScriptedModel | None,
+        desk: Desk | None,
+        model: str,
+        on_result: Callable[[GameResult], None],
+    ) -> None:
+        """Games are played by `scripted`, or else by `model` at the desk.
+
+        The client is for PCC and for a model at the desk.
+        """
+        assert (scripted is None) != (desk is None), "one of them plays"
+        self._client = client
+        self._settings = settings
+        self._run_id = run_id
+        self._scripted = scripted
+        self._desk = desk
+        self._model = model
+        self._on_result = on_result
+        self._slots = asyncio.Semaphore(settings.concurrency)
+
+    async def run(self, strategies: Sequence[str], tasks: Sequence[Task]) -> None:
+        """Plays every task with every strategy; failures are results."""
+        async with asyncio.TaskGroup() as group:
+            for strategy in strategies:
+                for task in tasks:
+                    group.create_task(self._play(strategy, task))
+
+    async def _play(self, strategy: str, task: Task) -> None:
+        async with self._slots:
+            began = time.monotonic()
+            result = GameResult(
+                strategy=strategy, length=task.length, number=task.number, gold=task.gold
+            )
+            try:
+                async with self._game(strategy, task) as game:
+                    played = await game.play()
+            except Failed as error:
+                result = replace(result, failure=str(error))
+            else:
+                result = replace(
+                    result,
+                    answer=played.answer,
+                    is_right=played.is_right,
+                    acting=played.acting,
+                    keeping=played.keeping,
+                    longest=played.longest,
+                )
+            result = replace(result, seconds=time.monotonic() - began)
+        self._on_result(result)
+
+    @contextlib.asynccontextmanager
+    async def _game(self, strategy: str, task: Task) -> AsyncIterator[Game]:
+        session = f"reliability/{self._run_id}/{strategy}/{task.length}-{task.number}"
+        player = await self._player(session)
+        async with self._keeper(strategy, task, session, player) as keeper:
+            yield Game(task, keeper, player, window_tokens=self._settings.window_tokens)
+
+    async def _player(self, session: str) -> Player:
+        if self._scripted is not None:
+            return ScriptedPlayer(self._scripted)
+        assert self._desk is not None, "one of them plays"
+        assert self._client is not None, "a desk has a service"
+        try:
+            # The ledger's lines belong to a session.
+            await self._client.create_session(session, exist_ok=True)
+        except palimpsest.PalimpsestError as error:
+            raise Failed(str(error)) from error
+        return DeskPlayer(self._desk, model=self._model, session=session)
+
+    @contextlib.asynccontextmanager
+    async def _keeper(
+        self, strategy: str, task: Task, session: str, player: Player
+    ) -> AsyncIterator[Keeper]:
+        settings = self._settings
+        period = period_of(strategy)
+        if period is not None:
+            assert self._client is not None, "state memories have a service"
+            async with keeping(
+                self._client,
+                session,
+                task=task.prompt,
+                period=period,
+                state_tokens=settings.state_tokens,
+                timeout_seconds=settings.timeout_seconds,
+            ) as keeper:
+                yield keeper
+        elif strategy == RECURSIVE:
+            yield Recursive(task.prompt, state_tokens=settings.state_tokens, player=player)
+        elif strategy == RETRIEVAL:
+            yield Retrieval(
+                task.prompt,
+                pieces=settings.retrieved,
+                window_tokens=settings.window_tokens,
+                player=player,
+            )
+        else:
+            yield FullHistory(task.prompt)

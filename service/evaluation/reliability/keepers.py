@@ -1,0 +1,110 @@
+"""The strategies to compare PCC with: each keeps a game's history in its own way."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from service.domain.baselines.texts import ranked
+from service.domain.chunks import LoggedChunk
+from service.domain.flows import ModelAsk, ModelReply
+from service.domain.state.compressing import NoRoom, NoVector, compress_steps
+from service.domain.state.spec import StateSpec
+from service.domain.state.triggers import SizedStep
+from service.evaluation.reliability.playing import Failed, Player, Spent, spent_on
+from service.evaluation.reliability.prompts import Step
+from service.llm.driver import drive
+from service.splitter import first_piece
+
+
+class FullHistory:
+    """Everything so far; the window cuts the beginning off."""
+
+    def __init__(self, prompt: str) -> None:
+        self._pieces = [prompt]
+
+    async def context(self, wanted: str) -> Sequence[str]:
+        """The task and all steps."""
+        return self._pieces
+
+    async def record(self, step: Step) -> None:
+        """Keeps the step as it is."""
+        self._pieces.append(step.text)
+
+    async def spent(self) -> Spent:
+        """Nothing."""
+        return Spent()
+
+
+class Retrieval(FullHistory):
+    """Of everything so far the pieces whose words fit best, in their order."""
+
+    def __init__(self, prompt: str, *, pieces: int, window_tokens: int, player: Player) -> None:
+        super().__init__(prompt)
+        self._most = pieces
+        self._window_tokens = window_tokens
+        self._count = player.count
+
+    async def context(self, wanted: str) -> Sequence[str]:
+        """The best by BM25, as many as may be and as the window holds."""
+        chosen: list[int] = []
+        room = self._window_tokens
+        for number in ranked(wanted, self._pieces)[: self._most]:
+            room -= self._count(self._pieces[number])
+            if room < 0:
+                break
+            chosen.append(number)
+        return [self._pieces[number] for number in sorted(chosen)]
+
+
+class Recursive:
+    """A summary that is written anew after every step, from the one before and the step.
+
+    It is asked for with the prompts of state memories: only how often is another thing.
+    """
+
+    def __init__(self, prompt: str, *, state_tokens: int, player: Player) -> None:
+        self._notes = prompt
+        self._spec = StateSpec(task=prompt, period=1, state_tokens=state_tokens)
+        self._player = player
+        self._steps = 0
+        self._spent = Spent()
+
+    async def context(self, wanted: str) -> Sequence[str]:
+        """The summary; before the first step the task."""
+        return [self._notes]
+
+    async def record(self, step: Step) -> None:
+        """Has the summary written again. Raises Failed."""
+        self._steps += 1
+        flow = compress_steps(
+            self._notes,
+            [self._sized(step)],
+            spec=self._spec,
+            marker_key=self._player.marker_key,
+            count=self._player.count,
+            window_tokens=self._player.window_tokens,
+            cut=first_piece,
+        )
+        try:
+            self._notes = (await drive(flow, self._ask)).text
+        except (NoVector, NoRoom) as error:
+            raise Failed(str(error)) from error
+
+    async def spent(self) -> Spent:
+        """Of all summaries."""
+        return self._spent
+
+    def _sized(self, step: Step) -> SizedStep:
+        logged = LoggedChunk(
+            position=self._steps,
+            chunk=step.chunk,
+            producer_id="agent",
+            producer_sequence=self._steps,
+            # It is in no log, and nothing goes by its time.
+            created_at=datetime.fromtimestamp(0, UTC),
+        )
+        return SizedStep.of(logged)
+
+    async def _ask(self, ask: ModelAsk) -> ModelReply:
+        reply = await self._player.ask(ask)
+        self._spent += spent_on(reply)
+        return reply
