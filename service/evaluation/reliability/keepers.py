@@ -1,18 +1,22 @@
 """The strategies to compare PCC with: each keeps a game's history in its own way."""
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from service.domain.baselines.texts import ranked
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.state.compressing import NoRoom, NoVector, compress_steps
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
+from service.domain.tree.ranking import Ranking
 from service.evaluation.reliability.playing import Failed, Player, Spent, spent_on
 from service.evaluation.reliability.prompts import Step
 from service.llm.driver import drive
 from service.splitter import first_piece
+
+_WORD = re.compile(r"\w+")
 
 
 class FullHistory:
@@ -42,17 +46,49 @@ class Retrieval(FullHistory):
         self._most = pieces
         self._window_tokens = window_tokens
         self._count = player.count
+        # Of each piece its words, of each word its pieces: a game asks at every step.
+        self._words: list[Counter[str]] = []
+        self._holders = Counter[str]()
+        self._index(prompt)
 
     async def context(self, wanted: str) -> Sequence[str]:
         """The best by BM25, as many as may be and as the window holds."""
         chosen: list[int] = []
         room = self._window_tokens
-        for number in ranked(wanted, self._pieces)[: self._most]:
+        for number in self._ranked(set(_words(wanted)))[: self._most]:
             room -= self._count(self._pieces[number])
             if room < 0:
                 break
             chosen.append(number)
         return [self._pieces[number] for number in sorted(chosen)]
+
+    async def record(self, step: Step) -> None:
+        """Keeps the step as it is."""
+        await super().record(step)
+        self._index(step.text)
+
+    def _index(self, text: str) -> None:
+        words = Counter(_words(text))
+        self._words.append(words)
+        self._holders.update(words.keys())
+
+    def _ranked(self, wanted: set[str]) -> list[int]:
+        """Numbers of the pieces, best first; the earlier one wins a tie."""
+        sizes = [words.total() for words in self._words]
+        ranking = Ranking(
+            texts=len(sizes),
+            tokens=sum(sizes),
+            holders={word: self._holders[word] for word in wanted},
+        )
+        scores = [
+            ranking.score({word: words[word] for word in wanted & words.keys()}, size)
+            for words, size in zip(self._words, sizes, strict=True)
+        ]
+        return sorted(range(len(scores)), key=lambda number: (-scores[number], number))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
 
 
 class Recursive:

@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.baselines.texts import ranked
 from service.domain.tokens import estimate_tokens
 from service.evaluation.reliability import tasks
 from service.evaluation.reliability.experiment import STRATEGIES, period_of
+from service.evaluation.reliability.keepers import Retrieval
 from service.evaluation.reliability.outcomes import GameResult, LengthSummary, summarize
+from service.evaluation.reliability.players import ScriptedPlayer
 from service.evaluation.reliability.playing import Spent, fit
+from service.evaluation.reliability.prompts import Step
 from service.evaluation.reliability.report import Report
-from service.evaluation.reliability.scripted import UNKNOWN
-from tests.unit.evaluation.games import played
+from service.evaluation.reliability.scripted import UNKNOWN, ScriptedModel
+from tests.unit.evaluation.games import STATE_TOKENS, played
 
 
 def pieces_tokens(task: tasks.Task) -> int:
@@ -63,6 +67,19 @@ async def test_retrieval_sees_few_steps_of_a_long_task() -> None:
     assert all(one.is_right for one in short)
     assert sum(one.is_right for one in long) <= 2
     assert all(one.longest <= 2048 for one in long)
+
+
+async def test_retrieval_ranks_as_the_other_evaluation_does() -> None:
+    task = tasks.make(40, 1, seed=6)
+    player = ScriptedPlayer(ScriptedModel(seed=1, loss=0.0, state_tokens=STATE_TOKENS))
+    keeper = Retrieval(task.prompt, pieces=6, window_tokens=100_000, player=player)
+    pieces = [task.prompt]
+    for observation in task.observations:
+        expected = sorted(ranked(observation, pieces)[:6])
+        assert await keeper.context(observation) == [pieces[number] for number in expected]
+        step = Step(observation=observation, thought="I watch.", action="watch on")
+        await keeper.record(step)
+        pieces.append(step.text)
 
 
 async def test_tokens_are_those_of_prompts_and_replies() -> None:
