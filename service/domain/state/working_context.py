@@ -128,15 +128,15 @@ def _heading(vector: Vector) -> str:
 
 
 def _said(chunk: Chunk) -> Iterator[Message]:
-    """A chunk as a chat has it, in the order of its text."""
+    """A chunk as a chat has it: what an agent did, then what it saw (algorithm 1, steps 3, 4)."""
     if chunk.kind is ChunkKind.MESSAGE:
         yield Message(role=chunk.role, content=chunk.text)
     elif chunk.kind is ChunkKind.TEXT:
         yield Message(role="user", content=chunk.text)
     else:
-        if chunk.observation:
-            yield Message(role="user", content=f"Observation: {chunk.observation}")
         done = (("Thought", chunk.thought), ("Action", chunk.action))
         content = "\n".join(f"{name}: {part}" for name, part in done if part)
         if content:
             yield Message(role="assistant", content=content)
+        if chunk.observation:
+            yield Message(role="user", content=f"Observation: {chunk.observation}")

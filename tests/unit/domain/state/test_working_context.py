@@ -98,7 +98,7 @@ def test_every_vector_and_every_chunk_stands_in_it_word_for_word(
     parts = [
         part
         for chunk in chunks
-        for part in (chunk.text, chunk.observation, chunk.thought, chunk.action)
+        for part in (chunk.text, chunk.thought, chunk.action, chunk.observation)
     ]
     walk("".join(message.content for message in messages), [*texts, *parts])
 
@@ -133,8 +133,8 @@ def test_the_parts_stand_in_their_order_below_short_headings() -> None:
             role="system",
             content="Memory, level 3:\nthe year\n\nMemory, level 2:\nthe week\n\nMemory:\ntoday",
         ),
-        Message(role="user", content="Observation: a door"),
         Message(role="assistant", content="Thought: open it\nAction: open"),
+        Message(role="user", content="Observation: a door"),
         Message(role="tool", content="It is open."),
         Message(role="user", content="a note"),
         Message(role="assistant", content="Action: wait"),
