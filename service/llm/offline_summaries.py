@@ -127,15 +127,16 @@ def chosen_of(
         for begin in range(0, len(said), length)
     ]
     taken: list[int] = []
+    held = set(known)
     left = max_tokens
     while parts:
         for part in list(parts):
-            best = part.best(known, left)
+            best = part.best(held, left)
             if best is None:
                 parts.remove(part)
                 continue
             taken.append(best)
-            known = known | said[best].words
+            held |= said[best].words
             left -= said[best].tokens
     return sorted(taken)
 

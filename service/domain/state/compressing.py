@@ -144,14 +144,6 @@ def compress_vectors(
             too_long=too_long,
         )
 
-    items = [
-        Item(
-            number=vector.revision,
-            label=f"Steps {vector.from_position + 1} to {vector.to_position}",
-            text=vector.text,
-        )
-        for vector in vectors
-    ]
     compressor = _Compressor(
         wording=prompts.EPISODE_WORDING,
         heading=lambda _: "EARLIER",
@@ -161,7 +153,16 @@ def compress_vectors(
         count=count,
         window_tokens=window_tokens,
     )
+    items = [_item_of(vector) for vector in vectors]
     return (yield from compressor.all(above, Packer(items, cut=cut, count=count)))
+
+
+def _item_of(vector: Vector) -> Item:
+    return Item(
+        number=vector.revision,
+        label=f"Steps {vector.from_position + 1} to {vector.to_position}",
+        text=vector.text,
+    )
 
 
 def stand_in(

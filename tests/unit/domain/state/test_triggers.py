@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.state.spec import ADAPTIVE_SPAN, Period, StateSpec
-from service.domain.state.triggers import NEW_VECTORS, SizedStep, due
+from service.domain.state.triggers import NEW_VECTORS, SizedStep, due, least_due
 from tests.unit.domain.state.making import START, step, steps
 
 HOUR_MS = 3_600_000
@@ -265,3 +265,26 @@ def test_an_adaptive_period_is_never_longer_for_hearing_more_that_is_new(
         longer[at] = f"{texts[at]} {new_words(30)}"
     # Not for any words: with more old ones a step has a smaller share of new ones.
     assert (due(spec, "", steps(longer)) or never) <= (due(spec, "", steps(texts)) or never)
+
+
+@given(spec=SPECS, texts=TEXTS, known=st.sampled_from(["", "ab bc"]))
+def test_nothing_is_due_before_the_least_that_can_be(
+    spec: StateSpec, texts: list[str], known: str
+) -> None:
+    taken = due(spec, known, steps(texts))
+    assert taken is None or taken >= least_due(spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "least"),
+    [
+        (TEN, 10),
+        (ADAPTIVE, 3),
+        (StateSpec(period=1), 1),
+        (StateSpec(period=10, period_tokens=50), 1),
+    ],
+)
+def test_the_least_that_can_be_due(spec: StateSpec, least: int) -> None:
+    assert least_due(spec) == least
+    new = steps(new_words(300, 300 * number) for number in range(10))
+    assert due(spec, "", new) == least
