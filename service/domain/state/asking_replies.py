@@ -76,10 +76,10 @@ def read_answer(reply: str, known: Collection[int]) -> Said | None:
 
 
 def _bare(reply: str) -> str:
-    """A reply without thoughts before it, and without what no database keeps."""
+    """A reply without thoughts before it."""
     text = spoken(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
     # Thoughts without an end are no answer.
-    return "" if is_thought(text) else text.replace("\0", "")
+    return "" if is_thought(text) else text
 
 
 def _steps(text: str, start: int) -> re.Match[str] | None:

@@ -169,7 +169,7 @@ def test_a_context_that_does_not_fit_says_what_to_do() -> None:
         ),
         ("[ANSWER]\nNone.\n[STEPS]\nnone", Said(text="None.")),
         ("<think>\n[ANSWER]\nno\n</think>\n[ANSWER]\nRed.", Said(text="Red.")),
-        ("[ANSWER]\nR\0ed.\n[STEPS]\n41" + CUT_OFF, Said(text="Red.", positions=(41,))),
+        ("[ANSWER]\nRed.\n[STEPS]\n41" + CUT_OFF, Said(text="Red.", positions=(41,))),
         ("Red.", Said(text="Red.")),
         ("", None),
         ("[STEPS]\n41", None),
@@ -182,7 +182,7 @@ def test_replies_are_read_as_weak_models_write_them(reply: str, said: Said | Non
 @given(st.text(alphabet="[]ANSWERSTEPS:123 ,-\n*x", max_size=200))
 def test_any_reply_can_be_read(reply: str) -> None:
     said = read_answer(reply, {1, 2, 3, 12})
-    assert said is None or (set(said.positions) <= {1, 2, 3, 12} and "\0" not in said.text)
+    assert said is None or set(said.positions) <= {1, 2, 3, 12}
 
 
 def test_a_reply_without_end_is_read_in_its_beginning() -> None:
