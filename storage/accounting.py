@@ -37,16 +37,25 @@ WITH mark AS (
     -- The contexts of the steps from start + 1 to stop begin with the same vectors.
     SELECT *, lead(start, 1, CAST(:head AS bigint)) OVER (ORDER BY start) AS stop FROM mark
 ), held AS (
+    -- Looked up one by one: a join would be planned for a few revisions, and be quadratic.
     SELECT p.start, p.stop, p.compressions, v.tokens, v.newest
-    FROM period p
-    JOIN state_levels l ON l.session_key = :session AND l.memory_id = :memory
-        AND l.revision = p.revision
-    CROSS JOIN LATERAL (
-        SELECT sum(one.tokens) AS tokens, max(one.revision) AS newest
-        FROM jsonb_array_elements(l.runs) WITH ORDINALITY AS e (run, level)
-        JOIN state_vector one ON one.session_key = :session AND one.memory_id = :memory
-            AND one.revision = coalesce(
-                CAST(e.run ->> -1 AS bigint), CASE e.level WHEN 1 THEN 0 END)
+    FROM period p CROSS JOIN LATERAL (
+        SELECT max(used.revision) AS newest, sum((
+            SELECT one.tokens FROM state_vector one
+            WHERE one.session_key = :session AND one.memory_id = :memory
+                AND one.revision = used.revision
+        )) AS tokens
+        FROM (
+            SELECT coalesce(CAST(run ->> -1 AS bigint), CASE level WHEN 1 THEN 0 END) AS revision
+            FROM jsonb_array_elements((
+                SELECT l.runs FROM state_levels l
+                WHERE l.session_key = :session AND l.memory_id = :memory
+                    AND l.revision = p.revision
+            )) WITH ORDINALITY AS e (run, level)
+            -- Kept apart: under row-level security no index is asked for what an expression
+            -- comes to that may fail.
+            OFFSET 0
+        ) used
     ) v
 ), totalled AS (
     SELECT h.*, s.*
