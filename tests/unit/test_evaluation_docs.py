@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 from service.cli.evaluate import evaluate
+from service.cli.reliability import reliability
 from service.evaluation import datasets
+from service.evaluation.reliability.experiment import STRATEGIES
 from service.evaluation.strategies import StrategyName
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "evaluation.md"
@@ -27,10 +29,17 @@ def test_the_dataset_is_read(tmp_path: Path) -> None:
 def test_every_strategy_has_its_row() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ", PAGE.read_text(), re.MULTILINE)
     assert set(StrategyName) <= set(rows)
+    games = re.findall(
+        r"`([a-zN0-9-]+)`", " ".join(re.findall(r"^\| (`.*?) \| ", PAGE.read_text(), re.MULTILINE))
+    )
+    assert {*STRATEGIES, "pcc-N"} <= set(games)
 
 
 def test_every_option_is_named() -> None:
     text = PAGE.read_text()
-    for name in inspect.signature(evaluate).parameters:
+    for name in (
+        *inspect.signature(evaluate).parameters,
+        *inspect.signature(reliability).parameters,
+    ):
         flag = {"as_json": "json", "reasoning": "no-reasoning"}.get(name, name.replace("_", "-"))
         assert f"--{flag}" in text, flag
