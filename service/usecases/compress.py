@@ -21,6 +21,7 @@ from service.domain.memory_choices import OnFailure
 from service.domain.specs import MemoryKind
 from service.domain.state.compressing import Compression
 from service.domain.state.triggers import SizedStep, least_due
+from service.domain.state.working_context import WorkingContext, is_due
 from service.domain.tree.segmenting import Cutter
 from service.domain.work import WorkItem
 from service.llm.driver import drive
@@ -29,11 +30,12 @@ from service.llm.gateway import Gateway
 from service.splitter import first_piece
 from service.telemetry import tracer
 from service.usecases import budgets
-from service.usecases.compress_state import Group, Holding
+from service.usecases.compress_state import Group, Holding, idle_at, wake_position
 from service.usecases.failing import Failing, cause_of
 from service.usecases.step_meters import FENCED, STEPS
-from storage import calls, intents, log, resting, revisions, stalls, vectors
-from storage.database import Database
+from storage import calls, contexts, intents, log, resting, revisions, stalls, vectors
+from storage.contexts import Bounds
+from storage.database import Database, DirectTransaction
 from storage.errors import StorageError
 from storage.revisions import Claim, Fenced, NewRevision
 
@@ -42,6 +44,9 @@ _log = structlog.get_logger("palimpsest.compress")
 #: Chunks that one look at the log brings. Besides the steps of one compression a worker
 #: holds at most so many.
 READ_CHUNKS = 64
+#: Content of steps that is read to find out that nothing is due; with more the memory is
+#: taken over first.
+READ_BYTES = 1024 * 1024
 
 
 class Compressor:
@@ -89,20 +94,34 @@ class Compressor:
         return holding
 
     async def _rests_untouched(self, item: WorkItem) -> bool:
-        """Leaves a memory alone whose steps are too few to be due, whatever they are."""
+        """Leaves a memory alone that has nothing to compress yet, without taking it over."""
         async with self._database.direct(item.tenant_id) as tx:
             found = await resting.look(tx, item.session_key, item.item_id)
             if found is None:
                 return True
             held, spec = found.held, found.held.state
             waiting = found.head - held.applied_position
-            flushed = held.flush_position > held.applied_position
-            least = 1 if flushed or spec.idle_ms else least_due(spec)
-            is_full = found.levels.full_level(spec.episode_vectors) is not None
-            if waiting >= least or is_full:
+            is_flushed = waiting > 0 and held.flush_position > held.applied_position
+            if is_flushed or found.levels.full_level(spec.episode_vectors) is not None:
                 return False
-            wake_position = held.applied_position + least
-            return await resting.rest(tx, held, found.head, wake_position=wake_position) is None
+            least = 1 if spec.idle_ms else least_due(spec)
+            if waiting < least:
+                wake = held.applied_position + least
+                return await resting.rest(tx, held, found.head, wake_position=wake) is None
+            if waiting >= spec.max_period:
+                return False
+            context = await self._context(tx, held)
+            return context is not None and await _leave(tx, held, context) is None
+
+    async def _context(self, tx: DirectTransaction, held: Claim) -> WorkingContext | None:
+        """The steps of a memory and what is in use, when nothing is due; else None."""
+        bounds = Bounds(chunks=READ_CHUNKS, content_bytes=READ_BYTES)
+        stored = await contexts.read_newest(tx, (held.session_key, held.memory_id), bounds)
+        if stored is None or stored.state is None or not stored.is_whole:
+            return None
+        steps = [SizedStep.of(logged) for logged in stored.recent]
+        context = WorkingContext(state=stored.state, recent=steps)
+        return None if is_due(held.state, context, now=stored.now) else context
 
     async def _take(self, item: WorkItem) -> Holding | None:
         async with self._database.transaction(item.tenant_id) as tx:
@@ -216,19 +235,12 @@ class Compressor:
 
     async def _rest(self, holding: Holding) -> Holding | float | None:
         """Leaves a memory whose steps stay recent, unless more came just now."""
-        position = holding.read_position
         async with self._database.direct(holding.tenant_id) as tx:
-            head = await resting.rest(
-                tx,
-                holding.held,
-                position,
-                wake_position=holding.wake_position,
-                ready_at=holding.idle_at,
-            )
+            head = await _leave(tx, holding.held, holding.context)
         if head is None:
             return None
         # Else it was flushed or changed, or is in other hands, since this worker took it.
-        return holding if head > position else 0.0
+        return holding if head > holding.read_position else 0.0
 
     async def _hold(self, holding: Holding, error: BudgetExhausted) -> float | None:
         seconds = await budgets.hold(self._database, holding.held, holding.scope(""), error)
@@ -259,6 +271,16 @@ class Compressor:
                 "palimpsest.to_position": group.to_position,
             },
         )
+
+
+async def _leave(tx: DirectTransaction, held: Claim, context: WorkingContext) -> int | None:
+    return await resting.rest(
+        tx,
+        held,
+        context.head,
+        wake_position=wake_position(held.state, context),
+        ready_at=idle_at(held.state, context),
+    )
 
 
 def _before(held: Claim, group: Group) -> Claim:

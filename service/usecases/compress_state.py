@@ -24,9 +24,24 @@ from service.domain.state.vectors import (
     Vector,
     first_state,
 )
+from service.domain.state.working_context import WorkingContext
 from service.domain.tree.segmenting import Cutter
 from service.llm.facts import ModelFacts
 from storage.revisions import Claim
+
+
+def idle_at(spec: StateSpec, context: WorkingContext) -> datetime | None:
+    """When the recent steps are compressed because no more have come; None: never."""
+    if not spec.idle_ms or not context.recent:
+        return None
+    return context.recent[-1].logged.created_at + timedelta(milliseconds=spec.idle_ms)
+
+
+def wake_position(spec: StateSpec, context: WorkingContext) -> int:
+    """Where the log gets by itself what the memory waits for, at the earliest."""
+    # The first of the steps begins the wait for a session that is idle.
+    least = 1 if spec.idle_ms and not context.recent else least_due(spec)
+    return context.state.applied_position + least
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +181,7 @@ class Holding:
     @property
     def read_position(self) -> int:
         """All steps up to here are compressed, or in `steps`."""
-        return self.steps[-1].position if self.steps else self.held.applied_position
+        return self.context.head
 
     @property
     def full_level(self) -> int | None:
@@ -187,30 +202,19 @@ class Holding:
         paid = self.paid_position
         if paid is not None and self.read_position >= paid:
             return sum(step.position <= paid for step in self.steps)
-        return due(self.spec, self._known, self.steps)
+        return due(self.spec, self.context.known, self.steps)
 
     def due_at_head(self, now: datetime | None) -> int | None:
         """How many are to be compressed if the log has no more than these; None: none yet."""
         flush_position = self.held.flush_position
-        return due(self.spec, self._known, self.steps, flush_position=flush_position, now=now)
+        return due(
+            self.spec, self.context.known, self.steps, flush_position=flush_position, now=now
+        )
 
     @property
-    def _known(self) -> str:
-        return "\n".join(vector.text for vector in self.state.stack)
-
-    @property
-    def idle_at(self) -> datetime | None:
-        """When the recent steps are compressed because no more have come; None: never."""
-        if not self.spec.idle_ms or not self.steps:
-            return None
-        return self.steps[-1].logged.created_at + timedelta(milliseconds=self.spec.idle_ms)
-
-    @property
-    def wake_position(self) -> int:
-        """Where the log gets by itself what it is compressed for, at the earliest."""
-        # The first of them begins the wait for a session that is idle.
-        least = 1 if self.spec.idle_ms and not self.steps else least_due(self.spec)
-        return self.held.applied_position + least
+    def context(self) -> WorkingContext:
+        """What is in use, as far as the log was read."""
+        return WorkingContext(state=self.state, recent=self.steps)
 
     def next_steps(self, number: int) -> Group:
         """The first of the steps that were read, for the next vector of steps."""
