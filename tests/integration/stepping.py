@@ -1,6 +1,6 @@
 """A plain model of algorithm 1 and of episodes, and a look at what a worker made of a log."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -12,9 +12,10 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.flows import ModelAsk
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.spec import StateSpec
-from service.domain.state.vectors import State, Vector
-from service.domain.tenancy import DEFAULT_TENANT
-from storage import vectors
+from service.domain.state.vectors import State, Vector, first_state
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.work import WorkItem, WorkKind
+from storage import memories, sessions, vectors
 from storage.database import Database
 from storage.tables import memory
 from tests.integration.scripted import KEY, MEMORY, vector_reply
@@ -36,6 +37,21 @@ def step(number: int) -> Chunk:
     )
 
 
+async def begin(database: Database, name: str, spec: StateSpec) -> WorkItem:
+    """A session of its own with the state memory `m`, which is what a worker is given."""
+    key = session_key(DEFAULT_TENANT, name)
+    identity = memory_id(key, "m")
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, key, name)
+        await memories.create(
+            tx, session_key=key, memory_id=identity, name="m", spec=spec, head=0, digest=b""
+        )
+        await vectors.add_first(tx, key, identity, first_state(spec).current)
+    return WorkItem(
+        kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=key, item_id=identity
+    )
+
+
 async def append_steps(database: Database, count: int, first: int = 1) -> None:
     """Steps `first` to `first + count - 1` of the session `s`."""
     chunks = [step(number) for number in range(first, first + count)]
@@ -51,6 +67,8 @@ class Plain:
 
     spec: StateSpec
     asks: Iterator[ModelAsk]
+    #: What the model says.
+    reply: Callable[[ModelAsk, int], str] = vector_reply
     #: M.
     text: str = ""
     #: By level from 1 up: (text, first position, last position) since the level began.
@@ -102,7 +120,7 @@ class Plain:
 
     def _made(self, kind: str, after: int, upto: int, ask: ModelAsk) -> str:
         self.lines.append((len(self.lines) + 1, kind, after, upto))
-        self.texts.append(vector_reply(ask, 0))
+        self.texts.append(self.reply(ask, 0))
         return self.texts[-1]
 
     def in_use(self) -> list[str]:
@@ -173,3 +191,16 @@ def assert_is_algorithm_1(
     assert list(lines) == plain.lines
     assert [vector.text for vector in found] == plain.texts
     assert [vector.text for vector in state.stack] == plain.in_use()
+
+
+async def assert_follows_log(database: Database, item: WorkItem, plain: Plain) -> None:
+    """`assert_is_algorithm_1` of a memory whose whole log the plain model has read."""
+    key, identity = item.session_key, item.item_id
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        stored = await memories.get(tx, key, identity)
+        assert stored is not None
+        state = await vectors.read_state(tx, key, identity, stored.revision)
+        found = await vectors.list_vectors(tx, key, identity, after_revision=0, limit=MANY)
+    assert state is not None
+    assert_is_algorithm_1(plain, await lines_of(database, identity), found, state)
+    assert stored.applied_position == stored.head - len(plain.recent)

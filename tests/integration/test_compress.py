@@ -1,13 +1,14 @@
 """Keeping state memories, on a real database with a model that follows a script."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
 
+import psycopg
 import pytest
 
 from service.domain.chunks import Chunk, ChunkKind
@@ -18,6 +19,7 @@ from service.domain.state.vectors import Made
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from storage import log, revisions
 from storage.database import Database
+from tests.harness import Servers
 from tests.integration.scripted import (
     ITEM,
     KEY,
@@ -36,10 +38,9 @@ from tests.integration.scripted import (
 from tests.integration.stepping import (
     Plain,
     append_steps,
-    assert_is_algorithm_1,
+    assert_follows_log,
     lines_of,
     row_of,
-    state_at,
     step,
     vectors_of,
 )
@@ -65,10 +66,7 @@ async def assert_follows(database: Database, script: Script, spec: StateSpec) ->
     plain = Plain(spec, iter(script.asked))
     for one in await steps_of(database):
         plain.read(one.position, one.text)
-    stored = await read(database)
-    state = await state_at(database, stored.revision)
-    assert_is_algorithm_1(plain, await lines_of(database), await vectors_of(database), state)
-    assert stored.applied_position == stored.head - len(plain.recent)
+    await assert_follows_log(database, ITEM, plain)
     assert not (await row_of(database)).has_work
     return plain
 
@@ -258,10 +256,30 @@ async def test_a_memory_at_rest_is_woken_when_enough_has_come(database: Database
     assert (row.has_work, row.wake_position) == (False, 6)
 
 
-IDLE = replace(STATE, period=10, idle_ms=1000)
+IDLE = replace(STATE, period=10, idle_ms=3_600_000)
 
 
-async def test_an_idle_session_is_compressed(database: Database) -> None:
+@pytest.fixture
+def age(servers: Servers, url: str) -> Callable[[int], None]:
+    """Makes the first chunks, and what waits for the session to be idle, two hours older."""
+
+    def make_older(upto: int) -> None:
+        with psycopg.connect(servers.as_superuser(url)) as connection:
+            connection.execute(
+                "UPDATE chunk SET created_at = created_at - interval '2 hours'"
+                " WHERE position <= %s",
+                (upto,),
+            )
+            connection.execute(
+                "UPDATE memory SET ready_at = ready_at - interval '2 hours' WHERE resting"
+            )
+
+    return make_older
+
+
+async def test_an_idle_session_is_compressed(
+    database: Database, age: Callable[[int], None]
+) -> None:
     await make(database, [], IDLE)
     script = Script()
     await drained(database, script)
@@ -272,19 +290,35 @@ async def test_an_idle_session_is_compressed(database: Database) -> None:
     row = await row_of(database)
     last = (await steps_of(database))[-1].logged.created_at
     assert (row.has_work, row.resting) == (True, True)
-    assert row.ready_at == last + timedelta(seconds=1)
+    assert row.ready_at == last + timedelta(hours=1)
+    await drained(database, script)
     assert script.asked == []
-    await asyncio.sleep(1.1)
+    age(2)
     await drained(database, script)
     assert await lines_of(database) == [(1, "step", 0, 2)]
     row = await row_of(database)
     assert (row.has_work, row.resting) == (False, False)
 
 
+async def test_a_step_since_lets_a_memory_wait_longer_for_an_idle_session(
+    database: Database, age: Callable[[int], None]
+) -> None:
+    await make(database, [], IDLE)
+    await append_steps(database, 1)
+    script = Script()
+    await drained(database, script)
+    await append_steps(database, 1, first=2)
+    age(0)
+    await drained(database, script)
+    row = await row_of(database)
+    last = (await steps_of(database))[-1].logged.created_at
+    assert (script.asked, row.resting, row.ready_at) == ([], True, last + timedelta(hours=1))
+
+
 async def test_a_memory_that_waits_for_an_idle_session_is_woken_by_enough_steps(
     database: Database,
 ) -> None:
-    await make(database, [], IDLE, idle_ms=3_600_000)
+    await make(database, [], IDLE)
     await append_steps(database, 2)
     script = Script()
     await drained(database, script)
@@ -298,10 +332,23 @@ async def test_a_memory_that_waits_for_an_idle_session_is_woken_by_enough_steps(
     assert not (await row_of(database)).has_work, "nothing is recent"
 
 
+async def test_a_memory_that_waits_for_an_idle_session_is_woken_by_any_step_where_tokens_count(
+    database: Database,
+) -> None:
+    await make(database, [], IDLE, period_tokens=1000)
+    await append_steps(database, 2)
+    script = Script()
+    await drained(database, script)
+    assert (await row_of(database)).resting
+    await append_steps(database, 1, first=3)
+    row = await row_of(database)
+    assert (row.has_work, row.resting, row.ready_at <= row.now) == (True, False, True)
+
+
 async def test_a_memory_that_waits_for_an_idle_session_is_woken_by_a_flush(
     database: Database,
 ) -> None:
-    await make(database, [], IDLE, idle_ms=3_600_000)
+    await make(database, [], IDLE)
     await append_steps(database, 2)
     script = Script()
     await drained(database, script)
@@ -312,24 +359,24 @@ async def test_a_memory_that_waits_for_an_idle_session_is_woken_by_a_flush(
     assert await lines_of(database) == [(1, "step", 0, 2)]
 
 
-async def test_a_gap_in_the_log_parts_steps_though_nobody_was_there(database: Database) -> None:
+async def test_a_gap_in_the_log_parts_steps_though_nobody_was_there(
+    database: Database, age: Callable[[int], None]
+) -> None:
     await make(database, [], IDLE)
-    await append_steps(database, 70)
-    await asyncio.sleep(1.1)
-    await append_steps(database, 2, first=71)
-    script = Script()
-    await drained(database, script)
-    lines = await lines_of(database)
-    assert lines[-1] == (7, "step", 60, 70)
+    await append_steps(database, 65)
+    age(65)
+    await append_steps(database, 2, first=66)
+    await drained(database, Script())
+    assert (await lines_of(database))[-1] == (7, "step", 60, 65)
     assert (await row_of(database)).resting
 
 
 async def test_steps_of_one_idle_time_are_one_group_whatever_a_look_brings(
-    database: Database,
+    database: Database, age: Callable[[int], None]
 ) -> None:
     await make(database, [], IDLE, period=200)
     await append_steps(database, 150)
-    await asyncio.sleep(1.1)
+    age(150)
     await drained(database, Script())
     assert await lines_of(database) == [(1, "step", 0, 150)]
 
@@ -378,6 +425,8 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
     assert (await read(database)).applied_position == 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 async def test_a_session_of_ten_thousand_steps(database: Database) -> None:
     spec = replace(STATE, period=10)
     await make(database, [], spec)

@@ -16,20 +16,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk
-from service.domain.specs import MemoryKind
 from service.domain.state.spec import StateSpec
-from service.domain.state.vectors import first_state
-from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
-from service.domain.work import WorkItem, WorkKind
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
 from service.llm.plans import Plan as CallPlan
 from service.llm.transport import Completion, ModelFailure
 from service.usecases.compress import Compressor
-from storage import memories, sessions, vectors
+from storage import vectors
 from storage.database import Database
 from tests.gateways import gateway
 from tests.integration.scripted import CONFIG, STATE, Script, compressor
-from tests.integration.stepping import Plain, assert_is_algorithm_1, lines_of, step
+from tests.integration.stepping import Plain, assert_follows_log, begin, step
 from tests.integration.writing import append_chunks
 
 #: Nobody gives up: failures only cost time here.
@@ -194,40 +192,16 @@ class World:
     model: Model
     gateway: Gateway
     name: str
+    item: WorkItem
     sent: int = 0
-
-    @property
-    def keys(self) -> tuple[Any, Any]:
-        key = session_key(DEFAULT_TENANT, self.name)
-        return key, memory_id(key, "m")
-
-    @property
-    def item(self) -> WorkItem:
-        key, identity = self.keys
-        return WorkItem(
-            kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=key, item_id=identity
-        )
 
     @classmethod
     async def begin(
         cls, database: Database, spec: StateSpec, failing: frozenset[int] = frozenset()
     ) -> "World":
-        model = Model(failing=failing)
-        world = cls(database, spec, model, gateway(model, database), f"s{next(SESSIONS)}")
-        key, identity = world.keys
-        async with database.transaction(DEFAULT_TENANT) as tx:
-            await sessions.create(tx, key, world.name)
-            await memories.create(
-                tx,
-                session_key=key,
-                memory_id=identity,
-                name="m",
-                spec=spec,
-                head=0,
-                digest=b"",
-            )
-            await vectors.add_first(tx, key, identity, first_state(spec).current)
-        return world
+        model, name = Model(failing=failing), f"s{next(SESSIONS)}"
+        item = await begin(database, name, spec)
+        return cls(database, spec, model, gateway(model, database), name, item)
 
     async def append(self, steps: int) -> None:
         if steps:
@@ -263,7 +237,7 @@ class World:
             await self.work(None)
             async with self.database.transaction(DEFAULT_TENANT) as tx:
                 rows = await tx.connection.exec_driver_sql(
-                    "SELECT has_work FROM memory WHERE memory_id = %s", (self.keys[1],)
+                    "SELECT has_work FROM memory WHERE memory_id = %s", (self.item.item_id,)
                 )
                 if not rows.scalar_one():
                     return
@@ -275,15 +249,7 @@ class World:
         plain = Plain(self.spec, iter(self.model.paid))
         for number in range(1, self.sent + 1):
             plain.read(number, step(number).as_text())
-        key, identity = self.keys
-        async with self.database.transaction(DEFAULT_TENANT) as tx:
-            stored = await memories.get(tx, key, identity)
-            assert stored is not None
-            assert stored.kind == MemoryKind.STATE
-            state = await vectors.read_state(tx, key, identity, stored.revision)
-            found = await vectors.list_vectors(tx, key, identity, after_revision=0, limit=1000)
-        assert state is not None
-        assert_is_algorithm_1(plain, await lines_of(self.database, identity), found, state)
+        await assert_follows_log(self.database, self.item, plain)
 
 
 @asynccontextmanager

@@ -245,18 +245,13 @@ async def test_two_workers_at_once_make_one_memory_and_pay_once(database: Databa
     assert (line.purpose, line.calls) == ("compress", len(prompts))
 
 
-@pytest.mark.parametrize("why", ["flush", "idle"])
 async def test_what_a_dead_worker_paid_for_is_asked_again_though_more_has_come(
-    database: Database, why: str
+    database: Database,
 ) -> None:
-    idle_ms = 500 if why == "idle" else 0
-    await make(database, [], STATE, period=10, idle_ms=idle_ms)
+    await make(database, [], STATE, period=10)
     await append_steps(database, 2)
-    if why == "flush":
-        async with database.transaction(DEFAULT_TENANT) as tx:
-            await revisions.flush(tx, KEY, MEMORY, 2)
-    else:
-        await asyncio.sleep(0.6)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await revisions.flush(tx, KEY, MEMORY, 2)
     script = Script()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("storage.vectors.commit", dying)
