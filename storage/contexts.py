@@ -12,7 +12,7 @@ from uuid import UUID
 from service.domain.chunks import LoggedChunk
 from service.domain.state.vectors import Levels, State
 from storage import memories
-from storage.database import DirectTransaction
+from storage.database import DirectTransaction, Prepared
 from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.memories import StoredMemory
 from storage.vectors import VECTOR_COLUMNS, vector_of
@@ -25,6 +25,8 @@ class Bounds:
     chunks: int
     #: Of their content, in bytes of UTF-8.
     content_bytes: int
+    #: Of their metadata as JSON, which is no content and comes with it all the same.
+    metadata_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,69 +72,96 @@ WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'sta
 """
 
 #: … or a revision alone, …
-_REVISION = _PAST.format(number="%(revision)s", upto="r.to_position")
+_REVISION = _PAST.format(number="%(at)s", upto="r.to_position")
 
 #: … or, for a position, the newest revision that holds nothing behind it, which is the one
 #: before the step that read on, if there was one.
 _AT_POSITION = _PAST.format(
     number="""coalesce((
-        SELECT CASE WHEN to_position > %(position)s THEN revision - 1 END FROM revision
+        SELECT CASE WHEN to_position > %(at)s THEN revision - 1 END FROM revision
         WHERE session_key = %(session)s AND memory_id = %(memory)s
-            AND to_position > from_position AND from_position <= %(position)s
+            AND to_position > from_position AND from_position <= %(at)s
         ORDER BY from_position DESC LIMIT 1
     ), m.revision)""",
-    upto="least(s.head, %(position)s)",
+    upto="least(s.head, %(at)s)",
 )
 
+# In all three what is wanted is found out first, and then looked up by its key, whatever
+# the planner thinks of the tables' sizes: a subquery in an index's condition does that.
+
 _ROW = f"""
-WITH reached AS ({{reached}})
+WITH reached AS MATERIALIZED ({{reached}})
 SELECT {memories.COLUMNS}, m.flush_position, now(), reached.revision, reached.applied_position,
-    reached.upto, l.runs
+    reached.upto, (
+        SELECT runs FROM state_levels
+        WHERE session_key = %(session)s AND memory_id = %(memory)s
+            AND revision = reached.revision
+    )
 {memories.FROM}
 LEFT JOIN reached ON true
-LEFT JOIN state_levels l ON l.session_key = m.session_key AND l.memory_id = m.memory_id
-    AND l.revision = reached.revision
 {memories.WHERE}
-"""
+"""  # noqa: S608 - all of it is ours
 
 #: The last one of each level, the highest first; where the first level begins anew it is
 #: the task prompt.
 _VECTORS = f"""
-WITH reached AS ({{reached}})
-SELECT {VECTOR_COLUMNS}
-FROM reached
-JOIN state_levels l ON l.session_key = %(session)s AND l.memory_id = %(memory)s
-    AND l.revision = reached.revision
-CROSS JOIN jsonb_array_elements(l.runs) WITH ORDINALITY AS r (run, level)
-JOIN state_vector v ON v.session_key = l.session_key AND v.memory_id = l.memory_id
-    AND v.revision = coalesce((r.run -> -1)::bigint, CASE WHEN r.level = 1 THEN 0 END)
-ORDER BY r.level DESC
+WITH reached AS MATERIALIZED ({{reached}})
+SELECT {VECTOR_COLUMNS} FROM state_vector v
+WHERE v.session_key = %(session)s AND v.memory_id = %(memory)s AND v.revision = ANY (ARRAY(
+    SELECT coalesce((r.run -> -1)::bigint, CASE WHEN r.level = 1 THEN 0 END)
+    FROM jsonb_array_elements((
+        SELECT runs FROM state_levels
+        WHERE session_key = %(session)s AND memory_id = %(memory)s
+            AND revision = (SELECT revision FROM reached)
+    )) WITH ORDINALITY AS r (run, level)
+))
+ORDER BY v.level DESC
 """  # noqa: S608
 
 _RECENT = f"""
-WITH reached AS ({{reached}}),
+WITH reached AS MATERIALIZED ({{reached}}),
 fitting AS MATERIALIZED (
     SELECT applied_position, upto FROM reached
-    WHERE upto - applied_position <= %(max_chunks)s AND %(max_bytes)s >= (
-        SELECT coalesce(sum({CONTENT_BYTES}), 0) FROM chunk c
+    WHERE upto - applied_position <= %(max_chunks)s AND (
+        SELECT coalesce(sum({CONTENT_BYTES}), 0) <= %(max_bytes)s
+            AND coalesce(sum(octet_length(c.metadata::text)), 0) <= %(max_metadata)s
+        FROM chunk c
         WHERE c.session_key = %(session)s AND c.position > applied_position
             AND c.position <= upto AND upto - applied_position <= %(max_chunks)s
     )
 )
-SELECT {CHUNK_COLUMNS}
-FROM fitting JOIN chunk c ON c.session_key = %(session)s
-    AND c.position > fitting.applied_position AND c.position <= fitting.upto
+SELECT {CHUNK_COLUMNS} FROM chunk c
+WHERE c.session_key = %(session)s
+    AND c.position > (SELECT applied_position FROM fitting)
+    AND c.position <= (SELECT upto FROM fitting)
 ORDER BY c.position
 """  # noqa: S608
 
+#: What each query's placeholders stand for; the last one is the position or the revision.
+_TYPES = {
+    "session": "uuid",
+    "memory": "uuid",
+    "max_chunks": "bigint",
+    "max_bytes": "bigint",
+    "max_metadata": "bigint",
+    "at": "bigint",
+}
+_PLACES = {name: f"${number}" for number, name in enumerate(_TYPES, 1)}
 
-def _queries(reached: str) -> Sequence[str]:
-    return tuple(query.format(reached=reached) for query in (_ROW, _VECTORS, _RECENT))
+
+def _queries(reached: str) -> Sequence[Prepared]:
+    return [
+        Prepared(query.format(reached=reached) % _PLACES, tuple(_TYPES.values()))
+        for query in (_ROW, _VECTORS, _RECENT)
+    ]
 
 
 _READ_NEWEST = _queries(_NEWEST)
 _READ_AT_POSITION = _queries(_AT_POSITION)
 _READ_REVISION = _queries(_REVISION)
+
+#: Positions and revisions beyond it cannot be.
+_MAX_BIGINT = 2**63 - 1
 
 _Key = tuple[UUID, UUID]
 
@@ -142,34 +171,29 @@ async def read_newest(tx: DirectTransaction, key: _Key, bounds: Bounds) -> Store
 
     `key` is the session's and the memory's.
     """
-    return await _read(tx, _READ_NEWEST, key, bounds, {})
+    return await _read(tx, _READ_NEWEST, key, bounds, 0)
 
 
 async def read_at_position(
     tx: DirectTransaction, key: _Key, bounds: Bounds, position: int
 ) -> StoredContext | None:
     """The context when the log ended at a position: as `read_newest`."""
-    return await _read(tx, _READ_AT_POSITION, key, bounds, {"position": position})
+    return await _read(tx, _READ_AT_POSITION, key, bounds, position)
 
 
 async def read_revision(
     tx: DirectTransaction, key: _Key, bounds: Bounds, revision: int
 ) -> StoredContext | None:
     """The vectors of a revision, with nothing that is recent: as `read_newest`."""
-    return await _read(tx, _READ_REVISION, key, bounds, {"revision": revision})
+    return await _read(tx, _READ_REVISION, key, bounds, revision)
 
 
 async def _read(
-    tx: DirectTransaction, queries: Sequence[str], key: _Key, bounds: Bounds, at: dict[str, int]
+    tx: DirectTransaction, queries: Sequence[Prepared], key: _Key, bounds: Bounds, at: int
 ) -> StoredContext | None:
-    values: dict[str, object] = {
-        "session": key[0],
-        "memory": key[1],
-        "max_chunks": bounds.chunks,
-        "max_bytes": bounds.content_bytes,
-        **at,
-    }
-    found, stack, chunks = await tx.read_all(queries, values)
+    limits = (bounds.chunks, bounds.content_bytes, bounds.metadata_bytes)
+    values = (*key, *limits, min(at, _MAX_BIGINT))
+    found, stack, chunks = await tx.read_prepared(queries, values)
     if not found:
         return None
     *columns, flush_position, now, revision, applied_position, upto, runs = found[0]

@@ -351,22 +351,23 @@ CHUNK_COLUMNS = """c.position, c.producer_id, c.producer_sequence, c.created_at,
     c.kind, c.text, c.role, c.observation, c.thought, c.action, c.metadata"""
 
 
+_KINDS = {kind.value: kind for kind in ChunkKind}
+
+
 def logged_of(row: Sequence[Any]) -> LoggedChunk:
     """A chunk from a row of CHUNK_COLUMNS."""
-    position, producer_id, sequence, created_at, *content, metadata = row
-    kind, text, role, observation, thought, action = content
     return LoggedChunk(
-        position=position,
-        producer_id=producer_id,
-        producer_sequence=sequence,
-        created_at=created_at,
+        position=row[0],
+        producer_id=row[1],
+        producer_sequence=row[2],
+        created_at=row[3],
         chunk=Chunk(
-            kind=ChunkKind(kind),
-            role=role,
-            text=text,
-            observation=observation,
-            thought=thought,
-            action=action,
-            metadata=metadata or {},
+            kind=_KINDS[row[4]],
+            text=row[5],
+            role=row[6],
+            observation=row[7],
+            thought=row[8],
+            action=row[9],
+            metadata=row[10] or {},
         ),
     )

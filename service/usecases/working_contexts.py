@@ -55,7 +55,10 @@ class WorkingContexts:
         self._watcher = watcher
         self._token_key = token_key
         self._bounds = Bounds(
-            chunks=limits.max_context_chunks, content_bytes=limits.max_context_bytes
+            chunks=limits.max_context_chunks,
+            content_bytes=limits.max_context_bytes,
+            # More would not fit a reply.
+            metadata_bytes=limits.max_message_bytes,
         )
 
     async def read(
@@ -185,7 +188,8 @@ class WorkingContexts:
     def _too_large(self, found: StoredContext) -> Exhausted:
         limit, what = self._bounds.chunks, "chunks"
         if found.recent_chunks <= limit:
-            limit, what = self._bounds.content_bytes, "bytes"
+            limit = self._bounds.content_bytes
+            what = f"bytes of content, and {self._bounds.metadata_bytes} of metadata"
         return context_too_large(
             found.memory.name, f"{found.recent_chunks} chunks are recent", limit, what
         )

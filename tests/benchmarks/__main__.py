@@ -4,7 +4,7 @@ import argparse
 import importlib
 import json
 
-NAMES = ("append", "apply", "calls", "index", "kv", "policy", "read", "step", "tree")
+NAMES = ("append", "apply", "calls", "context", "index", "kv", "policy", "read", "step", "tree")
 
 
 def main() -> None:

@@ -220,7 +220,11 @@ async def test_more_than_the_limits_is_refused_before_it_is_read(
     assert seen.value.reason is Reason.CONTEXT_TOO_LARGE
     assert seen.value.metadata == {"memory": "state", "limit": str(limit)}
     allowed = Limits(**limits)
-    bounds = Bounds(chunks=allowed.max_context_chunks, content_bytes=allowed.max_context_bytes)
+    bounds = Bounds(
+        chunks=allowed.max_context_chunks,
+        content_bytes=allowed.max_context_bytes,
+        metadata_bytes=allowed.max_message_bytes,
+    )
     async with database.direct(DEFAULT_TENANT) as direct:
         found = await contexts.read_newest(direct, kept.key, bounds)
     assert found is not None

@@ -116,14 +116,14 @@ class Keeper:
         await append(self.database, self.session, chunks, self.head + 1)
         self.head += count
 
-    async def step(self, count: int) -> None:
-        """Compresses the next chunks."""
+    async def step(self, count: int, text: str = "") -> None:
+        """Compresses the next chunks, into `text` if one is given."""
         now = self.newest
         number, start = now.revision + 1, now.applied_position
         vector = Vector(
             revision=number,
             level=STEPS_LEVEL,
-            text=f"vector {number} up to {start + count}",
+            text=text or f"vector {number} up to {start + count}",
             tokens=number,
             made=Made.MODEL,
             after_position=start if now.current.made is Made.TASK else now.current.from_position,
