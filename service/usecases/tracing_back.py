@@ -14,10 +14,10 @@ from storage import history, log, vector_views, vectors
 from storage.answers import StoredCitation
 from storage.database import Transaction
 
-#: Vectors that one look at the way back brings, and at most: what was brought before that
-#: many compressions is not found.
-PAGE_VECTORS = 100
-MAX_VECTORS = 1000
+#: Vectors that the first look at the way back brings; each further one brings as many as there
+#: are. At most: what was brought before that many compressions is not found.
+FIRST_VECTORS = 64
+MAX_VECTORS = 1024
 #: Bytes of the chunks that a vector was made from, among which the cited one is looked for.
 MAX_BYTES = 4 * 1024 * 1024
 
@@ -90,13 +90,14 @@ class Tracer:
     async def _further(
         self, vector: Vector, way: Sequence[Vector]
     ) -> tuple[Sequence[Vector], bool]:
-        """The way back from a vector, a page longer, and whether that is all of it."""
+        """The way back from a vector, twice as long, and whether that is all of it."""
         upto = way[-1].revision - 1 if way else vector.revision
+        limit = len(way) or FIRST_VECTORS
         page = await vector_views.list_back(
-            self._tx, self._key, self._lineage, level=vector.level, upto=upto, limit=PAGE_VECTORS
+            self._tx, self._key, self._lineage, level=vector.level, upto=upto, limit=limit
         )
         longer, is_all = linked([*way, *page])
-        is_all = is_all or len(page) < PAGE_VECTORS
+        is_all = is_all or len(page) < limit
         return (self._whole(longer) if is_all else longer), is_all
 
     def _whole(self, way: Sequence[Vector]) -> Sequence[Vector]:

@@ -21,8 +21,8 @@ from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.scripted import CONFIG, Script, answerer
 from tests.integration.compressed_rows import KEY, StateRows, make_state
+from tests.integration.scripted import CONFIG, Script, answerer
 from tests.integration.test_navigate import Moves, path
 from tests.integration.test_state_questions import STEPS, ask, episodes, read, two_generations
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from service.domain.flows import ModelAsk
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.tenancy import DEFAULT_TENANT
@@ -13,13 +15,14 @@ from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.trajectory import NoAnswer
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
+from service.usecases import tracing_back
 from service.usecases.answer import Answerer
 from storage import answers, calls
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.scripted import CONFIG, Script, answerer
 from tests.integration.compressed_rows import KEY, STATE, StateRows, make_state
+from tests.integration.scripted import CONFIG, Script, answerer
 
 STEPS = (
     "Ann gives me a map of the cellar.",
@@ -152,6 +155,25 @@ async def test_what_an_episode_says_is_traced_through_its_children(database: Dat
     assert [(one.position, one.node_id) for one in stored.citations] == [(2, "1.2")]
     stored = await answered(rows, says("In box 3."))
     assert [(one.position, one.node_id) for one in stored.citations] == [(3, "1.4")]
+
+
+async def test_the_way_back_is_read_page_by_page_up_to_a_bound(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"Day {n}." for n in range(1, 10)]
+    rows = await make_state(database, ["Ann has a map.", *texts])
+    for n in range(10):
+        await rows.compress(f"Ann has a map. Day {n}.", 1)
+    monkeypatch.setattr(tracing_back, "FIRST_VECTORS", 2)
+    stored = await answered(rows, says("Ann has a map."), "Who has a map?")
+    assert [(one.position, one.revision) for one in stored.citations] == [(1, 1)]
+    stored = await answered(rows, says("It is day 7."), "Which day was it?")
+    assert stored.citations == (), "the context does not say that any more"
+    stored = await answered(rows, says("It is day 9."), "Which day is it?")
+    assert [(one.position, one.revision) for one in stored.citations] == [(10, 10)]
+    monkeypatch.setattr(tracing_back, "MAX_VECTORS", 8)
+    stored = await answered(rows, says("Ann has a map."), "Who has a map?")
+    assert (stored.text, stored.citations) == ("Ann has a map.", ())
 
 
 async def test_what_is_from_the_task_has_no_chunk(database: Database) -> None:

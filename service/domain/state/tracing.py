@@ -27,6 +27,8 @@ from service.domain.state.working_context import WorkingContext
 MAX_STATEMENTS = 8
 #: Of what the context has of a statement, what a vector must say for it to be from there.
 ENOUGH = 1 / 2
+#: Of the statement itself, what the vector must have: one word of it says nothing.
+LEAST = 0.3
 #: Of what was said further on, what a vector must have to say it still.
 STILL = 1 / 2
 #: What a word weighs that only the question has.
@@ -59,7 +61,7 @@ def source(
     held = _held(statement, around, texts)
     weights = _rarity(held, statement, around, floor=1.0)
     scores = [_weight(words, weights) for words in held]
-    own = _words(statement)
+    sizes = _sizes(statement, "")
     all_held = _weight(frozenset().union(*held), weights)
     # Of two that say as much the last is M: what it says it has said last.
     best = max(range(len(vectors)), key=lambda at: (scores[at], at))
@@ -68,9 +70,8 @@ def source(
         score > scores[best] or (score == scores[best] and step.position in named)
         for score, step in zip(rivals, context.recent, strict=True)
     )
-    if is_recent or not held[best] & own or scores[best] < ENOUGH * all_held:
-        return None
-    return vectors[best]
+    said = _weight(held[best], sizes) >= LEAST * _weight(sizes, sizes)
+    return vectors[best] if said and not is_recent and scores[best] >= ENOUGH * all_held else None
 
 
 def linked(vectors: Sequence[Vector]) -> tuple[Sequence[Vector], bool]:
@@ -140,8 +141,8 @@ def _rarity(
 
 
 def _weight(words: Iterable[str], weights: Mapping[str, float]) -> float:
-    # In one order, or the same sums might differ in their last digit.
-    return sum(weights[word] for word in sorted(words) if word in weights)
+    # Exact: the same words have the same sum, in whatever order they come.
+    return math.fsum(weights.get(word, 0.0) for word in words)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -108,6 +108,12 @@ def test_the_words_of_the_question_alone_are_no_source() -> None:
     assert source("Lisbon", held, (), around="Where is the red key?") is None
 
 
+def test_one_word_of_a_statement_is_no_source() -> None:
+    held = context([vector(1, "Ann has a map. Day 9.", end=10)])
+    assert source("It is day 7.", held, (), around="Which day was it?") is None
+    assert source("It is day 9.", held, (), around="Which day is it?") == held.state.current
+
+
 def test_an_answer_is_traced_sentence_by_sentence() -> None:
     assert statements("Ann has 3.5 maps. (It rains.) Ann has 3.5 maps.\n- Ben?\n…") == (
         "Ann has 3.5 maps.",
