@@ -32,21 +32,21 @@ class _NoAnswerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoAnswer.Val
     NO_ANSWER_UNREADABLE: _NoAnswer.ValueType  # 1
     """Three replies in a row could not be read."""
     NO_ANSWER_NOT_FOUND: _NoAnswer.ValueType  # 2
-    """Nothing is left that could hold it."""
+    """Nothing is left that could hold it, or the working context does not say."""
     NO_ANSWER_STEP_LIMIT: _NoAnswer.ValueType  # 3
     """The model calls that it might cost are used up."""
     NO_ANSWER_EMPTY: _NoAnswer.ValueType  # 4
     """There is no text yet."""
 
 class NoAnswer(_NoAnswer, metaclass=_NoAnswerEnumTypeWrapper):
-    """Why a navigation found no answer."""
+    """Why a tree or a state memory gave no answer."""
 
 NO_ANSWER_UNSPECIFIED: NoAnswer.ValueType  # 0
 """There is an answer."""
 NO_ANSWER_UNREADABLE: NoAnswer.ValueType  # 1
 """Three replies in a row could not be read."""
 NO_ANSWER_NOT_FOUND: NoAnswer.ValueType  # 2
-"""Nothing is left that could hold it."""
+"""Nothing is left that could hold it, or the working context does not say."""
 NO_ANSWER_STEP_LIMIT: NoAnswer.ValueType  # 3
 """The model calls that it might cost are used up."""
 NO_ANSWER_EMPTY: NoAnswer.ValueType  # 4
@@ -74,8 +74,8 @@ class AskRequest(_message.Message):
 
     @_builtins.property
     def navigation(self) -> Global___NavigationRequest:
-        """Optional. For trees only; for other memories FAILED_PRECONDITION
-        (WRONG_MEMORY_KIND).
+        """Optional. For trees and state memories; for others FAILED_PRECONDITION
+        (WRONG_MEMORY_KIND). A state memory that is asked without is not navigated.
         """
 
     def __init__(
@@ -97,7 +97,7 @@ Global___AskRequest: _TypeAlias = AskRequest  # noqa: Y015
 
 @_typing.final
 class NavigationRequest(_message.Message):
-    """How a tree is to be navigated."""
+    """How a tree, or the levels of a state memory, is to be navigated."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -324,7 +324,9 @@ class TrajectoryEvent(_message.Message):
     node_id: _builtins.str
     """The node that was looked at: "2.1" (level.number) of a stored node; "root"
     and "v1.2" stand in for parents that are not there yet, "t.1" for a piece of
-    the unsummarized tail.
+    the unsummarized tail. Of a state memory: "2.17" (level.revision) of a
+    vector, "1.12.3" of a piece of the steps under one, "t.1" of one of the recent
+    steps.
     """
     level: _builtins.int
     from_position: _builtins.int
@@ -465,7 +467,9 @@ class Citation(_message.Message):
     """The value at the path, or the text of the chunk, cut to 500 characters."""
     node_id: _builtins.str
     """Of an answer from a tree: the leaf, and the positions that it covers; `path`
-    is empty and `revision` is the one that brought the leaf.
+    is empty and `revision` is the one that brought the leaf. Of one from a state
+    memory: the vector that brought what is said, and the positions that it was
+    the first to stand for; of a recent step no node, and its own position.
     """
     from_position: _builtins.int
     to_position: _builtins.int
@@ -566,7 +570,7 @@ class Answer(_message.Message):
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def statistics(self) -> Global___NavigationStatistics:
-        """Of a complete answer from a tree."""
+        """Of a complete answer that was navigated to."""
 
     def __init__(
         self,

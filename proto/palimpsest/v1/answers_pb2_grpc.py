@@ -54,7 +54,8 @@ class AnswerServiceServicer:
     def Ask(self, request, context):
         """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
         final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-        (MemWalker, arXiv 2310.05029, section 3).
+        (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
+        working context, or is navigated when the question says so.
 
         The stream reports how far the memory is while it waits, then where it
         reads, then each event of a navigation as it happens, then the answer, and

@@ -36,7 +36,8 @@ class AnswerServiceStub:
     Ask: _grpc.UnaryStreamMultiCallable[_answers_pb2.AskRequest, _answers_pb2.AskResponse]
     """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
     final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-    (MemWalker, arXiv 2310.05029, section 3).
+    (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
+    working context, or is navigated when the question says so.
 
     The stream reports how far the memory is while it waits, then where it
     reads, then each event of a navigation as it happens, then the answer, and
@@ -65,7 +66,8 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     Ask: _aio.UnaryStreamMultiCallable[_answers_pb2.AskRequest, _answers_pb2.AskResponse]  # type: ignore[assignment]
     """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
     final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-    (MemWalker, arXiv 2310.05029, section 3).
+    (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
+    working context, or is navigated when the question says so.
 
     The stream reports how far the memory is while it waits, then where it
     reads, then each event of a navigation as it happens, then the answer, and
@@ -97,7 +99,8 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_answers_pb2.AskResponse], _abc.AsyncIterator[_answers_pb2.AskResponse]]:
         """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
         final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-        (MemWalker, arXiv 2310.05029, section 3).
+        (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
+        working context, or is navigated when the question says so.
 
         The stream reports how far the memory is while it waits, then where it
         reads, then each event of a navigation as it happens, then the answer, and

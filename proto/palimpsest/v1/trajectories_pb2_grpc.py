@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class TrajectoryServiceStub:
-    """What navigations of trees looked at and did, read afterwards. A call for a
-    memory that is no tree is FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """What navigations of trees and state memories looked at and did, read
+    afterwards. A call for another memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     """
 
     def __init__(self, channel):
@@ -54,8 +55,9 @@ class TrajectoryServiceStub:
 
 
 class TrajectoryServiceServicer:
-    """What navigations of trees looked at and did, read afterwards. A call for a
-    memory that is no tree is FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """What navigations of trees and state memories looked at and did, read
+    afterwards. A call for another memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     """
 
     def ListTrajectoryEvents(self, request, context):
@@ -69,7 +71,7 @@ class TrajectoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetNavigationStatistics(self, request, context):
-        """What the navigations of a tree came to, summed.
+        """What the navigations of a memory came to, summed.
 
         Guarantees: of all complete answers of the memory, as of one moment.
         Safety: reads only.
@@ -79,7 +81,7 @@ class TrajectoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportTrajectories(self, request, context):
-        """Exports the navigations of a tree that found an answer, oldest first, as
+        """Exports the navigations of a memory that found an answer, oldest first, as
         examples to train a model with: each move is a prompt and its reply.
 
         Guarantees: each example is whole and as the model saw it; what a release
@@ -117,8 +119,9 @@ def add_TrajectoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrajectoryService:
-    """What navigations of trees looked at and did, read afterwards. A call for a
-    memory that is no tree is FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """What navigations of trees and state memories looked at and did, read
+    afterwards. A call for another memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     """
 
     @staticmethod

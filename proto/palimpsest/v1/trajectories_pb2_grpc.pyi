@@ -27,8 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TrajectoryServiceStub:
-    """What navigations of trees looked at and did, read afterwards. A call for a
-    memory that is no tree is FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """What navigations of trees and state memories looked at and did, read
+    afterwards. A call for another memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     """
 
     @_typing.overload
@@ -42,13 +43,13 @@ class TrajectoryServiceStub:
     Safety: reads only.
     """
     GetNavigationStatistics: _grpc.UnaryUnaryMultiCallable[_trajectories_pb2.GetNavigationStatisticsRequest, _trajectories_pb2.GetNavigationStatisticsResponse]
-    """What the navigations of a tree came to, summed.
+    """What the navigations of a memory came to, summed.
 
     Guarantees: of all complete answers of the memory, as of one moment.
     Safety: reads only.
     """
     ExportTrajectories: _grpc.UnaryStreamMultiCallable[_trajectories_pb2.ExportTrajectoriesRequest, _trajectories_pb2.ExportTrajectoriesResponse]
-    """Exports the navigations of a tree that found an answer, oldest first, as
+    """Exports the navigations of a memory that found an answer, oldest first, as
     examples to train a model with: each move is a prompt and its reply.
 
     Guarantees: each example is whole and as the model saw it; what a release
@@ -58,8 +59,9 @@ class TrajectoryServiceStub:
 
 @_typing.type_check_only
 class TrajectoryServiceAsyncStub(TrajectoryServiceStub):
-    """What navigations of trees looked at and did, read afterwards. A call for a
-    memory that is no tree is FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """What navigations of trees and state memories looked at and did, read
+    afterwards. A call for another memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -70,13 +72,13 @@ class TrajectoryServiceAsyncStub(TrajectoryServiceStub):
     Safety: reads only.
     """
     GetNavigationStatistics: _aio.UnaryUnaryMultiCallable[_trajectories_pb2.GetNavigationStatisticsRequest, _trajectories_pb2.GetNavigationStatisticsResponse]  # type: ignore[assignment]
-    """What the navigations of a tree came to, summed.
+    """What the navigations of a memory came to, summed.
 
     Guarantees: of all complete answers of the memory, as of one moment.
     Safety: reads only.
     """
     ExportTrajectories: _aio.UnaryStreamMultiCallable[_trajectories_pb2.ExportTrajectoriesRequest, _trajectories_pb2.ExportTrajectoriesResponse]  # type: ignore[assignment]
-    """Exports the navigations of a tree that found an answer, oldest first, as
+    """Exports the navigations of a memory that found an answer, oldest first, as
     examples to train a model with: each move is a prompt and its reply.
 
     Guarantees: each example is whole and as the model saw it; what a release
@@ -85,8 +87,9 @@ class TrajectoryServiceAsyncStub(TrajectoryServiceStub):
     """
 
 class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What navigations of trees looked at and did, read afterwards. A call for a
-    memory that is no tree is FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """What navigations of trees and state memories looked at and did, read
+    afterwards. A call for another memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     """
 
     @_abc_1.abstractmethod
@@ -107,7 +110,7 @@ class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectories_pb2.GetNavigationStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trajectories_pb2.GetNavigationStatisticsResponse, _abc.Awaitable[_trajectories_pb2.GetNavigationStatisticsResponse]]:
-        """What the navigations of a tree came to, summed.
+        """What the navigations of a memory came to, summed.
 
         Guarantees: of all complete answers of the memory, as of one moment.
         Safety: reads only.
@@ -119,7 +122,7 @@ class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectories_pb2.ExportTrajectoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trajectories_pb2.ExportTrajectoriesResponse], _abc.AsyncIterator[_trajectories_pb2.ExportTrajectoriesResponse]]:
-        """Exports the navigations of a tree that found an answer, oldest first, as
+        """Exports the navigations of a memory that found an answer, oldest first, as
         examples to train a model with: each move is a prompt and its reply.
 
         Guarantees: each example is whole and as the model saw it; what a release
