@@ -466,5 +466,6 @@ def test_every_command_has_help() -> None:
         ("schema", "generate"),
         *(("memory", name) for name in MEMORY_COMMANDS),
         *(("tree", name) for name in ("show", "node", "list", "text", "seal")),
+        *(("state", name) for name in ("context", "list", "show", "record")),
     ):
         assert "--help" in succeed(*command, "--help")

@@ -1,0 +1,59 @@
+"""docs/guides/agents.md: its commands and its program print what it says."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.test_history_guide import TIME, commands, printed, program
+from tests.harness import Servers, api, worker
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/guides/agents.md").read_text()
+STEPS = "docs/guides/steps.jsonl"
+#: What differs with the wording of prompts.
+DIFFERS = (
+    (re.compile(r"\(\d+ \+ \d+ tokens\)"), "(N tokens)"),
+    (re.compile(r"[\d,]+ tokens, \d+% of the text"), "N tokens, P% of the text"),
+    (TIME, "TIME"),
+)
+#: What calls came to goes with the wording of prompts, too.
+FIGURES = re.compile(r"[\d,.]+"), "N"
+#: A memory compresses for a moment behind its log.
+COMPRESSES_SECONDS = 30.0
+
+
+def comparable(command: str, lines: list[str]) -> list[str]:
+    """What a command prints without what differs from run to run."""
+    is_cost = command.startswith("palimpsest cost")
+    for pattern, instead in (*DIFFERS, FIGURES) if is_cost else DIFFERS:
+        lines = [pattern.sub(instead, line) for line in lines]
+    return [" ".join(line.split()) if is_cost else line.rstrip() for line in lines]
+
+
+@pytest.fixture
+def address(servers: Servers) -> Iterator[str]:
+    """A server with nothing in it, as the guide finds it."""
+    url = servers.new_database()
+    with api(url) as (_, address), worker(url):
+        yield address
+
+
+def test_the_guide_prints_what_it_says(address: str) -> None:
+    listed = commands(PAGE)
+    assert len(listed) > 15
+    for command, lines in listed:
+        run = ["bash", "-c", command.replace(STEPS, str(ROOT / STEPS))]
+        wanted = comparable(command, lines)
+        shown = comparable(command, printed(run, address))
+        until = time.monotonic() + COMPRESSES_SECONDS
+        while shown != wanted and " list " in command and time.monotonic() < until:
+            shown = comparable(command, printed(run, address))
+        assert shown == wanted, command
+    text, lines = program(PAGE.partition("## From Python")[2])
+    assert "connect()" in text
+    text = text.replace("connect()", f"connect({address!r})")
+    assert printed([sys.executable, "-"], address, text) == lines
