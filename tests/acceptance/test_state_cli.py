@@ -3,10 +3,13 @@
 import asyncio
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -15,7 +18,7 @@ from service.cli import main
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from storage.database import Database
-from tests.acceptance.test_cli import assert_one_clear_line, run, succeed
+from tests.acceptance.test_cli import assert_one_clear_line
 from tests.harness import Servers, api
 from tests.integration.state_rows import StateRows
 
@@ -24,6 +27,32 @@ NAMED = ("-s", SESSION, "-m", "m")
 SPEC = StateSpec(task="Find the red key.", period=5, episode_vectors=2)
 #: What an agent did is no markup, and does nothing to a terminal.
 HOSTILE = "[bold]\x1b[31mred :key:"
+
+
+def run(
+    *arguments: str, stdin: bytes = b"", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command in this process, whose start would take longer than all that it does."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["palimpsest", *arguments]),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
+        patch.dict(os.environ, environment),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def succeed(*arguments: str, stdin: bytes = b"", **environment: str) -> str:
+    done = run(*arguments, stdin=stdin, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def chunks() -> list[Chunk]:
@@ -92,7 +121,7 @@ def test_a_context_is_printed_for_programs(at: dict[str, str]) -> None:
     assert not told["compression_due"]
     lines = succeed("state", "context", *NAMED, "--messages", **at).splitlines()
     said = [json.loads(line) for line in lines]
-    assert [one["role"] for one in said] == ["system", "user", "assistant", "user", "assistant"]
+    assert [one["role"] for one in said] == ["system", "assistant", "user", "user", "assistant"]
     assert said[-1]["content"] == f"Action: {HOSTILE}"
 
 
@@ -253,18 +282,6 @@ def test_steps_are_recorded(at: dict[str, str], tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_clear_line(
-    at: dict[str, str],
-    arguments: tuple[str, ...],
-    about: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    at: dict[str, str], arguments: tuple[str, ...], about: str
 ) -> None:
-    """In this process, which is what the others are but for their start."""
-    monkeypatch.setattr(sys, "argv", ["palimpsest", *arguments])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    monkeypatch.setenv("PALIMPSEST_ADDRESS", at["PALIMPSEST_ADDRESS"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    done = subprocess.CompletedProcess(arguments, int(ended.value.code or 0), *printed)
-    assert_one_clear_line(done, about)
+    assert_one_clear_line(run(*arguments, **at), about)
