@@ -115,7 +115,7 @@ class Compressor:
 
     async def _context(self, tx: DirectTransaction, held: Claim) -> WorkingContext | None:
         """The steps of a memory and what is in use, when nothing is due; else None."""
-        bounds = Bounds(chunks=READ_CHUNKS, content_bytes=READ_BYTES)
+        bounds = Bounds(chunks=READ_CHUNKS, content_bytes=READ_BYTES, metadata_bytes=READ_BYTES)
         stored = await contexts.read_newest(tx, (held.session_key, held.memory_id), bounds)
         if stored is None or stored.state is None or not stored.is_whole:
             return None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ HOSTILE = "[bold]\x1b[31mred :key:"
 
 
 def run(
-    *arguments: str, stdin: bytes = b"", **environment: str
+    *arguments: str, stdin: Any = b"", **environment: Any
 ) -> subprocess.CompletedProcess[str]:
     """A command in this process, whose start would take longer than all that it does."""
     out, err = io.StringIO(), io.StringIO()
@@ -49,7 +50,7 @@ def run(
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
-def succeed(*arguments: str, stdin: bytes = b"", **environment: str) -> str:
+def succeed(*arguments: str, stdin: Any = b"", **environment: Any) -> str:
     done = run(*arguments, stdin=stdin, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -31,7 +31,7 @@ RUNS = Path(__file__).parents[3] / "shared/data/agent_hotpotqa_react/dev.jsonl"
 #: Of these runs the steps come one at a time, each as soon as the worker is done.
 STEP_BY_STEP = 10
 SENTENCES = 120
-ALL = Bounds(chunks=10_000, content_bytes=2**30)
+ALL = Bounds(chunks=10_000, content_bytes=2**30, metadata_bytes=2**30)
 
 
 def long_reply(ask: ModelAsk, number: int) -> str:
