@@ -44,8 +44,8 @@ _log = structlog.get_logger("palimpsest.compress")
 #: Chunks that one look at the log brings. Besides the steps of one compression a worker
 #: holds at most so many.
 READ_CHUNKS = 64
-#: Content of steps that is read to find out that nothing is due; with more the memory is
-#: taken over first.
+#: Content, and metadata, of steps that are read to find out that nothing is due; with more
+#: the memory is taken over first.
 READ_BYTES = 1024 * 1024
 
 
