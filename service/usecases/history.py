@@ -186,9 +186,10 @@ async def _comparable(tx: Transaction, stored: StoredMemory, revision: int) -> J
     """What two memories of a kind are compared by. Raises OutOfRange."""
     if stored.kind != MemoryKind.STATE:
         return (await load_state(tx, stored, revision)).value
-    state = await vectors.read_state(tx, *item_key(stored), revision)
-    if state is None:
+    if revision > stored.revision:
         raise revision_not_found(stored.name, revision, stored.revision)
+    state = await vectors.read_state(tx, *item_key(stored), revision)
+    assert state is not None, "revisions have no gaps, and none goes away"
     return by_level(state)
 
 

@@ -4,13 +4,16 @@ model of what each revision has."""
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from uuid import UUID
 
 from service.config import Limits
 from service.domain.appending import Submission, SubmittedChunk
-from service.domain.chunks import Chunk, ChunkKind
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.state.spec import StateSpec
+from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import STEPS_LEVEL, Levels, Made, State, Vector, first_state
+from service.domain.state.working_context import WorkingContext
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.append import Appender
 from service.usecases.hints import Hints
@@ -18,6 +21,9 @@ from storage import memories, revisions, sessions, vectors
 from storage.database import Database
 from storage.revisions import Claim, NewRevision
 from tests.integration.writing import drop_hints
+
+#: Of chunks that stand in the model only.
+NOBODY_KNOWS_WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 async def append(database: Database, session: str, chunks: Sequence[Chunk], first: int = 1) -> None:
@@ -87,6 +93,23 @@ class Keeper:
     def at(self, position: int) -> State:
         """What the newest revision has that holds nothing behind a position."""
         return [one for one in self.states if one.applied_position <= position][-1]
+
+    def context(self, position: int) -> WorkingContext:
+        """What a context is when the log ends at a position."""
+        state = self.at(position)
+        recent = [
+            SizedStep.of(
+                LoggedChunk(
+                    position=number,
+                    chunk=chunk(number),
+                    producer_id="p",
+                    producer_sequence=number,
+                    created_at=NOBODY_KNOWS_WHEN,
+                )
+            )
+            for number in range(state.applied_position + 1, position + 1)
+        ]
+        return WorkingContext(state=state, recent=recent)
 
     async def create(self) -> None:
         """Makes the session and the memory."""

@@ -1,0 +1,86 @@
+"""The limits of a state memory's spec, over gRPC."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import palimpsest
+from palimpsest import errors
+from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from tests.harness import Servers, api
+
+STATE = "state"
+LIMITS: list[tuple[dict[str, Any], str]] = [
+    ({"task": "x" * 32_769}, "state.task"),
+    ({"task": "a\0b"}, "state.task"),
+    ({"period": 1001}, "state.period"),
+    ({"period_kind": 3}, "state.period_kind"),
+    ({"period_tokens": 1_000_001}, "state.period_tokens"),
+    ({"idle": {"seconds": -1}}, "state.idle"),
+    ({"idle": {"nanos": 999_000_000}}, "state.idle"),
+    ({"idle": {"seconds": 30 * 86_400 + 1}}, "state.idle"),
+    ({"state_tokens": 31}, "state.state_tokens"),
+    ({"state_tokens": 32_001}, "state.state_tokens"),
+    ({"pinned": ["x"] * 33}, "state.pinned"),
+    ({"pinned": [""]}, "state.pinned[0]"),
+    ({"pinned": ["x", "é" * 501]}, "state.pinned[1]"),
+    ({"pinned": ["a", "b\0"]}, "state.pinned"),
+    ({"pinned": ["x" * 900, "y" * 200]}, "state.pinned"),
+    ({"pinned": ["x" * 65], "state_tokens": 32}, "state.pinned"),
+    ({"episode_vectors": 1}, "state.episode_vectors"),
+    ({"episode_vectors": 65}, "state.episode_vectors"),
+    ({"model": "m" * 201}, "state.model"),
+    ({"model": "a/\0"}, "state.model"),
+    ({"reply_format": 9}, "state.reply_format"),
+    ({"on_failure": 9}, "state.on_failure"),
+]
+
+
+@pytest.mark.parametrize(("spec", "field"), LIMITS)
+async def test_what_is_wrong_with_a_spec_is_said_before_anything_is_made(
+    client: palimpsest.Client, spec: dict[str, Any], field: str
+) -> None:
+    session = await client.create_session(f"run-{uuid4().hex}")
+    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
+    wanted = memories_pb2.StateSpec(**spec)
+    request = memories_pb2.CreateMemoryRequest(session=session.name, name=STATE, state=wanted)
+    with pytest.raises(errors.InvalidArgument) as refused:
+        await client.call(stub.CreateMemory, request, retry=False)
+    assert refused.value.reason == "FIELD_INVALID"
+    assert list(refused.value.fields) == [field]
+    assert "\n" not in str(refused.value)
+    assert await session.memories() == []
+
+
+async def test_the_largest_spec_is_made(client: palimpsest.Client) -> None:
+    session = await client.create_session(f"run-{uuid4().hex}")
+    made = await session.create_state(
+        STATE,
+        task="t" * 32_768,
+        period=1000,
+        period_kind="adaptive",
+        period_tokens=1_000_000,
+        idle_seconds=30 * 86_400,
+        state_tokens=32_000,
+        pinned=("p" * 1000,) * 32,
+        episode_vectors=64,
+        model="m" * 200,
+    )
+    info = (await made.get()).info
+    assert info.state is not None
+    assert (info.state.period, info.state.idle_seconds) == (1000, 30 * 86_400)
+    assert (await made.context()).text == "Task:\n" + "t" * 32_768
+
+
+@pytest.mark.parametrize(("kind", "period"), [("fixed", 10), ("adaptive", 3)])
+async def test_a_period_that_would_stop_producers_is_refused(
+    servers: Servers, kind: Any, period: int
+) -> None:
+    with api(servers.new_database(), PALIMPSEST_LIMIT_BACKLOG_CHUNKS="10") as (_, address):
+        async with palimpsest.connect(address) as client:
+            session = await client.create_session("s")
+            with pytest.raises(errors.InvalidArgument, match="producers are stopped") as refused:
+                await session.create_state(STATE, period=period, period_kind=kind)
+            assert list(refused.value.fields) == ["state.period"]
+            assert await session.memories() == []
