@@ -33,6 +33,8 @@ DEFINITION = re.compile(
 NOTHING = "The memory does not say."
 #: What is written of a working context that does not say.
 NO_ANSWER = "no answer"
+#: Ends of a sentence that asks.
+_ASKED = ("?", '?"', "？")
 
 
 def complete(content: AnswerContent | ContextAnswerContent) -> str:
@@ -79,7 +81,9 @@ def _parts(content: ContextAnswerContent) -> Iterator[_Leaf]:
 
 def _said(text: str, at: ReplyPath) -> Iterator[_Leaf]:
     for one in sentences(text):
-        yield _Leaf(at, one, Counter(terms(one)), frozenset(), frozenset())
+        # The task may be the very question, and answers nothing.
+        if not one.endswith(_ASKED):
+            yield _Leaf(at, one, Counter(terms(one)), frozenset(), frozenset())
 
 
 def _chosen(leaves: Sequence[_Leaf], query: str) -> Sequence[_Leaf]:

@@ -200,6 +200,8 @@ def test_the_offline_model_answers_with_sentences_and_their_steps() -> None:
     assert "Observation: the red key is in box 7." in draft.text
     assert draft.positions == (11,)
     assert "Ann has the map." in complete(_content(held, "Who has the map?"))
+    asked = context([vector(1, "Goal: find out where the map is? Ann has it.", end=10)])
+    assert "where" not in complete(_content(asked, "Where is the map? Who has it?"))
     draft, _ = run(held, [complete(_content(held, "Zebra xylophone?"))])
     assert draft.no_answer is NoAnswer.NOT_FOUND
     assert ask.template == "state.answer/1"
