@@ -263,9 +263,9 @@ def _log_costs(rows: dict[str, LogCost]) -> Table:
 
 
 def _print_accounting(found: Accounting) -> None:
-    steps = "one step" if found.steps == 1 else f"{found.steps:,} steps"
+    steps = "one step comes" if found.steps == 1 else f"{found.steps:,} steps come"
     show()
-    show(f"what an agent's {steps} come to, in tokens (PCC, section 3.3):")
+    show(f"what an agent's {steps} to, in tokens (PCC, section 3.3):")
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for name in ("processed", "formula", "compressions", "total", "ratio", "longest context"):
@@ -286,7 +286,8 @@ def _print_accounting(found: Accounting) -> None:
     show(_means(found))
     show(
         "processed: contexts and steps, summed. formula: the paper's, from these means."
-        " compressions: of this memory as the ledger has them."
+        " compressions: of this memory as the ledger has them, with their instructions, which"
+        " the simulation is without."
     )
 
 

@@ -1,6 +1,7 @@
 """Budgets and costs as a user has them: real processes, the offline model."""
 
 import json
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -8,6 +9,8 @@ from service.config import OFFLINE_MODEL
 from tests.acceptance.test_cli import assert_one_clear_line, run, succeed
 from tests.harness import eventually
 
+#: Those of the guide to agents.
+STEPS = Path(__file__).parents[2] / "docs/guides/steps.jsonl"
 SCHEMA = b"class Notes:\n    topics: dict[str, list[str]]\n"
 
 
@@ -85,3 +88,43 @@ def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: st
     assert by_day["total"]["calls"] == found["total"]["calls"]
     (none,) = lines_of("cost", session, "--day", "2020-02-29", **at)
     assert (none["lines"], none["comparison"]) == ([], None)
+
+
+def test_the_loops_over_an_agents_steps_are_shown(address: str) -> None:
+    session = f"cost-{uuid4().hex}"
+    at = {"PALIMPSEST_ADDRESS": address}
+    named = ("-s", session)
+    succeed("session", "create", session, **at)
+    task = ("--task", "Find the red key and open the gate.")
+    settings = ("--kind", "state", *task, "--period", "5", "--state-tokens", "60")
+    succeed("memory", "create", "state", *settings, *named, **at)
+    (none,) = lines_of("cost", session, "-m", "state", **at)
+    assert none["accounting"] is None
+    first = STEPS.read_text().splitlines()[0]
+    succeed("state", "record", "-", *named, stdin=first.encode(), **at)
+    shown = succeed("cost", session, "-m", "state", **at)
+    assert "an agent's one step comes to, in tokens" in shown
+    assert "nothing is compressed: formula and simulation take the memory's settings" in shown
+    rest = "\n".join(STEPS.read_text().splitlines()[1:])
+    succeed("state", "record", "-", *named, stdin=rest.encode(), **at)
+    succeed("state", "context", "--wait", *named, "-m", "state", **at)
+    (found,) = lines_of("cost", session, "-m", "state", **at)
+    told = found["accounting"]
+    assert (told["steps"], told["task_tokens"], told["period"]) == (14, 9, 5)
+    standard, recursive, pcc = told["standard"], told["recursive"], told["pcc"]
+    assert (standard["processed_tokens"], standard["max_context_tokens"]) == (3702, 443)
+    spent = found["total"]["input_tokens"] + found["total"]["output_tokens"]
+    assert pcc["compression_tokens"] == spent > 0
+    assert pcc["total_tokens"] == pcc["processed_tokens"] + spent
+    assert told["standard_ratio"] == standard["total_tokens"] / pcc["total_tokens"]
+    shown = succeed("cost", session, "-m", "state", **at)
+    assert "reading the log, measured (compress;" in shown
+    rows = {name: line.split()[-6:] for line in shown.splitlines() for name in (line[:13],)}
+    ratio = f"{told['standard_ratio']:.2f}"
+    assert rows["standard loop"] == ["3,702", "3,628", "0", "3,702", ratio, "443"]
+    assert rows["full recursiv"][1:3] == ["-", f"{recursive['compression_tokens']:,}"]
+    assert rows["this memory  "][3:5] == [f"{pcc['total_tokens']:,}", "1.00"]
+    assert "task prompt 9 tokens, a step 33.4, vectors " in shown
+    assert ", 5.0 steps a compression" in shown
+    (of_days,) = lines_of("cost", session, "-m", "state", "--from", "2020-02-29", **at)
+    assert of_days["accounting"] is None

@@ -179,7 +179,8 @@ class Accounting:
     period: float
     #: The whole history in every context.
     standard: Loop
-    #: A summary of everything, made anew after each step: simulated.
+    #: A summary of everything, made anew after each step: simulated, without the
+    #: instructions of its prompts.
     recursive: Loop
     #: This memory, read at every step; its compression tokens are the ledger's.
     pcc: Loop

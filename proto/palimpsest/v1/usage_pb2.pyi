@@ -593,14 +593,14 @@ class GetCostResponse(_message.Message):
         def recursive(self) -> Global___GetCostResponse.Loop:
             """The task prompt and a summary of everything in every context, the summary
             made anew after each step from the one before and the step: simulated with
-            L_M for each summary.
+            L_M for each summary, and nothing for the instructions of its prompts.
             """
 
         @_builtins.property
         def pcc(self) -> Global___GetCostResponse.Loop:
             """This memory, read at every step as algorithm 1 does: the vectors in use
             behind the step before, and the steps behind them. Its compression tokens
-            are the ledger's, prompts and replies.
+            are the ledger's: prompts, with their instructions, and replies.
             """
 
         def __init__(

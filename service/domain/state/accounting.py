@@ -6,7 +6,7 @@ step. With s_1 … s_T the tokens of the steps and P those of the task prompt:
 - The standard loop has the whole history in its context: P + s_1 + … + s_(t-1).
 - Full recursive summarization has P and a summary of everything before, and makes that summary
   anew after every step, from the summary before and the step. Nobody ran it here: it is
-  simulated, with L_M tokens for each summary.
+  simulated, with L_M tokens for each summary, and none for the instructions of its prompts.
 - PCC has the vectors in use behind step t-1, and the steps behind them. P is in the first
   state vector, so nothing else stands for it.
 
