@@ -21,6 +21,7 @@ from service.domain.tree.spec import TreeSpec
 from storage.database import Transaction
 from storage.tables import (
     amendment,
+    dead_letter,
     memory,
     prism_base,
     prism_snapshot,
@@ -67,6 +68,8 @@ class Claim:
     committed_at: datetime | None = None
     #: A tree is closed once everything up to here is in it.
     seal_position: int | None = None
+    #: How often it was stalled and somebody let it go on.
+    retries: int = 0
 
     @property
     def prism(self) -> PrismSpec:
@@ -141,6 +144,16 @@ _CLAIM = (
     .correlate(memory)
     .scalar_subquery()
     .label("committed_at"),
+    select(func.count())
+    .select_from(dead_letter)
+    .where(
+        dead_letter.c.session_key == memory.c.session_key,
+        dead_letter.c.memory_id == memory.c.memory_id,
+        dead_letter.c.resolution == "retried",
+    )
+    .correlate(memory)
+    .scalar_subquery()
+    .label("retries"),
 )
 
 

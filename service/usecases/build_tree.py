@@ -29,7 +29,7 @@ from service.llm.gateway import Gateway
 from service.splitter import first_piece
 from service.telemetry import tracer
 from service.usecases import budgets
-from service.usecases.failing import Failing, cause_of, is_final
+from service.usecases.failing import Failing, asked_anew, cause_of, is_final
 from service.usecases.pipeline import WINDOW, NodeFailed, Pipeline, Steps
 from service.usecases.step_meters import FENCED, STEPS
 from service.usecases.tree_log import TreeLog
@@ -132,7 +132,10 @@ class Builder:
             check_room(ask, site.facts)
             scope = site.scope(f"node:{planned.name}")
             return await self._gateway.call(
-                ask, model=site.model, scope=scope, at_once=self._config.build_concurrency
+                asked_anew(ask, site.held),
+                model=site.model,
+                scope=scope,
+                at_once=self._config.build_concurrency,
             )
 
         try:

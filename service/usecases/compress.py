@@ -31,7 +31,7 @@ from service.splitter import first_piece
 from service.telemetry import tracer
 from service.usecases import budgets
 from service.usecases.compress_state import Group, Holding, idle_at, wake_position
-from service.usecases.failing import Failing, cause_of
+from service.usecases.failing import Failing, asked_anew, cause_of
 from service.usecases.step_meters import FENCED, STEPS
 from storage import calls, contexts, intents, log, resting, revisions, stalls, vectors
 from storage.contexts import Bounds
@@ -203,7 +203,10 @@ class Compressor:
         )
         scope = holding.scope(group.occasion)
         done = await drive(
-            flow, lambda ask: self._gateway.call(ask, model=holding.model, scope=scope)
+            flow,
+            lambda ask: self._gateway.call(
+                asked_anew(ask, holding.held), model=holding.model, scope=scope
+            ),
         )
         return await self._commit(holding, group, done)
 

@@ -120,7 +120,8 @@ class Group:
 
     def skipped(self, spec: StateSpec, count: Callable[[str], int]) -> Compression:
         """What stands for a vector that no model gives."""
-        texts = [*(step.text for step in self.steps), *(one.text for one in self.vectors)]
+        # The newest vector of a level stands for the whole level already.
+        texts = [step.text for step in self.steps] or [self.vectors[-1].text]
         return stand_in(self._before_text, texts, spec=spec, count=count)
 
     def kind(self, made: Made) -> str:

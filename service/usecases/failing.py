@@ -1,11 +1,13 @@
 """Failed tries of steps: what is told of them, when the next one is, and when there is none."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import structlog
 
 from service.config import Config
 from service.domain.errors import FailedPrecondition
+from service.domain.flows import ModelAsk
 from service.llm.transport import ModelFailure
 from service.usecases.step_meters import FAILED
 from storage import revisions, stalls
@@ -18,6 +20,8 @@ _log = structlog.get_logger("palimpsest.step")
 MAX_BACKOFF_SECONDS = 300.0
 #: Of an error's first line, what is kept as a cause.
 MAX_CAUSE_CHARACTERS = 500
+#: More tries than any flow makes of one prompt.
+RETRIED_ATTEMPTS = 1000
 
 
 class Failing:
@@ -55,6 +59,14 @@ class Failing:
             await stalls.add_dead_letter(
                 tx, held, to_position=to_position, cause=cause_of(error), resolution=None
             )
+
+
+def asked_anew(ask: ModelAsk, held: Claim) -> ModelAsk:
+    """A prompt of a memory that was let go on behind replies that were no use.
+
+    They are in the journal: as the same ask it would get them again, for ever.
+    """
+    return replace(ask, attempt=ask.attempt + RETRIED_ATTEMPTS * held.retries)
 
 
 def is_final(error: Exception) -> bool:

@@ -30,9 +30,7 @@ SPEC = StateSpec(task="Find the red key.", period=5, episode_vectors=2)
 HOSTILE = "[bold]\x1b[31mred :key:"
 
 
-def run(
-    *arguments: str, stdin: Any = b"", **environment: Any
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: Any = b"", **environment: Any) -> subprocess.CompletedProcess[str]:
     """A command in this process, whose start would take longer than all that it does."""
     out, err = io.StringIO(), io.StringIO()
     with (

@@ -1,0 +1,51 @@
+"""A memory that stalled on replies without use, and is let go on: the model is asked anew."""
+
+import pytest
+
+from service.domain.flows import ModelAsk
+from service.domain.specs import MemorySpec
+from service.domain.state.spec import StateSpec
+from service.domain.tenancy import DEFAULT_TENANT
+from storage import calls, stalls
+from storage.database import Database
+from tests.integration.scripted import (
+    ITEM,
+    KEY,
+    MEMORY,
+    TREE,
+    Script,
+    builder,
+    compressor,
+    make,
+    read,
+    summary_reply,
+)
+
+STATE = StateSpec(task="Find it.", period=1, state_tokens=64, model="test/scripted")
+
+
+@pytest.mark.parametrize("spec", [STATE, TREE], ids=["state", "tree"])
+async def test_the_model_is_asked_anew(database: Database, spec: MemorySpec) -> None:
+    words: list[str] = []
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        return words[0] if words else ""
+
+    script = Script(reply=reply)
+    worker = compressor(database, script) if spec is STATE else builder(database, script)
+    # More than a segment of the tree.
+    await make(database, [f"Line {n} has some words. " * 9 for n in range(9)], spec)
+    await worker.drain(ITEM)
+    assert (await read(database)).status == "stalled"
+    in_vain = len(script.asked)
+    words.append(summary_reply(script.asked[0], 1))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await stalls.retry(tx, KEY, MEMORY)
+    while await worker.drain(ITEM) is not None:
+        pass
+    stored = await read(database)
+    assert stored.status == "active"
+    assert stored.applied_position == 9
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        (usage,) = await calls.usage(tx, KEY)
+    assert usage.calls == len(script.asked) > in_vain
