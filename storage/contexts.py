@@ -89,34 +89,30 @@ _AT_POSITION = _PAST.format(
 # In all three what is wanted is found out first, and then looked up by its key, whatever
 # the planner thinks of the tables' sizes: a subquery in an index's condition does that.
 
-_ROW = f"""
+#: The memory, and the last vector of each level, the highest first; where the first level
+#: begins anew it is the task prompt.
+_MEMORY = f"""
 WITH reached AS MATERIALIZED ({{reached}})
 SELECT {memories.COLUMNS}, m.flush_position, now(), reached.revision, reached.applied_position,
-    reached.upto, (
-        SELECT runs FROM state_levels
-        WHERE session_key = %(session)s AND memory_id = %(memory)s
-            AND revision = reached.revision
+    reached.upto, l.runs, (
+        SELECT json_agg(json_build_array({VECTOR_COLUMNS}) ORDER BY v.level DESC)
+        FROM state_vector v
+        WHERE v.session_key = %(session)s AND v.memory_id = %(memory)s
+            AND v.revision = ANY (ARRAY(
+                SELECT coalesce((r.run -> -1)::bigint, CASE WHEN r.level = 1 THEN 0 END)
+                FROM jsonb_array_elements(l.runs) WITH ORDINALITY AS r (run, level)
+            ))
     )
 {memories.FROM}
 LEFT JOIN reached ON true
+LEFT JOIN LATERAL (
+    SELECT runs FROM state_levels
+    WHERE session_key = %(session)s AND memory_id = %(memory)s
+        AND revision = reached.revision
+    OFFSET 0
+) AS l ON true
 {memories.WHERE}
 """  # noqa: S608 - all of it is ours
-
-#: The last one of each level, the highest first; where the first level begins anew it is
-#: the task prompt.
-_VECTORS = f"""
-WITH reached AS MATERIALIZED ({{reached}})
-SELECT {VECTOR_COLUMNS} FROM state_vector v
-WHERE v.session_key = %(session)s AND v.memory_id = %(memory)s AND v.revision = ANY (ARRAY(
-    SELECT coalesce((r.run -> -1)::bigint, CASE WHEN r.level = 1 THEN 0 END)
-    FROM jsonb_array_elements((
-        SELECT runs FROM state_levels
-        WHERE session_key = %(session)s AND memory_id = %(memory)s
-            AND revision = (SELECT revision FROM reached)
-    )) WITH ORDINALITY AS r (run, level)
-))
-ORDER BY v.level DESC
-"""  # noqa: S608
 
 _RECENT = f"""
 WITH reached AS MATERIALIZED ({{reached}}),
@@ -152,7 +148,7 @@ _PLACES = {name: f"${number}" for number, name in enumerate(_TYPES, 1)}
 def _queries(reached: str) -> Sequence[Prepared]:
     return [
         Prepared(query.format(reached=reached) % _PLACES, tuple(_TYPES.values()))
-        for query in (_ROW, _VECTORS, _RECENT)
+        for query in (_MEMORY, _RECENT)
     ]
 
 
@@ -193,10 +189,10 @@ async def _read(
 ) -> StoredContext | None:
     limits = (bounds.chunks, bounds.content_bytes, bounds.metadata_bytes)
     values = (*key, *limits, min(at, _MAX_BIGINT))
-    found, stack, chunks = await tx.read_prepared(queries, values)
+    found, chunks = await tx.read_prepared(queries, values)
     if not found:
         return None
-    *columns, flush_position, now, revision, applied_position, upto, runs = found[0]
+    *columns, flush_position, now, revision, applied_position, upto, runs, stack = found[0]
     state = None
     if runs is not None:
         state = State(
