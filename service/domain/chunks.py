@@ -73,12 +73,14 @@ class Chunk:
         if self.kind is ChunkKind.MESSAGE:
             return f"{self.role}: {self.text}"
         if self.kind is ChunkKind.STEP:
-            named = (
-                ("Observation", self.observation),
-                ("Thought", self.thought),
-                ("Action", self.action),
-            )
-            return "\n".join(f"{name}: {part}" for name, part in named if part)
+            named: list[str] = []
+            if self.observation:
+                named.append(f"Observation: {self.observation}")
+            if self.thought:
+                named.append(f"Thought: {self.thought}")
+            if self.action:
+                named.append(f"Action: {self.action}")
+            return "\n".join(named)
         return self.text
 
 
