@@ -172,18 +172,14 @@ def show_answer(answer: values.Answer) -> None:
         if cited.node_id:
             where = positions(cited.from_position - 1, cited.to_position)
             excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
-            show(f"  [{cited.position}] leaf {cited.node_id} {where}: {excerpt}")
+            # Where nothing was navigated it is the state vector that brought it.
+            brought = "leaf" if answer.statistics is not None else "vector"
+            show(f"  [{cited.position}] {brought} {cited.node_id} {where}: {excerpt}")
         elif cited.path:
             show(f"  [{cited.position}] {cited.path}")
         else:
-            show(f"  [{cited.position}]{_traced(cited)} {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
+            show(f"  [{cited.position}] {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
     show(f"  by {answer.model} at revision {answer.revision}{_note(answer)}")
-
-
-def _traced(cited: values.Citation) -> str:
-    """The state vector that the answer took it from, if it is none of the recent steps."""
-    where = positions(cited.from_position - 1, cited.to_position) if cited.to_position else ""
-    return f" r{cited.revision} {where}:" if where else ""
 
 
 def _note(answer: values.Answer) -> str:
