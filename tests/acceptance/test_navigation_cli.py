@@ -96,7 +96,7 @@ def test_what_navigations_came_to_is_shown_and_exported(at: dict[str, str]) -> N
 def test_a_memory_that_is_no_tree_has_no_way_to_explain(at: dict[str, str]) -> None:
     done = run("ask", QUERY, *named(at, "m"), "--explain", **at)
     assert done.returncode == 0
-    assert "memory 'm' is no tree" in done.stderr
+    assert "memory 'm' was not navigated" in done.stderr
     for command in (
         ("ask", QUERY, *named(at, "m"), "--beam", "2"),
         ("trajectories", "stats", *named(at, "m")),
