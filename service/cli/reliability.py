@@ -164,7 +164,6 @@ def reliability(
         scripted=None if model else ScriptedModel(seed=seed, loss=loss, state_tokens=state_tokens),
         report=Report(report, said, _versions(), created=_now()),
     )
-    say(f"{len(job.tasks)} tasks with each of {len(names)} strategies, {job.steps:,} steps")
     # What fails is in the report; a line of the log would go across the bar.
     logs.configure("error", "console")
     StopSignals()
@@ -240,7 +239,10 @@ def _run_all(job: Job, config: Config) -> Sequence[StrategySummary]:
     """Plays everything; the summaries of what was played, which are in the report."""
     from service.app import CannotStart
 
+    count = len(job.strategies)
     try:
+        # From here on Ctrl-C leaves a report.
+        say(f"{len(job.tasks)} tasks with each of {count} strategies, {job.steps:,} steps")
         if job.needs_service:
             with _model(job) as (model, base_url):
                 with own_service(config, model=model, base_url=base_url) as (own, address):

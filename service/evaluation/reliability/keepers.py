@@ -55,7 +55,7 @@ class Retrieval(FullHistory):
         """The best by BM25, as many as may be and as the window holds."""
         chosen: list[int] = []
         room = self._window_tokens
-        for number in self._ranked(set(_words(wanted)))[: self._most]:
+        for number in self._ranked(sorted(set(_words(wanted))))[: self._most]:
             room -= self._count(self._pieces[number])
             if room < 0:
                 break
@@ -72,7 +72,7 @@ class Retrieval(FullHistory):
         self._words.append(words)
         self._holders.update(words.keys())
 
-    def _ranked(self, wanted: set[str]) -> list[int]:
+    def _ranked(self, wanted: Sequence[str]) -> list[int]:
         """Numbers of the pieces, best first; the earlier one wins a tie."""
         sizes = [words.total() for words in self._words]
         ranking = Ranking(
@@ -80,8 +80,9 @@ class Retrieval(FullHistory):
             tokens=sum(sizes),
             holders={word: self._holders[word] for word in wanted},
         )
+        # In one order: sums of floats depend on it.
         scores = [
-            ranking.score({word: words[word] for word in wanted & words.keys()}, size)
+            ranking.score({word: words[word] for word in wanted if word in words}, size)
             for words, size in zip(self._words, sizes, strict=True)
         ]
         return sorted(range(len(scores)), key=lambda number: (-scores[number], number))
