@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from service.evaluation.reliability.scripted import ScriptedModel
+from service.evaluation.reliability.server import MODEL, serving
 from tests.acceptance.test_cli import assert_one_clear_line, run
 
 # A service of its own; several times its time on a busy machine.
@@ -82,6 +84,35 @@ def test_the_guide_prints_what_it_says(tmp_path: Path) -> None:
     texts = {one.text for one in root.iter() if one.tag.endswith("}text")}
     assert set(STRATEGIES) <= texts
     assert sum(one.get("class") == "series lines" for one in root.iter()) == len(STRATEGIES)
+
+
+@pytest.mark.slow
+def test_a_model_behind_an_endpoint_plays(tmp_path: Path) -> None:
+    report = tmp_path / "games.json"
+    scripted = ScriptedModel(seed=1, loss=0.0, state_tokens=200)
+    with serving(scripted) as url:
+        asked = ("--model", MODEL, "--base-url", url, "--report", str(report))
+        games = ("--lengths", "6", "--runs", "1", "--strategies", "full-history,recursive,pcc-2")
+        done = run("eval", "reliability", *asked, *games, "--loss", "1")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert (found["settings"]["model"], found["settings"]["loss"]) == (MODEL, None)
+    calls = {one["strategy"]: one["keeping"]["calls"] for one in found["games"]}
+    assert calls == {"full-history": 0, "recursive": 6, "pcc-2": 3}
+    for one in found["games"]:
+        assert (one["failure"], one["is_right"]) == ("", True)
+        assert one["acting"]["calls"] == 7
+        assert one["acting"]["input_tokens"] > 6 * 200
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_reached_fails_the_games() -> None:
+    nowhere = ("--model", "openai/away", "--base-url", "http://127.0.0.1:9/v1")
+    games = ("--lengths", "3", "--runs", "1", "--strategies", "full-history,pcc-2")
+    done = run("eval", "reliability", *nowhere, *games, PALIMPSEST_MODEL_TRIES="1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^failed +1 +1$", done.stdout, re.MULTILINE)
+    assert "2 failed: " in done.stdout
 
 
 def test_json(tmp_path: Path) -> None:
