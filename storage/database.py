@@ -301,7 +301,12 @@ class DirectTransaction:
         # libpq's own quoting puts them in.
         cursor = psycopg.AsyncClientCursor(self.driver)
         await cursor.execute(statement, values)
-        results = [await cursor.fetchall() if cursor.description else []]
+        results = [await _fetched(cursor)]
         while cursor.nextset():
-            results.append(await cursor.fetchall() if cursor.description else [])
+            results.append(await _fetched(cursor))
         return results
+
+
+async def _fetched(cursor: "psycopg.AsyncCursor[Row]") -> list[Row]:
+    # `description` would make an object of each column.
+    return await cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []
