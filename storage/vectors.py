@@ -175,8 +175,12 @@ FROM (
         AND (%(level)s = 0 OR level = %(level)s)
     ORDER BY revision LIMIT %(limit)s
 ) AS sized
-JOIN state_vector v ON v.session_key = %(session)s AND v.memory_id = %(memory)s
-    AND v.revision = sized.revision
+CROSS JOIN LATERAL (
+    -- One by one: a join would be planned for a few vectors, and be quadratic.
+    SELECT * FROM state_vector
+    WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision = sized.revision
+    OFFSET 0
+) AS v
 WHERE coalesce(sized.before, 0) < %(bytes)s
 ORDER BY v.revision
 """  # noqa: S608 - all of it is ours
