@@ -11,6 +11,7 @@ from service.domain.errors import DeadlineExceeded, Exhausted
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind
+from service.domain.state.spec import Period, StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Vector
 from service.domain.state.working_context import WorkingContext, is_due
@@ -151,13 +152,14 @@ class WorkingContexts:
         self, tenant_id: UUID, found: StoredContext, deadline: float | None
     ) -> StoredContext:
         """The context once nothing is due. Chunks that are appended make nothing less due,
-        so it is read again when the memory has got on."""
+        so it is read again when the memory has got on; or rests, for a step that was on its
+        way may have ended a pause that the clock took for a long one."""
         stored = found.memory
         _refuse_stopped(stored.name, progress_of(stored))
         looks = self._watcher.progress(tenant_id, item_key(stored), deadline=deadline)
         async with aclosing(looks) as seen:
             async for progress in seen:
-                if progress.revision != found.memory.revision:
+                if progress.revision != found.memory.revision or progress.rests:
                     found = await self._newest(tenant_id, stored.session_name, stored.name)
                     if not _is_behind(found):
                         return found
@@ -216,13 +218,28 @@ def _context_of(found: StoredContext) -> WorkingContext:
 
 
 def _is_behind(found: StoredContext) -> bool:
-    """Whether something is due. So many chunks that they pass a limit are always due when
-    no period is that long."""
+    """Whether something is due. Of so many chunks that they pass a limit the worker says
+    it, unless their number does: it has looked at them when the memory rests."""
     spec = found.memory.state
     if not found.is_whole:
-        return found.recent_chunks >= spec.max_period
+        return _is_wanted(found) or (_goes_by_content(spec) and not found.memory.rests)
     context = _context_of(found)
     return is_due(spec, context, flush_position=found.flush_position, now=found.now)
+
+
+def _is_wanted(found: StoredContext) -> bool:
+    """Whether something is due whatever the recent chunks are."""
+    assert found.state is not None, "the context of now has a revision"
+    spec, state = found.memory.state, found.state
+    return (
+        found.recent_chunks >= spec.max_period
+        or found.flush_position > state.applied_position
+        or state.levels.full_level(spec.episode_vectors) is not None
+    )
+
+
+def _goes_by_content(spec: StateSpec) -> bool:
+    return bool(spec.period_tokens or spec.idle_ms) or spec.period_kind is Period.ADAPTIVE
 
 
 def _refuse_stopped(memory: str, progress: Progress) -> None:

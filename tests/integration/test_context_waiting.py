@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import LiteralString
 
+import psycopg
 import pytest
 
 from service.config import Limits
@@ -13,6 +15,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.consistency import Watcher
 from service.usecases.working_contexts import ContextReading, WorkingContexts
 from storage.database import Database
+from tests.harness import Servers
 from tests.integration.vector_rows import Keeper
 
 SPEC = StateSpec(task="t", period=3, episode_vectors=2, model="test/scripted")
@@ -138,3 +141,57 @@ async def test_what_will_always_be_too_large_is_refused(
     with pytest.raises(Exhausted) as large:
         await waiting(kept, watcher, limits=Limits(max_context_chunks=4))
     assert large.value.reason is Reason.CONTEXT_TOO_LARGE
+
+
+async def test_a_flush_of_more_than_the_limits_is_waited_for(
+    database: Database, watcher: Watcher
+) -> None:
+    kept = Keeper(database=database, spec=StateSpec(period=100))
+    await kept.create()
+    await kept.append(6)
+    await set_memory(kept, "flush_position = 5")
+    task = waiting(kept, watcher, limits=Limits(max_context_chunks=4))
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    await kept.step(5)
+    reading = await task
+    assert [step.position for step in reading.context.recent] == [6]
+
+
+async def test_what_only_the_worker_knows_to_be_due_is_waited_for(
+    database: Database, watcher: Watcher
+) -> None:
+    kept = Keeper(database=database, spec=StateSpec(period=100, period_tokens=1))
+    await kept.create()
+    await kept.append(6)
+    limits = Limits(max_context_chunks=4)
+    task = waiting(kept, watcher, limits=limits)
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    await kept.step(6)
+    assert (await task).context.head == 6
+
+
+async def test_a_step_that_was_on_its_way_ends_a_pause(
+    database: Database, watcher: Watcher, servers: Servers, url: str
+) -> None:
+    kept = Keeper(database=database, spec=StateSpec(period=100, idle_ms=60_000))
+    await kept.create()
+    await kept.append(1)
+    first_came(servers, url, "61 seconds")
+    task = waiting(kept, watcher)
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    # The clock said so already when this one was on its way, less than a minute behind.
+    await kept.append(1)
+    first_came(servers, url, "59 seconds")
+    await set_memory(kept, "resting = true, ready_at = now() + interval '1 minute'")
+    reading = await task
+    assert (reading.due, reading.context.head, reading.context.state.revision) == (False, 2, 0)
+
+
+def first_came(servers: Servers, url: str, ago: LiteralString) -> None:
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        connection.execute(
+            f"UPDATE chunk SET created_at = now() - interval '{ago}' WHERE position = 1"
+        )
