@@ -36,6 +36,9 @@ UPDATE memory SET
     has_work = %(ready_at)s::timestamptz IS NOT NULL,
     ready_at = coalesce(%(ready_at)s::timestamptz, ready_at),
     resting = %(ready_at)s::timestamptz IS NOT NULL,
+    -- Of what is not wanted any more: a flush would take it for what is to be tried again.
+    attempts = 0,
+    held_reason = NULL,
     wake_position = %(wake_position)s
 WHERE session_key = %(session)s AND memory_id = %(memory)s
     AND epoch = %(epoch)s AND revision = %(revision)s AND status = 'active'

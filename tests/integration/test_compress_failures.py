@@ -25,6 +25,7 @@ from tests.integration.scripted import (
     vector_reply,
 )
 from tests.integration.stepping import append_steps, lines_of, row_of, vectors_of
+from tests.integration.test_compress_episodes import roll_back
 from tests.integration.test_holding import CALL_TOKENS, OF_MEMORY, put
 from tests.integration.test_holding import gateway as budgeted_gateway
 
@@ -293,3 +294,24 @@ async def test_nobody_rests_a_memory_whose_log_went_on(database: Database) -> No
         await append_steps(database, 1, first=3)
         assert await resting.rest(direct, found.held, found.head, wake_position=3) == 3
         assert (await row_of(database)).has_work
+
+
+async def test_what_failed_and_is_not_wanted_any_more_keeps_nobody_waiting(
+    database: Database,
+) -> None:
+    spec = replace(EPISODES, idle_ms=3_600_000)
+    await make(database, [], spec)
+    await append_steps(database, 6)
+    await compressor(database, failing_episodes(BUSY)).drain(ITEM)
+    # One vector of the level is left, so there is no episode to be made.
+    await roll_back(database, 1)
+    await append_steps(database, 1, first=7)
+    await asyncio.sleep(0.01)
+    await compressor(database, Script()).drain(ITEM)
+    assert (await row_of(database)).resting
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await revisions.flush(tx, KEY, MEMORY, 7) == [MEMORY]
+    row = await row_of(database)
+    assert row.ready_at <= row.now
+    await compressor(database, Script()).drain(ITEM)
+    assert (await lines_of(database))[-2:] == [(4, "step", 6, 7), (5, "episode", 7, 7)]
