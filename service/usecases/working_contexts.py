@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from service.config import Limits
-from service.domain.errors import DeadlineExceeded, Exhausted
+from service.domain.errors import DeadlineExceeded, Exhausted, OutOfRange
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind
@@ -21,7 +21,6 @@ from service.usecases.lookup import (
     find_state,
     item_key,
     missing,
-    position_not_applied,
     refuse_other_kind,
     revision_not_found,
 )
@@ -129,7 +128,7 @@ class WorkingContexts:
             found = await contexts.read_at_position(direct, key, self._bounds, position)
         found = await self._known(tenant_id, session, name, found)
         if position > found.memory.head:
-            raise position_not_applied(name, position, found.memory.head)
+            raise _beyond_head(found.memory, position)
         return self._reading(found)
 
     async def _newest(self, tenant_id: UUID, session: str, name: str) -> StoredContext:
@@ -251,6 +250,16 @@ def _trouble(stored: StoredMemory) -> str | None:
     if stored.held_reason is not None or stored.stall is None:
         return stored.held_reason
     return f"it stalled at position {stored.stall.position}: {stored.stall.cause}"
+
+
+def _beyond_head(stored: StoredMemory, position: int) -> OutOfRange:
+    # Not what other kinds say: what is not compressed is in a context all the same.
+    return OutOfRange(
+        Reason.POSITION_NOT_APPLIED,
+        f"the log of session {stored.session_name!r} ends at position {stored.head},"
+        f" before {position}",
+        {"position": position, "applied_position": stored.head},
+    )
 
 
 def _late(found: StoredContext) -> DeadlineExceeded:

@@ -166,6 +166,7 @@ async def test_every_position_can_be_read(kept: Keeper, state: State) -> None:
         assert (read.revision, read.applied_position) == (wanted.revision, position)
     with pytest.raises(errors.OutOfRange) as beyond:
         await state.context(position=13)
+    assert "ends at position 12, before 13" in str(beyond.value)
     assert beyond.value.reason == "POSITION_NOT_APPLIED"
     assert beyond.value.metadata == {"position": "13", "applied_position": "12"}
 
