@@ -81,6 +81,9 @@ class Agent:
         #: Those that were given; zeros and empty texts ask for nothing.
         self._choices: dict[str, Any] = {name: held for name, held in choices.items() if held}
         self._wanted = _settings(self._choices)
+        # Not so for NaN.
+        if not wait_seconds >= 0:
+            raise ValueError(f"wait_seconds must be a number from 0 on, not {wait_seconds!r}")
         self._producer_id = producer_id
         self._wait_seconds = wait_seconds
         self._give_up_seconds = give_up_seconds

@@ -1,6 +1,7 @@
 """The connection to the service: its channel, and calls that are made again where they may be."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
@@ -14,6 +15,11 @@ from palimpsest.errors import PalimpsestError, ResourceExhausted, Unavailable, f
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 #: How long a call may take when the caller does not say.
 CALL_SECONDS = 30.0
+#: How long a call may take at most: gRPC takes what is far beyond it, as infinity, for a
+#: time that has passed.
+MAX_CALL_SECONDS = 365 * 86_400.0
+#: Of a message to the service, in bytes; the service takes no larger one.
+MAX_SENT_BYTES = 4 * 1024 * 1024
 #: Wait before the second try of a read; doubles with each further one.
 BACKOFF_SECONDS = 0.1
 #: Given to a reply of the service's own deadline to arrive before ours.
@@ -21,7 +27,7 @@ SLACK_SECONDS = 0.5
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", 8 * 1024 * 1024),
-    ("grpc.max_send_message_length", 4 * 1024 * 1024),
+    ("grpc.max_send_message_length", MAX_SENT_BYTES),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -53,9 +59,14 @@ class Connection:
         timeout: float = CALL_SECONDS,
         retry: bool = True,
     ) -> Any:
-        """One unary call; what may be repeated is, while the service is unavailable."""
+        """One unary call; what may be repeated is, while the service is unavailable.
+
+        Raises ValueError for a timeout that is no number.
+        """
+        if math.isnan(timeout):
+            raise ValueError("a timeout must be a number of seconds, not nan")
         loop = asyncio.get_running_loop()
-        until = loop.time() + timeout
+        until = loop.time() + min(timeout, MAX_CALL_SECONDS)
         wait = BACKOFF_SECONDS
         while True:
             try:

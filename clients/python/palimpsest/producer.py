@@ -10,15 +10,17 @@ from typing import Any
 
 from grpc import aio
 
-from palimpsest import convert
-from palimpsest.connection import may_pass, raise_status
-from palimpsest.errors import PalimpsestError, ProducerClosed, from_rpc
+from palimpsest import convert, specs
+from palimpsest.connection import MAX_SENT_BYTES, may_pass, raise_status
+from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed, from_rpc
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import Ack
 
 #: Chunks and bytes of a batch; the service takes no more.
 BATCH_CHUNKS = 256
 BATCH_BYTES = 1024 * 1024
+#: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
+MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
 #: Wait before the second try to connect; doubles up to the second value.
 BACKOFF_SECONDS = (0.05, 5.0)
 
@@ -111,17 +113,19 @@ class Producer:
     async def append(self, text: str, *, metadata: Mapping[str, str] | None = None) -> int:
         """Appends plain text; returns its own number.
 
-        Waits only while there is no credit left. The chunk is durable when `flush`
+        Waits only while there is no credit left. Raises InvalidArgument (CHUNK_TOO_LARGE)
+        for a chunk that no message can hold; the service's own limits are smaller, and it
+        refuses what is beyond them when it comes there. The chunk is durable when `flush`
         returns, or `last_acked_sequence` has reached its number.
         """
-        return await self._append(log_pb2.Chunk(text=text, metadata=metadata))
+        return await self._append(specs.message_of(log_pb2.Chunk, text=text, metadata=metadata))
 
     async def append_message(
         self, role: str, text: str, *, metadata: Mapping[str, str] | None = None
     ) -> int:
         """Appends a turn of a conversation; otherwise as `append`."""
-        turn = log_pb2.Chunk.Message(role=role, text=text)
-        return await self._append(log_pb2.Chunk(message=turn, metadata=metadata))
+        turn = specs.message_of(log_pb2.Chunk.Message, role=role, text=text)
+        return await self._append(specs.message_of(log_pb2.Chunk, message=turn, metadata=metadata))
 
     async def append_step(
         self,
@@ -132,8 +136,10 @@ class Producer:
         metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Appends a step of an agent; otherwise as `append`."""
-        step = log_pb2.Chunk.Step(observation=observation, thought=thought, action=action)
-        return await self._append(log_pb2.Chunk(step=step, metadata=metadata))
+        step = specs.message_of(
+            log_pb2.Chunk.Step, observation=observation, thought=thought, action=action
+        )
+        return await self._append(specs.message_of(log_pb2.Chunk, step=step, metadata=metadata))
 
     async def flush(self) -> Ack | None:
         """Waits until everything appended so far is durable; the newest ack.
@@ -147,6 +153,18 @@ class Producer:
     async def _append(self, chunk: log_pb2.Chunk) -> int:
         if self._closing or self._running is None:
             raise ProducerClosed("the producer is closed")
+        whole = chunk.ByteSize()
+        if whole > MAX_CHUNK_BYTES:
+            # gRPC would end the stream of all that is under way, with no word of why.
+            raise InvalidArgument(
+                f"a chunk has {whole} bytes; no message holds more than {MAX_CHUNK_BYTES} of one",
+                reason="CHUNK_TOO_LARGE",
+                metadata={
+                    "producer_sequence": str(self._next_sequence),
+                    "bytes": str(whole),
+                    "limit_bytes": str(MAX_CHUNK_BYTES),
+                },
+            )
         size = convert.content_bytes(chunk)
         if not self._has_credit(size):
             await self._until(lambda: self._has_credit(size))

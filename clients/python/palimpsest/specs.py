@@ -1,8 +1,8 @@
 """The settings of a memory: from the client's names to the proto's, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from palimpsest import schemas, values
 from palimpsest.schemas import Schema
@@ -14,6 +14,10 @@ _Spec = memories_pb2.PrismSpec
 _Tree = memories_pb2.TreeSpec
 _State = memories_pb2.StateSpec
 _Context = states_pb2.GetWorkingContextRequest
+_Message = TypeVar("_Message")
+
+#: Of a value that an error shows, in characters.
+SHOWN_CHARACTERS = 60
 
 
 class JsonText(str):
@@ -97,6 +101,31 @@ def schema_fields(schema: Schema) -> dict[str, str]:
     return schemas.schema_fields(schema)
 
 
+def message_of(kind: Callable[..., _Message], **fields: Any) -> _Message:
+    """A message of these fields. Raises TypeError and ValueError that name the field.
+
+    Those of protobuf say what is wrong with a value, and not which one it is.
+    """
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError):
+        for name, given in fields.items():
+            held = repr(given)
+            if len(held) > SHOWN_CHARACTERS:
+                held = f"{held[:SHOWN_CHARACTERS]}…"
+            try:
+                kind(**{name: given})
+            except TypeError as error:
+                raise TypeError(f"{name} is of another type: {held}") from error
+            except UnicodeEncodeError as error:
+                why = f"{error.reason} in {name}"
+                place = error.start, error.end
+                raise UnicodeEncodeError(error.encoding, error.object, *place, why) from error
+            except ValueError as error:
+                raise ValueError(f"{name} cannot be {held}: {error}") from error
+        raise
+
+
 def milliseconds(given: float | timedelta, setting: str = "linger") -> int:
     """A duration, given in seconds or as a timedelta, in whole milliseconds.
 
@@ -170,8 +199,9 @@ _PLAIN_STATE = ("task", "period", "period_tokens", "state_tokens", "episode_vect
 
 
 def state_spec(settings: StateSettings) -> memories_pb2.StateSpec:
-    """The spec of a state memory. Raises ValueError."""
-    message = _State(
+    """The spec of a state memory. Raises TypeError and ValueError."""
+    message = message_of(
+        _State,
         period_kind=number_of("period_kind", settings.period_kind),
         pinned=settings.pinned,
         reply_format=number_of("reply_format", settings.reply_format),

@@ -35,9 +35,11 @@ class State(Memory):
         With "wait" it waits for every compression that is due, and raises DeadlineExceeded
         (NOT_APPLIED_IN_TIME) after `timeout` seconds, FailedPrecondition when the memory
         has stalled, ResourceExhausted when a budget holds it. ResourceExhausted
-        (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound.
+        (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound, OutOfRange for a position
+        behind the head.
         """
-        request = states_pb2.GetWorkingContextRequest(
+        request = specs.message_of(
+            states_pb2.GetWorkingContextRequest,
             **self._named,
             freshness=specs.number_of("freshness", freshness),
             position=position,
@@ -48,7 +50,9 @@ class State(Memory):
 
     async def vectors(self, *, level: int = 0) -> AsyncIterator[StateVector]:
         """The state vectors, oldest first, of one level or of all (0)."""
-        request = states_pb2.ListStateVectorsRequest(**self._named, level=level, page_size=1000)
+        request = specs.message_of(
+            states_pb2.ListStateVectorsRequest, **self._named, level=level, page_size=1000
+        )
         async for page in self._client.pages(self._states.ListStateVectors, request):
             for entry in page.entries:
                 yield state_convert.state_vector(entry.vector, entry.create_time)

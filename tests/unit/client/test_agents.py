@@ -1,6 +1,7 @@
 """The agent's loop over a service of the test's own: steps, contexts, restarts, refusals."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -101,6 +102,15 @@ async def test_a_context_need_not_wait_at_all() -> None:
     assert service.asked == [LATEST]
 
 
+async def test_a_context_may_wait_for_ever() -> None:
+    service = Service()
+    async with connected(service) as client, client.agent("run", wait_seconds=math.inf) as agent:
+        await agent.context()
+        with pytest.raises(ValueError, match="not nan"):
+            await agent.memory.context(timeout=math.nan)
+    assert service.asked == [WAIT]
+
+
 async def test_another_refusal_of_a_context_is_raised() -> None:
     service = Service()
     service.not_made = grpc.StatusCode.RESOURCE_EXHAUSTED, "CONTEXT_TOO_LARGE"
@@ -118,6 +128,18 @@ async def test_a_refused_step_is_not_stored_and_the_next_one_is() -> None:
                 await empty
         with pytest.raises(errors.InvalidArgument, match="a NUL"):
             await agent.record(action="\0")
+        with pytest.raises(errors.InvalidArgument, match="5000010 bytes") as caught:
+            await agent.record(action="x" * 5_000_000)
+        assert caught.value.reason == "CHUNK_TOO_LARGE"
+        with pytest.raises(TypeError, match="thought is of another type: 5"):
+            await agent.record("a wall", 5)  # type: ignore[arg-type]
+        with pytest.raises(UnicodeEncodeError, match="in action"):
+            await agent.record(action="\ud800")
+        for wrong in ({"position": -1}, {"position": "x"}, {"position": 2**64}):
+            with pytest.raises((TypeError, ValueError), match="position"):
+                await agent.memory.context(**wrong)
+        with pytest.raises(ValueError, match="level cannot be -1"):
+            await anext(agent.memory.vectors(level=-1))
         assert (agent.step, service.chunks) == (1, [])
         await agent.record(action="go1")
         await agent.note("user", "wait")
@@ -203,6 +225,14 @@ async def test_a_memory_that_is_there_is_used_as_it_is() -> None:
         ({"pinned": "key"}, ValueError),
         ({"period_kind": "weekly"}, ValueError),
         ({"idle_seconds": -1.0}, ValueError),
+        ({"period": -1}, ValueError),
+        ({"period": 2**40}, ValueError),
+        ({"period": 2.5}, TypeError),
+        ({"task": 5}, TypeError),
+        ({"task": "\ud800"}, UnicodeEncodeError),
+        ({"pinned": [5]}, TypeError),
+        ({"wait_seconds": -1.0}, ValueError),
+        ({"wait_seconds": math.nan}, ValueError),
     ],
 )
 async def test_settings_that_cannot_be_are_refused_at_once(

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import convert, errors
+from palimpsest.connection import MAX_SENT_BYTES
+from palimpsest.producer import MAX_CHUNK_BYTES
 from palimpsest.v1 import log_pb2
 from tests.unit.client.server import add, serving
 
@@ -98,6 +100,22 @@ async def test_a_refusal_is_raised_with_its_reason() -> None:
     log = Log([(1, grpc.StatusCode.ABORTED)])
     with pytest.raises(errors.Aborted, match="as the test says"):
         await append(log, ["a"])
+
+
+async def test_a_chunk_that_no_message_holds_harms_no_other() -> None:
+    log = Log([])
+    async with (
+        serving(log.register) as port,
+        palimpsest.connect(f"127.0.0.1:{port}") as client,
+        client.session("s").producer("p") as producer,
+    ):
+        await producer.append("a")
+        with pytest.raises(errors.InvalidArgument) as caught:
+            await producer.append("x" * MAX_SENT_BYTES)
+        assert caught.value.metadata["producer_sequence"] == "2"
+        await producer.append("x" * (MAX_CHUNK_BYTES - 100))
+        await producer.append("b")
+    assert [text[:1] for text in log.texts] == ["a", "x", "b"]
 
 
 async def test_a_producer_of_a_closed_client_says_so() -> None:
