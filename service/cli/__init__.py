@@ -25,7 +25,10 @@ from service.cli import (
     trajectories,
     trees,
 )
-from service.cli.output import CommandError, fail
+from service.cli.output import CommandError, cut, fail
+
+#: Of an argument, in an error.
+MAX_SHOWN_CHARACTERS = 60
 
 app = typer.Typer(
     name="palimpsest",
@@ -56,6 +59,11 @@ def main() -> None:
         app()
     except (CommandError, PalimpsestError) as error:
         fail(str(error))
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":
+            raise
+        # An argument of other bytes; only names of files may have them.
+        fail(f"{cut(error.object, MAX_SHOWN_CHARACTERS)} is not UTF-8: {error.reason}")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:

@@ -242,7 +242,9 @@ def _run_all(job: Job, config: Config) -> Sequence[StrategySummary]:
     count = len(job.strategies)
     try:
         # From here on Ctrl-C leaves a report.
-        say(f"{len(job.tasks)} tasks with each of {count} strategies, {job.steps:,} steps")
+        tasks = f"{len(job.tasks)} task{'s' * (len(job.tasks) != 1)}"
+        each = "one strategy" if count == 1 else f"each of {count} strategies"
+        say(f"{tasks} with {each}, {job.steps:,} steps")
         if job.needs_service:
             with _model(job) as (model, base_url):
                 with own_service(config, model=model, base_url=base_url) as (own, address):

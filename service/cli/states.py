@@ -226,6 +226,8 @@ async def _vector(state: palimpsest.State, revision: int | None) -> StateVector:
             return vector
         if vector.revision > revision:
             break
+    # Which refuses what is no revision.
+    await state.get(revision=revision)
     raise CommandError(f"revision {revision} of memory {state.name!r} brought no vector")
 
 

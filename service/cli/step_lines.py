@@ -73,8 +73,23 @@ def _checked(value: dict[str, Any], where: str) -> dict[str, Any]:
         if name == "metadata":
             if not isinstance(held, dict) or not all(isinstance(v, str) for v in held.values()):
                 raise CommandError(f"{where}: metadata is no object of texts")
+            texts = [*held, *held.values()]
         elif name not in _TEXTS:
             raise CommandError(f"{where}: a step has no {name!r}")
         elif not isinstance(held, str):
             raise CommandError(f"{where}: {name} is no text")
+        else:
+            texts = [held]
+        for text in texts:
+            _refuse_unfit(text, f"{where}: {name}")
     return value
+
+
+def _refuse_unfit(text: str, what: str) -> None:
+    """Refuses what the service would only refuse behind the lines before."""
+    if "\0" in text:
+        raise CommandError(f"{what} holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CommandError(f"{what} holds half of a surrogate pair") from error

@@ -51,6 +51,9 @@ def test_steps_are_read_as_they_were_written(
         ('{"action": 3}', "action is no text"),
         ('{"action": "go", "metadata": {"a": 1}}', "metadata is no object of texts"),
         ('{"action": "go", "role": "user", "text": "x"}', "is a step and a message in one"),
+        ('{"action": "a\\u0000"}', "action holds a NUL character"),
+        ('{"thought": "\\ud83d"}', "thought holds half of a surrogate pair"),
+        ('{"action": "go", "metadata": {"\\ud83d": "a"}}', "metadata holds half of a"),
         ('{"role": "user"}', "has no observation, thought, action or text"),
     ],
 )
