@@ -1,6 +1,5 @@
 """`palimpsest eval reliability`: how long strategies keep what a task began with."""
 
-import asyncio
 import contextlib
 import math
 import platform
@@ -166,9 +165,9 @@ def reliability(
     )
     # What fails is in the report; a line of the log would go across the bar.
     logs.configure("error", "console")
-    StopSignals()
+    stop = StopSignals()
     try:
-        summaries = _run_all(job, config)
+        summaries = _run_all(job, config, stop)
         if plot is not None:
             replace_file(plot, _drawn(summaries, job.model or "scripted model"))
     except ReportError as error:
@@ -235,7 +234,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _run_all(job: Job, config: Config) -> Sequence[StrategySummary]:
+def _run_all(job: Job, config: Config, stop: StopSignals) -> Sequence[StrategySummary]:
     """Plays everything; the summaries of what was played, which are in the report."""
     from service.app import CannotStart
 
@@ -248,9 +247,9 @@ def _run_all(job: Job, config: Config) -> Sequence[StrategySummary]:
         if job.needs_service:
             with _model(job) as (model, base_url):
                 with own_service(config, model=model, base_url=base_url) as (own, address):
-                    asyncio.run(_run(job, own, address))
+                    stop.run(_run(job, own, address))
         else:
-            asyncio.run(_play(job, None, None))
+            stop.run(_play(job, None, None))
     except CannotStart as error:
         raise CommandError(str(error)) from error
     finally:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -150,6 +150,9 @@ class StopSignals:
     def __init__(self) -> None:
         self._raises = True
         self._requested = False
+        #: The one that ended what is run, and how that is ended.
+        self._ended_by: int | None = None
+        self._cancel: Callable[[], object] | None = None
         for number in STOP_SIGNALS:
             # Ignored, for example by nohup, is not asked for.
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -163,12 +166,37 @@ class StopSignals:
         """Whether one of them came since."""
         return self._requested
 
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """asyncio.run, which the first signal cancels before it raises SystemExit.
+
+        Raised in the midst of a task it would be told as that task's error, with a traceback.
+        """
+        try:
+            asyncio.run(self._cancellable(work))
+        except asyncio.CancelledError:
+            if self._ended_by is None:
+                raise
+        if self._ended_by is not None:
+            raise SystemExit(128 + self._ended_by)
+
+    async def _cancellable(self, work: Coroutine[Any, Any, None]) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None, "this is a task"
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            await work
+        finally:
+            self._cancel = None
+
     def _request(self, number: int, _: object) -> None:
         self._requested = True
         if self._raises:
             # Whoever asks again does not cut short what the first one began.
             self._raises = False
-            raise SystemExit(128 + number)
+            if self._cancel is None:
+                raise SystemExit(128 + number)
+            self._ended_by = number
+            self._cancel()
 
 
 def _run(config: Config, job: Callable[[asyncio.Event], Awaitable[None]]) -> None:
