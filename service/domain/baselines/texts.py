@@ -93,7 +93,8 @@ def _longest(size: int, fits: Callable[[int], bool]) -> int:
 def ranked(query: str, texts: Sequence[str]) -> list[int]:
     """Numbers of the texts, best first by BM25; the earlier one wins a tie."""
     held = [Counter(_words(text)) for text in texts]
-    wanted = set(_words(query))
+    # In one order always: sums of the same numbers differ in another one.
+    wanted = sorted(set(_words(query)))
     ranking = Ranking(
         texts=len(texts),
         tokens=sum(words.total() for words in held),
