@@ -39,11 +39,13 @@ class NewChunk:
 
 
 # In the order of the keys, so that two group commits cannot wait for each other. A tree
-# that is being closed is behind by what it has still to read, however long the log gets.
+# that is being closed is behind by what it has still to read, however long the log gets; a
+# state memory that rests is not behind with the steps that wait for more.
 _LOCK_SESSIONS = """
 SELECT session_key, head, incarnation,
     coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM memory
-              WHERE memory.session_key = session.session_key AND status = 'active'), head)
+              WHERE memory.session_key = session.session_key AND status = 'active'
+                  AND has_work AND NOT resting), head)
 FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
 """
 
