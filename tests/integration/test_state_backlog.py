@@ -26,6 +26,7 @@ async def append(database: Database, first: int, count: int) -> Appended:
         return await appender.submit(DEFAULT_TENANT, batch)
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_batch_goes_behind_steps_that_wait_for_it(database: Database) -> None:
