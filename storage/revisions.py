@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, or_, select, update
 
+from service.domain.flows import NO_USE
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.prism.spec import PrismSpec
@@ -68,7 +69,7 @@ class Claim:
     committed_at: datetime | None = None
     #: A tree is closed once everything up to here is in it.
     seal_position: int | None = None
-    #: How often it was stalled and somebody let it go on.
+    #: How often it was let go on that had stalled on replies which were no use.
     retries: int = 0
 
     @property
@@ -150,6 +151,8 @@ _CLAIM = (
         dead_letter.c.session_key == memory.c.session_key,
         dead_letter.c.memory_id == memory.c.memory_id,
         dead_letter.c.resolution == "retried",
+        # Else, when the provider was away for example, what was paid for is used.
+        dead_letter.c.cause.startswith(NO_USE),
     )
     .correlate(memory)
     .scalar_subquery()

@@ -122,6 +122,9 @@ class LookUp:
 
 Ask = ModelAsk | LookUp
 
+#: How an error begins that says that the replies, which are in the journal, were no use.
+NO_USE = "the model gave no"
+
 #: Stands behind a reply that reached its bound before its end, so that what was cut off
 #: is not taken for whole. Part of the reply wherever that is kept.
 CUT_OFF = "\n[CUT OFF]"

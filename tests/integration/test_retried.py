@@ -3,10 +3,11 @@
 import pytest
 
 from service.domain.flows import ModelAsk
-from service.domain.specs import MemorySpec
+from service.domain.specs import MemoryKind, MemorySpec
 from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT
-from storage import calls, stalls
+from service.llm.transport import ModelFailure
+from storage import calls, revisions, stalls
 from storage.database import Database
 from tests.integration.scripted import (
     ITEM,
@@ -49,3 +50,14 @@ async def test_the_model_is_asked_anew(database: Database, spec: MemorySpec) -> 
     async with database.transaction(DEFAULT_TENANT) as tx:
         (usage,) = await calls.usage(tx, KEY)
     assert usage.calls == len(script.asked) > in_vain
+
+
+async def test_what_was_paid_for_is_used_when_the_model_was_away(database: Database) -> None:
+    script = Script(failures=[ModelFailure("the model is away", retryable=False)])
+    await make(database, ["Line 1."], STATE)
+    await compressor(database, script).drain(ITEM)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await stalls.retry(tx, KEY, MEMORY)
+        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.STATE)
+    assert held is not None
+    assert held.retries == 0

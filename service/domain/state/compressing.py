@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from service.domain.errors import FailedPrecondition
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, Purpose, Segment
+from service.domain.flows import CUT_OFF, NO_USE, Flow, ModelAsk, Purpose, Segment
 from service.domain.reasons import Reason
 from service.domain.shortening import cut_back, shortened
 from service.domain.state import prompts
@@ -232,7 +232,7 @@ class _Compressor:
                 if empty < MAX_TRIES:
                     continue
                 if too_long is None:
-                    raise NoVector(f"the model gave no state vector in {MAX_TRIES} tries in a row")
+                    raise NoVector(f"{NO_USE} state vector in {MAX_TRIES} tries in a row")
                 return self._made(too_long, replies)
             empty = 0
             if spoken_text.is_whole and spoken_text.tokens <= self.spec.state_tokens:

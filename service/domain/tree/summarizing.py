@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import CUT_OFF, NO_USE, Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.shortening import cut_back, shortened
 from service.domain.thoughts import is_thought, spoken
 from service.domain.tree import building_prompts as prompts
@@ -95,7 +95,7 @@ def _asked(
         summary = _read(reply.text, spec.summary_tokens, count)
         if summary:
             return summary
-    raise NoSummary(f"the model gave no summary in {MAX_TRIES} tries: its replies were empty")
+    raise NoSummary(f"{NO_USE} summary in {MAX_TRIES} tries: its replies were empty")
 
 
 def _read(reply: str, max_tokens: int, count: Callable[[str], int]) -> Summary | None:
