@@ -6,16 +6,20 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import palimpsest
-from service.app import Desk
 from service.evaluation.reliability.keepers import FullHistory, Recursive, Retrieval
 from service.evaluation.reliability.outcomes import GameResult
 from service.evaluation.reliability.pcc import keeping
-from service.evaluation.reliability.players import DeskPlayer, ScriptedPlayer
+from service.evaluation.reliability.players import ScriptedPlayer
 from service.evaluation.reliability.playing import Failed, Game, Keeper, Player
 from service.evaluation.reliability.scripted import ScriptedModel
 from service.evaluation.reliability.tasks import Task
+
+if TYPE_CHECKING:
+    # It knows everyone: whoever only asks for help need not wait for that.
+    from service.app import Desk
 
 FULL_HISTORY = "full-history"
 RECURSIVE = "recursive"
@@ -66,7 +70,7 @@ class Experiment:
         *,
         run_id: str,
         scripted: ScriptedModel | None,
-        desk: Desk | None,
+        desk: "Desk | None",
         model: str,
         on_result: Callable[[GameResult], None],
     ) -> None:
@@ -131,6 +135,9 @@ class Experiment:
             await self._client.create_session(session, exist_ok=True)
         except palimpsest.PalimpsestError as error:
             raise Failed(str(error)) from error
+        # It takes a second to import, and the command line has all of its commands at hand.
+        from service.evaluation.reliability.desk_player import DeskPlayer
+
         return DeskPlayer(self._desk, model=self._model, session=session)
 
     @contextlib.asynccontextmanager
