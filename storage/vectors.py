@@ -143,27 +143,6 @@ async def read_vectors(
     return [vector_of(row) for row in await _rows(tx, statement)]
 
 
-async def list_vectors(
-    tx: Transaction,
-    session_key: UUID,
-    memory_id: UUID,
-    *,
-    after_revision: int,
-    limit: int,
-    level: int | None = None,
-) -> Sequence[Vector]:
-    """Up to `limit` vectors behind a revision, -1 begins at M_1; of one level, or of all."""
-    statement = (
-        _select(session_key, memory_id)
-        .where(
-            state_vector.c.revision > after_revision,
-            *(() if level is None else (state_vector.c.level == level,)),
-        )
-        .limit(limit)
-    )
-    return [vector_of(row) for row in await _rows(tx, statement)]
-
-
 # One more than have so many bytes together, so that it is known whether others follow.
 _PAGE = f"""
 SELECT {VECTOR_COLUMNS}, v.created_at
@@ -195,9 +174,10 @@ async def list_page(
     limit: int,
     max_bytes: int,
 ) -> Sequence[tuple[Vector, datetime]]:
-    """As `list_vectors`, with when each was committed; level 0 means all.
+    """Up to `limit` vectors behind a revision, and when each was committed.
 
-    Of more than `max_bytes` of text together only the first come, and one more.
+    `after_revision` -1 begins at M_1; level 0 means all. Of more than `max_bytes` of text
+    together only the first come, and one more.
     """
     values = {
         "session": key[0],

@@ -14,13 +14,14 @@ from service.domain.tokens import estimate_tokens
 from service.llm.facts import ModelFacts
 from service.llm.transport import LitellmTransport
 from service.usecases.compress import Compressor
-from storage import calls, vectors
+from storage import calls
 from storage.database import Database
 from tests.engine import KEY as ENGINE_KEY
 from tests.engine import engine, installed
 from tests.gateways import gateway
 from tests.harness import Servers
 from tests.integration.scripted import ITEM, KEY, MEMORY, make
+from tests.integration.stepping import all_vectors
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,7 +65,7 @@ async def test_a_real_model_keeps_a_state_within_its_size(servers: Servers) -> N
             assert await worker.drain(ITEM) is None
             evaluated = server.evaluated_tokens()
         async with database.transaction(DEFAULT_TENANT) as tx:
-            made = await vectors.list_vectors(tx, KEY, MEMORY, after_revision=0, limit=9)
+            made = await all_vectors(tx, (KEY, MEMORY))
             (usage,) = await calls.usage(tx, KEY)
     finally:
         await database.close()

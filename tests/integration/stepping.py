@@ -16,7 +16,7 @@ from service.domain.state.vectors import State, Vector, first_state
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
 from storage import memories, sessions, vectors
-from storage.database import Database
+from storage.database import Database, Transaction
 from storage.tables import memory
 from tests.integration.scripted import KEY, MEMORY, vector_reply
 from tests.integration.writing import append_chunks
@@ -142,7 +142,13 @@ async def lines_of(database: Database, identity: UUID = MEMORY) -> list[Line]:
 async def vectors_of(database: Database) -> Sequence[Vector]:
     """Its vectors, without the task prompt."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        return await vectors.list_vectors(tx, KEY, MEMORY, after_revision=0, limit=MANY)
+        return await all_vectors(tx, (KEY, MEMORY))
+
+
+async def all_vectors(tx: Transaction, key: tuple[UUID, UUID]) -> list[Vector]:
+    """The vectors behind M_1, oldest first."""
+    page = await vectors.list_page(tx, key, level=0, after_revision=0, limit=MANY, max_bytes=2**40)
+    return [vector for vector, _ in page]
 
 
 async def state_at(database: Database, revision: int) -> State:
@@ -200,7 +206,7 @@ async def assert_follows_log(database: Database, item: WorkItem, plain: Plain) -
         stored = await memories.get(tx, key, identity)
         assert stored is not None
         state = await vectors.read_state(tx, key, identity, stored.revision)
-        found = await vectors.list_vectors(tx, key, identity, after_revision=0, limit=MANY)
+        found = await all_vectors(tx, (key, identity))
     assert state is not None
     assert_is_algorithm_1(plain, await lines_of(database, identity), found, state)
     assert stored.applied_position == stored.head - len(plain.recent)
