@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import Row, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.appending import PlacedChunk, ProducerState, SessionState
@@ -264,12 +264,12 @@ async def read(
 ) -> Sequence[LoggedChunk]:
     """Up to `limit` chunks behind `after_position`, in order of position."""
     statement = (
-        select(chunk)
+        select(*_CHUNK)
         .where(chunk.c.session_key == session_key, chunk.c.position > after_position)
         .order_by(chunk.c.position)
         .limit(limit)
     )
-    return [_logged(row) for row in await tx.connection.execute(statement)]
+    return [logged_of(row) for row in await tx.connection.execute(statement)]
 
 
 #: The size of a chunk's content in bytes of UTF-8, where its table is called c. It is known
@@ -308,13 +308,13 @@ async def read_ranges(
         row.position: row.after for row in await tx.connection.exec_driver_sql(_IN_RANGES, values)
     }
     statement = (
-        select(chunk)
+        select(*_CHUNK)
         .where(chunk.c.session_key == session_key, chunk.c.position.in_(places))
         .order_by(chunk.c.position)
     )
     found: dict[int, list[LoggedChunk]] = {}
     for row in await tx.connection.execute(statement):
-        found.setdefault(places[row.position], []).append(_logged(row))
+        found.setdefault(places[row.position], []).append(logged_of(row))
     return found
 
 
@@ -323,34 +323,28 @@ async def read_texts(
 ) -> Mapping[int, str]:
     """The text of every chunk in `ranges` (a, b], by position."""
     positions = sorted({p for a, b in ranges for p in range(a + 1, b + 1)})
-    statement = select(chunk).where(
+    statement = select(*_CHUNK).where(
         chunk.c.session_key == session_key, chunk.c.position.in_(positions)
     )
     rows = await tx.connection.execute(statement)
-    return {row.position: _logged(row).chunk.as_text() for row in rows}
+    return {row.position: logged_of(row).chunk.as_text() for row in rows}
 
 
-def _logged(row: Row[Any]) -> LoggedChunk:
-    return LoggedChunk(
-        position=row.position,
-        producer_id=row.producer_id,
-        producer_sequence=row.producer_sequence,
-        created_at=row.created_at,
-        chunk=Chunk(
-            kind=ChunkKind(row.kind),
-            role=row.role,
-            text=row.text,
-            observation=row.observation,
-            thought=row.thought,
-            action=row.action,
-            metadata=row.metadata or {},
-        ),
-    )
-
-
+_CHUNK = (
+    chunk.c.position,
+    chunk.c.producer_id,
+    chunk.c.producer_sequence,
+    chunk.c.created_at,
+    chunk.c.kind,
+    chunk.c.text,
+    chunk.c.role,
+    chunk.c.observation,
+    chunk.c.thought,
+    chunk.c.action,
+    chunk.c.metadata,
+)
 #: The columns of a chunk for `logged_of`, where its table is called c.
-CHUNK_COLUMNS = """c.position, c.producer_id, c.producer_sequence, c.created_at,
-    c.kind, c.text, c.role, c.observation, c.thought, c.action, c.metadata"""
+CHUNK_COLUMNS = ", ".join(f"c.{column.name}" for column in _CHUNK)
 
 
 _KINDS = {kind.value: kind for kind in ChunkKind}
