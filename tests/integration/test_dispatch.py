@@ -373,7 +373,7 @@ async def test_a_worker_outlives_a_crash_of_the_database(postgres: PostgresServe
     async with running(postgres.url, handle) as one:
         await one.hint([item(1)])
         await until(lambda: handled == [item(1)])
-        os.kill(process, signal.SIGQUIT)
+        os.kill(process, signal.SIGKILL)
         await until(lambda: not postgres.is_running())
         # The handler ends while its end cannot be written.
         crashed.set()
