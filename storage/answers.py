@@ -11,9 +11,12 @@ from sqlalchemy import Row, Select, insert, null, select, tuple_
 from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemorySpec, spec_from_json
 from service.domain.state.spec import StateSpec
+from service.domain.trajectory import (
+    NoAnswer,
+)
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.spec import TreeSpec
-from service.domain.tree.trajectory import NoAnswer, Statistics
+from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkKind
 from storage import settling
 from storage.database import Transaction

@@ -8,7 +8,12 @@ from uuid import UUID
 from sqlalchemy import BigInteger, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.tree.trajectory import Action, Event, EventKind, Statistics
+from service.domain.trajectory import (
+    Action,
+    Event,
+    EventKind,
+)
+from service.domain.tree.trajectory import Statistics
 from storage.database import Transaction
 from storage.tables import answer, trajectory_event
 

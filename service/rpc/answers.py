@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
-from service.domain.tree.trajectory import Event
+from service.domain.trajectory import (
+    Event,
+)
 from service.rpc import convert, navigations
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context

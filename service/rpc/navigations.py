@@ -1,8 +1,13 @@
 """Navigations between the proto's messages and our values."""
 
 from palimpsest.v1 import answers_pb2
+from service.domain.trajectory import (
+    Action,
+    Event,
+    EventKind,
+    NoAnswer,
+)
 from service.domain.tree.asked import DEFAULT_CALLS, NavigationRequest
-from service.domain.tree.trajectory import Action, Event, EventKind, NoAnswer
 from storage.answers import StoredAnswer
 from storage.trajectories import Sums
 

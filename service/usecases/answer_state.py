@@ -7,7 +7,9 @@ from service.domain.state import asking as pcc
 from service.domain.state.asking import ANSWER_OUTPUT_TOKENS, AnswerDraft
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext
-from service.domain.tree.trajectory import NoAnswer
+from service.domain.trajectory import (
+    NoAnswer,
+)
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from service.domain.ledger import CallScope
-from service.domain.tree.trajectory import NoAnswer, Statistics
+from service.domain.trajectory import (
+    NoAnswer,
+)
+from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
 from service.usecases.ask import occasion
 from storage.answers import StoredAnswer, StoredCitation

@@ -13,8 +13,10 @@ from service.domain.errors import (
 from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind, kind_of
 from service.domain.tenancy import session_key
+from service.domain.trajectory import (
+    Event,
+)
 from service.domain.tree.asked import NavigationRequest
-from service.domain.tree.trajectory import Event
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
     Consistency,

@@ -11,7 +11,9 @@ import structlog
 from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
-from service.domain.tree.trajectory import Event
+from service.domain.trajectory import (
+    Event,
+)
 from service.domain.work import WorkItem
 from storage import settling, trajectories, work
 from storage.database import Database

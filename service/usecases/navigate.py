@@ -12,18 +12,17 @@ from service.domain.memory_choices import ReplyFormat
 from service.domain.specs import MemoryKind, MemorySpec, kind_of
 from service.domain.state.navigating import navigation_spec
 from service.domain.state.spec import StateSpec
-from service.domain.tree.navigation import Question, navigate
-from service.domain.tree.nodes import View
-from service.domain.tree.spec import TreeSpec
-from service.domain.tree.trajectory import (
+from service.domain.trajectory import (
     Action,
     Event,
     EventKind,
-    Navigation,
     NoAnswer,
-    Statistics,
     Tell,
 )
+from service.domain.tree.navigation import Question, navigate
+from service.domain.tree.nodes import View
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.trajectory import Navigation, Statistics
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts

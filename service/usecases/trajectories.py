@@ -10,9 +10,12 @@ import structlog
 from service.config import Config
 from service.domain.flows import ModelAsk
 from service.domain.tenancy import session_key
+from service.domain.trajectory import (
+    Action,
+    Event,
+)
 from service.domain.tree.fitting import TextTooLong
 from service.domain.tree.replaying import NotReplayable, prompts_of
-from service.domain.tree.trajectory import Action, Event
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.usecases.ask import answer_not_found

@@ -63,7 +63,7 @@ trajectory_event = Table(
     Column("answer_id", Uuid, nullable=False),
     Column("ordinal", Integer, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
-    # As `service.domain.tree.trajectory.Event`, without the ordinal.
+    # As `service.domain.trajectory.Event`, without the ordinal.
     Column("event", JSONB, nullable=False),
     created(),
     PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="trajectory_event_pkey"),

@@ -12,9 +12,14 @@ from service.config import Config
 from service.domain.flows import ModelAsk
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import (
+    Action,
+    Event,
+    EventKind,
+    NoAnswer,
+)
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.contents import LeafContent, TriageContent
-from service.domain.tree.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.llm.transport import ModelFailure

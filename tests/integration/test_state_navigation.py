@@ -9,10 +9,13 @@ from service.domain.flows import ModelAsk
 from service.domain.state.navigating import navigation_spec
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import (
+    Event,
+    NoAnswer,
+)
 from service.domain.tree.contents import LeafContent
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import View
-from service.domain.tree.trajectory import Event, NoAnswer
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
 from service.usecases.state_reading import StateReader

@@ -11,8 +11,10 @@ from service.domain.flows import ModelAsk
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import (
+    NoAnswer,
+)
 from service.domain.tree.asked import NavigationRequest
-from service.domain.tree.trajectory import NoAnswer
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.usecases import tracing_back

@@ -11,7 +11,10 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.engine import Engine
 
 from service.domain.tenancy import DEFAULT_TENANT
-from service.domain.tree.trajectory import Event, Statistics
+from service.domain.trajectory import (
+    Event,
+)
+from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
 from service.usecases import consistency
 from service.usecases.consistency import Told, Watcher

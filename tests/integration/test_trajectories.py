@@ -4,8 +4,14 @@ from dataclasses import replace
 from uuid import UUID, uuid4
 
 from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.trajectory import (
+    Action,
+    Event,
+    EventKind,
+    NoAnswer,
+)
 from service.domain.tree.asked import NavigationRequest
-from service.domain.tree.trajectory import Action, Event, EventKind, NoAnswer, Statistics
+from service.domain.tree.trajectory import Statistics
 from storage import answers, trajectories
 from storage.answers import StoredCitation
 from storage.database import Database, Transaction

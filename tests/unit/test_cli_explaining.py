@@ -16,7 +16,9 @@ from service.cli.explaining import (
     statistics_json,
     summary,
 )
-from service.domain.tree.trajectory import NoAnswer
+from service.domain.trajectory import (
+    NoAnswer,
+)
 
 NOTHING = NavigationStatistics(
     navigations=1,

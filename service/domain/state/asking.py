@@ -16,8 +16,10 @@ from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
 from service.domain.state.working_context import WorkingContext
+from service.domain.trajectory import (
+    NoAnswer,
+)
 from service.domain.tree.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.tree.trajectory import NoAnswer
 
 ANSWER = "state.answer/1"
 #: Tokens of a reply at most, thoughts before it included; never more than a quarter of the

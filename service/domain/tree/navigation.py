@@ -15,6 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from service.domain.flows import LookingFlow, LookUp, ModelAsk, ModelReply
+from service.domain.trajectory import (
+    Action,
+    Event,
+    EventKind,
+    NoAnswer,
+    Tell,
+)
 from service.domain.tree.exploring import Exploration, Spot
 from service.domain.tree.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
 from service.domain.tree.lookups import BestLeaves, Children, Text
@@ -34,14 +41,7 @@ from service.domain.tree.recording import Recorder
 from service.domain.tree.reply_parts import said
 from service.domain.tree.reply_values import normal
 from service.domain.tree.spec import TreeSpec, WorkingMemory
-from service.domain.tree.trajectory import (
-    Action,
-    Event,
-    EventKind,
-    Navigation,
-    NoAnswer,
-    Tell,
-)
+from service.domain.tree.trajectory import Navigation
 
 __all__ = ["MAX_ATTEMPTS", "Question", "TextTooLong", "navigate"]
 

@@ -4,9 +4,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.domain.flows import ModelAsk, ModelReply
+from service.domain.trajectory import (
+    Action,
+    Event,
+    EventKind,
+)
 from service.domain.tree.exploring import Spot
 from service.domain.tree.moves import Answered, Enter, Revert, Unreadable
-from service.domain.tree.trajectory import Action, Event, EventKind, Statistics
+from service.domain.tree.trajectory import Statistics
 
 
 @dataclass(kw_only=True, slots=True)

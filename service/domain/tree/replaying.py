@@ -5,7 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.domain.flows import LookingFlow, ModelAsk, ModelReply
-from service.domain.tree.trajectory import Event, Navigation, Tell
+from service.domain.trajectory import (
+    Event,
+    Tell,
+)
+from service.domain.tree.trajectory import Navigation
 
 
 class NotReplayable(Exception):

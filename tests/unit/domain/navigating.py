@@ -6,11 +6,15 @@ from typing import Any, TypeVar
 
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import (
+    Event,
+    Tell,
+)
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.navigation import Question, navigate
 from service.domain.tree.nodes import Place, View
 from service.domain.tree.spec import TreeSpec
-from service.domain.tree.trajectory import Event, Navigation, Tell
+from service.domain.tree.trajectory import Navigation
 
 KEY = b"a key that nobody outside knows"
 SPEC = TreeSpec()

@@ -4,10 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
+from service.domain.trajectory import (
+    Action,
+    EventKind,
+    NoAnswer,
+)
 from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.tree.lookups import Children, Text
 from service.domain.tree.spec import WorkingMemory
-from service.domain.tree.trajectory import Action, EventKind, NoAnswer
 from tests.unit.domain.navigating import SPEC, UP, Tree, down, notes, run, says, scripted
 
 #: Two parents of two leaves each.

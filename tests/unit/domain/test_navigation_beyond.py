@@ -2,7 +2,11 @@
 
 import pytest
 
-from service.domain.tree.trajectory import Action, EventKind, NoAnswer
+from service.domain.trajectory import (
+    Action,
+    EventKind,
+    NoAnswer,
+)
 from tests.unit.domain.navigating import UP, Tree, down, leaves_of, notes, run, says, scripted
 
 #: Two parents of two leaves each.

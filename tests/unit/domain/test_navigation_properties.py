@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk
+from service.domain.trajectory import (
+    Action,
+    EventKind,
+    NoAnswer,
+)
 from service.domain.tree.contents import LeafContent, MergeContent, TriageContent
 from service.domain.tree.spec import WorkingMemory
-from service.domain.tree.trajectory import Action, EventKind, NoAnswer
 from tests.unit.domain.navigating import SPEC, UP, Run, Tree, down, run, says
 
 SHAPES: st.SearchStrategy[Any] = st.recursive(

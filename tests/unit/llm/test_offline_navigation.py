@@ -3,13 +3,15 @@
 import pytest
 
 from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import (
+    NoAnswer,
+)
 from service.domain.tree.contents import (
     LeafContent,
     MergeContent,
     RememberContent,
     TriageContent,
 )
-from service.domain.tree.trajectory import NoAnswer
 from service.llm.offline import complete
 from tests.unit.domain.navigating import Run, Tree, run
 

@@ -20,8 +20,10 @@ from service.domain.state.asking_replies import MAX_REPLY_CHARACTERS, Said, read
 from service.domain.state.spec import StateSpec
 from service.domain.state.working_context import WorkingContext
 from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import (
+    NoAnswer,
+)
 from service.domain.tree.fitting import TextTooLong
-from service.domain.tree.trajectory import NoAnswer
 from service.llm.offline import complete
 from tests.unit.domain.state.contexts import context, vector
 
