@@ -1,14 +1,16 @@
 """Answers: asked, made by a worker, kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, insert, null, select, tuple_
+from sqlalchemy import Row, Select, func, insert, null, select, tuple_, update
 
+from service.domain.dciso.spec import BrowseRequest
 from service.domain.prism.spec import PrismSpec
+from service.domain.readers import ReaderName
 from service.domain.specs import MemorySpec, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.trajectory import (
@@ -38,6 +40,60 @@ class StoredCitation:
     node_id: str = ""
     from_position: int = 0
     to_position: int = 0
+    #: Characters of the chunk's text (`Chunk.as_text()`), the last one excluded; both 0: the
+    #: chunk as a whole.
+    from_character: int = 0
+    to_character: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """What the automatic reader chose."""
+
+    reader: ReaderName
+    #: None: the log itself is read.
+    memory_id: UUID | None
+    memory_name: str
+    #: Where the memory is read.
+    revision: int
+    applied_position: int
+    #: One sentence.
+    reason: str
+    #: What it expected to spend, in tokens of prompts and replies.
+    expected_tokens: int
+    #: As the stored answer has them; None for other readers.
+    navigation: NavigationRequest | None = None
+    browsing: BrowseRequest | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            **asdict(self),
+            "reader": self.reader.value,
+            "memory_id": None if self.memory_id is None else str(self.memory_id),
+            "navigation": None if self.navigation is None else self.navigation.to_json(),
+            "browsing": None if self.browsing is None else self.browsing.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> "Chosen":
+        """From what `to_json` gave."""
+        memory_id, navigation, browsing = (
+            held["memory_id"],
+            held["navigation"],
+            held["browsing"],
+        )
+        return cls(
+            **{
+                **held,
+                "reader": ReaderName(held["reader"]),
+                "memory_id": None if memory_id is None else UUID(memory_id),
+                "navigation": None
+                if navigation is None
+                else NavigationRequest.from_json(navigation),
+                "browsing": None if browsing is None else BrowseRequest.from_json(browsing),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +102,13 @@ class StoredAnswer:
 
     session_key: UUID
     answer_id: UUID
-    memory_id: UUID
+    #: The memory that is asked; None: the log itself is, or the automatic reader chooses.
+    asked_memory: UUID | None
     session_name: str
+    #: Empty without a memory.
     memory_name: str
     query: str
-    #: "pending", "complete" or "failed".
+    #: "pending", "complete", "failed" or "cancelled".
     status: str
     revision: int
     applied_position: int
@@ -66,8 +124,33 @@ class StoredAnswer:
     no_answer: NoAnswer | None
     #: What the navigation came to; None until it is complete, and for other readers.
     statistics: Statistics | None
-    #: The memory's spec, with the schema as it is now.
-    spec: MemorySpec
+    #: The memory's spec, with the schema as it is now; None without a memory.
+    asked_spec: MemorySpec | None
+    #: Who is to read; None: whoever reads that kind of memory.
+    reader: ReaderName | None
+    #: How the log is to be browsed; None for other readers.
+    browsing: BrowseRequest | None
+    #: The model that reads where no memory's spec says; empty: the service's.
+    wanted_model: str
+    #: JSON Schema of the answer, and the answer by it; None where none is asked for.
+    response_schema: Mapping[str, Any] | None
+    value: Any
+    #: What the automatic reader chose; None for others, and before it has.
+    chosen: Chosen | None
+    #: Whether the text is told as it is written.
+    tells_text: bool
+
+    @property
+    def memory_id(self) -> UUID:
+        """The memory, of an answer that is known to ask one."""
+        assert self.asked_memory is not None, "the caller looked for a memory"
+        return self.asked_memory
+
+    @property
+    def spec(self) -> MemorySpec:
+        """The spec of the memory, of an answer that is known to ask one."""
+        assert self.asked_spec is not None, "the caller looked for a memory"
+        return self.asked_spec
 
     @property
     def prism(self) -> PrismSpec:
@@ -93,15 +176,21 @@ async def create(
     *,
     session_key: UUID,
     answer_id: UUID,
-    memory_id: UUID,
+    memory_id: UUID | None,
     query: str,
     revision: int,
     applied_position: int,
     navigation: NavigationRequest | None = None,
+    reader: ReaderName | None = None,
+    browsing: BrowseRequest | None = None,
+    model: str = "",
+    response_schema: Mapping[str, Any] | None = None,
+    tells_text: bool = False,
 ) -> None:
     """Stores a question, to be answered from the memory as of `revision`.
 
-    `navigation` says how, of a tree; None for other readers.
+    Without a memory from the log up to `applied_position`, and `revision` is 0. The rest
+    is as `StoredAnswer` has it.
     """
     await tx.connection.execute(
         insert(answer).values(
@@ -114,6 +203,11 @@ async def create(
             applied_position=applied_position,
             # None would be written as JSON's null.
             navigation=null() if navigation is None else navigation.to_json(),
+            reader=reader,
+            browsing=null() if browsing is None else browsing.to_json(),
+            wanted_model=model,
+            response_schema=null() if response_schema is None else dict(response_schema),
+            tells_text=tells_text,
         )
     )
 
@@ -166,13 +260,13 @@ def _select() -> Select[Any]:
         select(
             answer,
             session.c.name.label("session_name"),
-            memory.c.name.label("memory_name"),
+            func.coalesce(memory.c.name, "").label("memory_name"),
             memory.c.kind,
             memory.c.spec,
             memory.c.schema_source,
         )
         .join(session, session.c.session_key == answer.c.session_key)
-        .join(
+        .outerjoin(
             memory,
             (memory.c.session_key == answer.c.session_key)
             & (memory.c.memory_id == answer.c.memory_id),
@@ -183,7 +277,10 @@ def _select() -> Select[Any]:
 def _stored(row: Row[Any]) -> StoredAnswer:
     names = StoredAnswer.__dataclass_fields__
     values = {name: value for name, value in row._mapping.items() if name in names}
-    values["spec"] = spec_from_json(row.kind, row.spec, row.schema_source)
+    values["asked_memory"] = row.memory_id
+    values["asked_spec"] = None
+    if row.memory_id is not None:
+        values["asked_spec"] = spec_from_json(row.kind, row.spec, row.schema_source)
     values["citations"] = tuple(StoredCitation(**one) for one in row.citations)
     if row.navigation is not None:
         values["navigation"] = NavigationRequest.from_json(row.navigation)
@@ -191,6 +288,12 @@ def _stored(row: Row[Any]) -> StoredAnswer:
         values["no_answer"] = NoAnswer(row.no_answer)
     if row.statistics is not None:
         values["statistics"] = Statistics(**row.statistics)
+    if row.reader is not None:
+        values["reader"] = ReaderName(row.reader)
+    if row.browsing is not None:
+        values["browsing"] = BrowseRequest.from_json(row.browsing)
+    if row.chosen is not None:
+        values["chosen"] = Chosen.from_json(row.chosen)
     return StoredAnswer(**values)
 
 
@@ -204,6 +307,7 @@ async def complete(
     model: str,
     no_answer: NoAnswer | None = None,
     statistics: Statistics | None = None,
+    value: Any = None,
 ) -> bool:
     """Stores the answer's text; False when it is there already."""
     return await settling.settle(
@@ -217,4 +321,24 @@ async def complete(
         model=model,
         no_answer=no_answer,
         statistics=null() if statistics is None else asdict(statistics),
+        value=null() if value is None else value,
     )
+
+
+async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Chosen) -> Chosen:
+    """Stores what the automatic reader chose; what it chose first stays, and is returned."""
+    statement = (
+        update(answer)
+        .where(
+            answer.c.session_key == session_key,
+            answer.c.answer_id == answer_id,
+            answer.c.chosen.is_(None),
+        )
+        .values(chosen=chosen.to_json())
+    )
+    if (await tx.connection.execute(statement)).rowcount == 1:
+        return chosen
+    stored = await get(tx, session_key, answer_id)
+    assert stored is not None, "answers are never deleted"
+    assert stored.chosen is not None, "somebody else chose"
+    return stored.chosen

@@ -170,6 +170,10 @@ class DeadlineExceeded(PalimpsestError):
     """Not in time; `metadata` says how far things are."""
 
 
+class Cancelled(PalimpsestError):
+    """Somebody cancelled what the caller waits for."""
+
+
 class Unavailable(PalimpsestError):
     """A part of the service cannot be reached now; retry after `retry_seconds`."""
 

@@ -5,7 +5,7 @@ the same order; the driver (`service.llm.driver`) runs the batch in parallel, a
 test sends a list. What the generator returns is the algorithm's result.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -67,6 +67,12 @@ class Purpose(StrEnum):
     NAVIGATE = "navigate"
     #: A state vector: of steps, or of vectors.
     COMPRESS = "compress"
+    #: A move of browsing.
+    BROWSE = "browse"
+    #: The order of what retrieval found.
+    RERANK = "rerank"
+    #: Vectors of texts.
+    EMBED = "embed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +96,9 @@ class ModelAsk:
     reply_schema: dict[str, Any] | None = None
     #: 0 for the first try, +1 when the same prompt is asked again on purpose.
     attempt: int = 0
+    #: What of an unfinished reply is the text of an answer, for whoever wants to read along;
+    #: None: nothing of it is. It changes no prompt and no key.
+    telling: Callable[[str], str] | None = None
 
     @property
     def text(self) -> str:

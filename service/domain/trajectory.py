@@ -19,7 +19,17 @@ class EventKind(StrEnum):
     WORKING_MEMORY = "working_memory"
     #: The model chose among the answers of several leaves.
     MERGE = "merge"
-    #: The navigation is over.
+    #: The automatic reader chose a reader and a memory; `text` says why.
+    CHOICE = "choice"
+    #: The model understood the task: which way to read, and the query in other words.
+    UNDERSTANDING = "understanding"
+    #: Browsing looked at a piece of the log, and the model chose an action.
+    PIECE = "piece"
+    #: Notes, or the whole answer, were made from what was extracted.
+    AGGREGATION = "aggregation"
+    #: The answer was brought into the form that was asked for.
+    SHAPING = "shaping"
+    #: The reader is done.
     END = "end"
 
 
@@ -32,6 +42,16 @@ class Action(StrEnum):
     REVERT = "revert"
     #: It answered.
     ANSWER = "answer"
+    #: It took what a piece says, by itself; `text` is that.
+    APPEND = "append"
+    #: It rewrote what was extracted so far with what a piece says; `text` is that.
+    MERGE = "merge"
+    #: The piece says nothing that matters: on to the next one.
+    MOVE = "move"
+    #: It asked for the pieces that fit best: `targets`.
+    RETRIEVE = "retrieve"
+    #: It put together what was extracted.
+    AGGREGATE = "aggregate"
     #: Its reply was no action; `text` says why.
     INVALID = "invalid"
     #: Nothing was to be decided.
@@ -41,7 +61,7 @@ class Action(StrEnum):
 class NoAnswer(StrEnum):
     """Why there is no answer."""
 
-    #: Three replies in a row could not be read.
+    #: Three replies in a row could not be read, or none had the form that was asked for.
     UNREADABLE = "unreadable"
     #: Nothing is left that could hold it.
     NOT_FOUND = "not_found"
@@ -53,13 +73,13 @@ class NoAnswer(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One event of a navigation."""
+    """One event of a trajectory."""
 
     #: 1, 2, 3 … within the answer.
     ordinal: int
     kind: EventKind
     action: Action
-    #: The node that was looked at; empty for what belongs to none.
+    #: The node that was looked at, or the piece; empty for what belongs to none.
     node_id: str = ""
     #: Its level, and the positions that it covers; 0 for what belongs to none.
     level: int = 0

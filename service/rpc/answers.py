@@ -47,6 +47,38 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         )
         return answers_pb2.GetAnswerResponse(answer=convert.answer(answered))
 
+    async def AskMany(  # noqa: N802
+        self, request: answers_pb2.AskManyRequest, context: Context
+    ) -> AsyncIterator[answers_pb2.AskManyResponse]:
+        """Asks several questions at once."""
+        raise NotImplementedError(request, context)
+        yield  # type: ignore[unreachable]
+
+    async def ResumeAnswer(  # noqa: N802
+        self, request: answers_pb2.ResumeAnswerRequest, context: Context
+    ) -> AsyncIterator[answers_pb2.ResumeAnswerResponse]:
+        """Goes on with the stream of an answer."""
+        raise NotImplementedError(request, context)
+        yield  # type: ignore[unreachable]
+
+    async def CancelAnswer(  # noqa: N802
+        self, request: answers_pb2.CancelAnswerRequest, context: Context
+    ) -> answers_pb2.CancelAnswerResponse:
+        """Cancels an answer."""
+        raise NotImplementedError
+
+    async def ListAnswers(  # noqa: N802
+        self, request: answers_pb2.ListAnswersRequest, context: Context
+    ) -> answers_pb2.ListAnswersResponse:
+        """Lists the answers of a session."""
+        raise NotImplementedError
+
+    async def RateAnswer(  # noqa: N802
+        self, request: answers_pb2.RateAnswerRequest, context: Context
+    ) -> answers_pb2.RateAnswerResponse:
+        """Rates an answer."""
+        raise NotImplementedError
+
 
 def _response(event: Waiting | Reading | Event | Answered) -> answers_pb2.AskResponse:
     match event:

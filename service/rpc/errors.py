@@ -23,6 +23,7 @@ CODES: tuple[tuple[type[errors.PalimpsestError], grpc.StatusCode], ...] = (
     (errors.Exhausted, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.FailedPrecondition, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.DeadlineExceeded, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (errors.Cancelled, grpc.StatusCode.CANCELLED),
     (errors.Unavailable, grpc.StatusCode.UNAVAILABLE),
 )
 

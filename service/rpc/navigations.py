@@ -17,12 +17,22 @@ _KINDS = {
     EventKind.LEAF: answers_pb2.TrajectoryEvent.KIND_LEAF,
     EventKind.WORKING_MEMORY: answers_pb2.TrajectoryEvent.KIND_WORKING_MEMORY,
     EventKind.MERGE: answers_pb2.TrajectoryEvent.KIND_MERGE,
+    EventKind.CHOICE: answers_pb2.TrajectoryEvent.KIND_CHOICE,
+    EventKind.UNDERSTANDING: answers_pb2.TrajectoryEvent.KIND_UNDERSTANDING,
+    EventKind.PIECE: answers_pb2.TrajectoryEvent.KIND_PIECE,
+    EventKind.AGGREGATION: answers_pb2.TrajectoryEvent.KIND_AGGREGATION,
+    EventKind.SHAPING: answers_pb2.TrajectoryEvent.KIND_SHAPING,
     EventKind.END: answers_pb2.TrajectoryEvent.KIND_END,
 }
 _ACTIONS = {
     Action.ENTER: answers_pb2.TrajectoryEvent.ACTION_ENTER,
     Action.REVERT: answers_pb2.TrajectoryEvent.ACTION_REVERT,
     Action.ANSWER: answers_pb2.TrajectoryEvent.ACTION_ANSWER,
+    Action.APPEND: answers_pb2.TrajectoryEvent.ACTION_APPEND,
+    Action.MERGE: answers_pb2.TrajectoryEvent.ACTION_MERGE,
+    Action.MOVE: answers_pb2.TrajectoryEvent.ACTION_MOVE,
+    Action.RETRIEVE: answers_pb2.TrajectoryEvent.ACTION_RETRIEVE,
+    Action.AGGREGATE: answers_pb2.TrajectoryEvent.ACTION_AGGREGATE,
     Action.INVALID: answers_pb2.TrajectoryEvent.ACTION_INVALID,
     Action.NONE: answers_pb2.TrajectoryEvent.ACTION_NONE,
 }

@@ -9,7 +9,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.usecases.answer_prism import PrismReader
 from service.usecases.answer_state import ContextReader
-from service.usecases.answering import Reader
+from service.usecases.answering import AnswerCalls, Reader
 from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
 from storage import answers
@@ -31,11 +31,12 @@ class Answerer(Maker[StoredAnswer]):
         config: Config,
     ) -> None:
         super().__init__(database, gateway, marker_key, config)
-        self._navigator = Navigator(database, gateway, facts, marker_key, config)
+        calls = AnswerCalls(database, gateway)
+        self._navigator = Navigator(database, calls, facts, marker_key, config)
         self._readers: dict[MemoryKind, Reader] = {
-            MemoryKind.PRISM: PrismReader(database, gateway, marker_key, config),
+            MemoryKind.PRISM: PrismReader(database, calls, marker_key, config),
             MemoryKind.TREE: self._navigator,
-            MemoryKind.STATE: ContextReader(database, gateway, facts, marker_key, config),
+            MemoryKind.STATE: ContextReader(database, calls, facts, marker_key, config),
         }
 
     async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:

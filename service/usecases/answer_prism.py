@@ -5,8 +5,7 @@ from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
 from service.llm.driver import drive
-from service.llm.gateway import Gateway
-from service.usecases.answering import MadeAnswer, scope_of
+from service.usecases.answering import AnswerCalls, MadeAnswer
 from service.usecases.citing import cite
 from storage import states
 from storage.answers import StoredAnswer
@@ -17,10 +16,10 @@ class PrismReader:
     """Answers from PRISM memories in one worker process."""
 
     def __init__(
-        self, database: Database, gateway: Gateway, marker_key: bytes, config: Config
+        self, database: Database, calls: AnswerCalls, marker_key: bytes, config: Config
     ) -> None:
         self._database = database
-        self._gateway = gateway
+        self._calls = calls
         self._marker_key = marker_key
         self._config = config
 
@@ -30,9 +29,8 @@ class PrismReader:
             memory = await _load(tx, asked)
         spec = asked.prism
         model = spec.model or self._config.model
-        scope = scope_of(item, asked)
         flow = prism.answer(spec, memory, asked.query, marker_key=self._marker_key)
-        draft = await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))
+        draft = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
         async with self._database.transaction(item.tenant_id) as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)

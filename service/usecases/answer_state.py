@@ -13,8 +13,7 @@ from service.domain.trajectory import (
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.llm.gateway import Gateway
-from service.usecases.answering import MadeAnswer, scope_of
+from service.usecases.answering import AnswerCalls, MadeAnswer
 from service.usecases.tracing_back import Tracer
 from storage import log, vectors
 from storage.answers import StoredAnswer
@@ -37,13 +36,13 @@ class ContextReader:
     def __init__(
         self,
         database: Database,
-        gateway: Gateway,
+        calls: AnswerCalls,
         facts: Callable[[str], ModelFacts],
         marker_key: bytes,
         config: Config,
     ) -> None:
         self._database = database
-        self._gateway = gateway
+        self._calls = calls
         self._facts = facts
         self._marker_key = marker_key
         self._config = config
@@ -66,9 +65,8 @@ class ContextReader:
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
-        scope = scope_of(item, asked)
         draft: AnswerDraft = await drive(
-            flow, lambda ask: self._gateway.call(ask, model=model, scope=scope)
+            flow, lambda ask: self._calls.call(item, asked, ask, model)
         )
         if draft.no_answer is not None:
             text = NO_ANSWER_TEXTS[draft.no_answer]

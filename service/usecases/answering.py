@@ -1,17 +1,22 @@
-"""What readers of memories have in common: a stored question in, an answer out."""
+"""What readers have in common: a stored question in, an answer out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope
 from service.domain.trajectory import (
+    Event,
     NoAnswer,
 )
 from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
+from service.llm.gateway import Gateway
 from service.usecases.ask import occasion
+from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
+from storage.database import Database
 
 #: Characters of a chunk's text that a citation repeats.
 EXCERPT_CHARACTERS = 500
@@ -30,6 +35,8 @@ class MadeAnswer:
     no_answer: NoAnswer | None = None
     #: Of a navigation.
     statistics: Statistics | None = None
+    #: By the schema that was asked for.
+    value: Any = None
 
 
 class Reader(Protocol):
@@ -44,6 +51,36 @@ def scope_of(item: WorkItem, asked: StoredAnswer) -> CallScope:
     return CallScope(
         tenant_id=item.tenant_id,
         session_key=asked.session_key,
-        memory_id=asked.memory_id,
+        memory_id=asked.asked_memory,
         occasion=occasion(asked.answer_id),
     )
+
+
+#: Events of an automatic reader's choice, in front of those of the reader that it chose.
+CHOICE_EVENTS = 1
+
+
+class AnswerCalls:
+    """The model calls and the events of answers, in one worker process."""
+
+    def __init__(self, database: Database, gateway: Gateway) -> None:
+        self._database = database
+        self._gateway = gateway
+
+    @property
+    def structured(self) -> Callable[[str], bool]:
+        """Whether a model, by its name, writes by a schema."""
+        return self._gateway.structured
+
+    async def call(
+        self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str
+    ) -> ModelReply:
+        """The reply to a prompt of an answer."""
+        return await self._gateway.call(ask, model=model, scope=scope_of(item, asked))
+
+    async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
+        """Stores an event of the reader, for whoever waits to see it at once."""
+        if asked.chosen is not None:
+            event = replace(event, ordinal=event.ordinal + CHOICE_EVENTS)
+        async with self._database.transaction(item.tenant_id) as tx:
+            await trajectories.append(tx, (asked.session_key, asked.answer_id), event)

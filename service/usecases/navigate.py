@@ -26,12 +26,10 @@ from service.domain.tree.trajectory import Navigation, Statistics
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.llm.gateway import Gateway
 from service.splitter import first_piece
-from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, scope_of
+from service.usecases.answering import EXCERPT_CHARACTERS, AnswerCalls, MadeAnswer
 from service.usecases.state_reading import StateReader
 from service.usecases.tree_reading import Held, TreeReader
-from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 
@@ -133,13 +131,13 @@ class Navigator:
     def __init__(
         self,
         database: Database,
-        gateway: Gateway,
+        calls: AnswerCalls,
         facts: Callable[[str], ModelFacts],
         marker_key: bytes,
         config: Config,
     ) -> None:
         self._database = database
-        self._gateway = gateway
+        self._calls = calls
         self._facts = facts
         self._marker_key = marker_key
         self._config = config
@@ -155,32 +153,22 @@ class Navigator:
             asked.spec,
             default_model=self._config.model,
             facts=self._facts,
-            structured=self._gateway.structured,
+            structured=self._calls.structured,
             marker_key=self._marker_key,
         )
         reader = await terms.reader(self._database, item.tenant_id, asked)
         if reader is None:
             return _made(await self._empty(item, asked), (), asked, terms.model)
-        replies = _Replies(self, item, asked, reader, terms.model)
+        replies = _Replies(self._calls, item, asked, reader, terms.model)
         navigation = await drive(terms.flow(asked, reader.root), replies.to)
         leaves = navigation.leaves if navigation.no_answer is None else ()
         citations = [await _cite(reader, leaf, navigation) for leaf in leaves]
         return _made(navigation, citations, asked, terms.model)
 
-    async def call(self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str) -> Any:
-        """The reply to a prompt of an answer."""
-        scope = scope_of(item, asked)
-        return await self._gateway.call(ask, model=model, scope=scope)
-
-    async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
-        """Stores an event, for whoever waits to see it at once."""
-        async with self._database.transaction(item.tenant_id) as tx:
-            await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
-
     async def _empty(self, item: WorkItem, asked: StoredAnswer) -> Navigation:
         why = NoAnswer.EMPTY
         event = Event(ordinal=1, kind=EventKind.END, action=Action.NONE, text=why)
-        await self.tell(item, asked, event)
+        await self._calls.tell(item, asked, event)
         return Navigation(text="", no_answer=why, leaves=(), reasoning="", statistics=Statistics())
 
 
@@ -188,7 +176,7 @@ class Navigator:
 class _Replies:
     """Answers what the navigation of one question asks."""
 
-    navigator: Navigator
+    calls: AnswerCalls
     item: WorkItem
     asked: StoredAnswer
     reader: LevelsReader
@@ -198,9 +186,9 @@ class _Replies:
         """The reply to an ask of any kind."""
         match ask:
             case ModelAsk():
-                return await self.navigator.call(self.item, self.asked, ask, self.model)
+                return await self.calls.call(self.item, self.asked, ask, self.model)
             case Tell():
-                return await self.navigator.tell(self.item, self.asked, ask.event)
+                return await self.calls.tell(self.item, self.asked, ask.event)
             case LookUp():
                 return await self.reader.look_up(ask)
 

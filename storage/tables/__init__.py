@@ -7,9 +7,16 @@ Every table that belongs to a session has `session_key` first in every key and
 from storage.tables.calls import budget, call, intent, spend, tenant_budget
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
 from storage.tables.log import chunk, deployment, producer, session, tenant
-from storage.tables.made import answer, schema_draft, trajectory_event
+from storage.tables.made import (
+    answer,
+    answer_rating,
+    answer_text,
+    schema_draft,
+    trajectory_event,
+)
 from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
+from storage.tables.search import chunk_vector, chunk_word
 from storage.tables.trees import tree_node
 from storage.tables.vectors import state_levels, state_vector
 
@@ -18,9 +25,13 @@ __all__ = [
     "SWEEPER_ROLE",
     "amendment",
     "answer",
+    "answer_rating",
+    "answer_text",
     "budget",
     "call",
     "chunk",
+    "chunk_vector",
+    "chunk_word",
     "dead_letter",
     "deployment",
     "intent",

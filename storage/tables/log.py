@@ -5,6 +5,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    DateTime,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -53,10 +55,23 @@ session = Table(
     Column("content_bytes", BigInteger, nullable=False, server_default=text("0")),
     # Rises when a name is used again after erasure, so that old tokens are refused.
     Column("incarnation", Integer, nullable=False, server_default=text("1")),
+    # A configuration of PostgreSQL's full-text search, by its name.
+    Column("language", Text, nullable=False, server_default=text("'english'")),
+    # Up to here chunk_word has the words, and chunk_vector the vectors of embedding_model.
+    Column("indexed_position", BigInteger, nullable=False, server_default=text("0")),
+    Column("embedded_position", BigInteger, nullable=False, server_default=text("0")),
+    Column("embedding_model", Text, nullable=False, server_default=text("''")),
+    # Set by a trigger when the head moves; a column that stays true costs appends nothing.
+    Column("has_unindexed", Boolean, nullable=False, server_default=text("false")),
+    Column("index_ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("index_attempts", Integer, nullable=False, server_default=text("0")),
+    # Why the last try to embed failed; empty when it did not.
+    Column("index_failure", Text, nullable=False, server_default=text("''")),
     created(),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
     Index("session_by_name", "tenant_id", "name"),
+    Index("session_unindexed", "index_ready_at", postgresql_where=text("has_unindexed")),
 )
 
 

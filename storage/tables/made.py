@@ -1,6 +1,7 @@
-"""What is asked for and made by a worker: answers and schema drafts."""
+"""What is asked for and made by a worker: answers with all about them, and schema drafts."""
 
 from sqlalchemy import (
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
@@ -24,7 +25,8 @@ answer = Table(
     Column("session_key", Uuid, nullable=False),
     Column("answer_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    # NULL: the log itself is read, or the automatic reader has not chosen.
+    Column("memory_id", Uuid),
     Column("query", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     # What it reads; fixed when it is asked.
@@ -43,15 +45,75 @@ answer = Table(
     Column("no_answer", Text),
     # What the navigation came to; NULL until it is complete, and for other readers.
     Column("statistics", JSONB),
+    # Who is to read; NULL: whoever reads that kind of memory.
+    Column("reader", Text),
+    # How the log is to be browsed; NULL for other readers.
+    Column("browsing", JSONB),
+    # The model that reads, where no memory's spec says; empty: the service's.
+    Column("wanted_model", Text, nullable=False, server_default=text("''")),
+    # JSON Schema of the answer, and the answer by it; NULL where none is asked for.
+    Column("response_schema", JSONB),
+    Column("value", JSONB),
+    # What the automatic reader chose: reader, memory, where it reads, and why.
+    Column("chosen", JSONB),
+    # Whether the text is told as it is written.
+    Column("tells_text", Boolean, nullable=False, server_default=text("false")),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],
         ["revision.session_key", "revision.memory_id", "revision.revision"],
         name="answer_revision_fkey",
     ),
-    CheckConstraint("status IN ('pending', 'complete', 'failed')", name="answer_status"),
+    CheckConstraint(
+        "status IN ('pending', 'complete', 'failed', 'cancelled')", name="answer_status"
+    ),
     Index("answer_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
     Index("answer_by_memory", "session_key", "memory_id", "created_at", "answer_id"),
+    Index("answer_by_session", "session_key", "created_at", "answer_id"),
+)
+
+
+answer_text = Table(
+    "answer_text",
+    metadata,
+    # The text of an answer as it is written, piece by piece. The whole is in answer.
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("text", Text, nullable=False),
+    # What was told before is void: the text begins anew with this piece.
+    Column("restarts", Boolean, nullable=False),
+    created(),
+    PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="answer_text_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "answer_id"],
+        ["answer.session_key", "answer.answer_id"],
+        name="answer_text_answer_fkey",
+    ),
+)
+
+
+answer_rating = Table(
+    "answer_rating",
+    metadata,
+    # What somebody thinks of an answer; the last one counts.
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # 1: good; -1: bad.
+    Column("rating", Integer, nullable=False),
+    Column("comment", Text, nullable=False),
+    # What would have been right; empty when nobody says.
+    Column("expected", Text, nullable=False),
+    Column("rated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("session_key", "answer_id", name="answer_rating_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "answer_id"],
+        ["answer.session_key", "answer.answer_id"],
+        name="answer_rating_answer_fkey",
+    ),
+    CheckConstraint("rating IN (-1, 1)", name="answer_rating_rating"),
 )
 
 

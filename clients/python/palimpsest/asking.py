@@ -176,12 +176,22 @@ _KINDS: dict[int, EventKind] = {
     answers_pb2.TrajectoryEvent.KIND_LEAF: "leaf",
     answers_pb2.TrajectoryEvent.KIND_WORKING_MEMORY: "working_memory",
     answers_pb2.TrajectoryEvent.KIND_MERGE: "merge",
+    answers_pb2.TrajectoryEvent.KIND_CHOICE: "choice",
+    answers_pb2.TrajectoryEvent.KIND_UNDERSTANDING: "understanding",
+    answers_pb2.TrajectoryEvent.KIND_PIECE: "piece",
+    answers_pb2.TrajectoryEvent.KIND_AGGREGATION: "aggregation",
+    answers_pb2.TrajectoryEvent.KIND_SHAPING: "shaping",
     answers_pb2.TrajectoryEvent.KIND_END: "end",
 }
 _ACTIONS: dict[int, EventAction] = {
     answers_pb2.TrajectoryEvent.ACTION_ENTER: "enter",
     answers_pb2.TrajectoryEvent.ACTION_REVERT: "revert",
     answers_pb2.TrajectoryEvent.ACTION_ANSWER: "answer",
+    answers_pb2.TrajectoryEvent.ACTION_APPEND: "append",
+    answers_pb2.TrajectoryEvent.ACTION_MERGE: "merge",
+    answers_pb2.TrajectoryEvent.ACTION_MOVE: "move",
+    answers_pb2.TrajectoryEvent.ACTION_RETRIEVE: "retrieve",
+    answers_pb2.TrajectoryEvent.ACTION_AGGREGATE: "aggregate",
     answers_pb2.TrajectoryEvent.ACTION_INVALID: "invalid",
     answers_pb2.TrajectoryEvent.ACTION_NONE: "none",
 }

@@ -1,26 +1,53 @@
-"""Navigations of trees as the client returns them: plain values."""
+"""Trajectories as the client returns them: plain values."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 #: What happened; "unknown" only where the service is newer. See answers.proto.
-EventKind = Literal["retrieval", "triage", "leaf", "working_memory", "merge", "end", "unknown"]
-#: What the model did: down, back up, an answer, a reply that was none of these, nothing.
-EventAction = Literal["enter", "revert", "answer", "invalid", "none", "unknown"]
-#: Why a navigation found no answer.
+EventKind = Literal[
+    "retrieval",
+    "triage",
+    "leaf",
+    "working_memory",
+    "merge",
+    "choice",
+    "understanding",
+    "piece",
+    "aggregation",
+    "shaping",
+    "end",
+    "unknown",
+]
+#: What the model did: down, back up, an answer, what it took of a piece of the log, a reply
+#: that was none of these, nothing.
+EventAction = Literal[
+    "enter",
+    "revert",
+    "answer",
+    "append",
+    "merge",
+    "move",
+    "retrieve",
+    "aggregate",
+    "invalid",
+    "none",
+    "unknown",
+]
+#: Why there is no answer.
 NoAnswer = Literal["unreadable", "not_found", "step_limit", "empty", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrajectoryEvent:
-    """One event of a navigation."""
+    """One event of a trajectory."""
 
     #: 1, 2, 3 … within the answer.
     ordinal: int
     kind: EventKind
     action: EventAction
     #: The node that was looked at: "2.1" of a stored node, "root" and "v1.2" in place of
-    #: parents that are not there yet, "t.1" of text that is not summarized yet.
+    #: parents that are not there yet, "t.1" of text that is not summarized yet; "p.3" of the
+    #: third piece of the log as browsing reads it.
     node_id: str
     level: int
     #: The positions that it covers, both included.

@@ -21,6 +21,58 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Reader:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReaderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reader.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    READER_UNSPECIFIED: _Reader.ValueType  # 0
+    """That of the memory's kind; AUTO when no memory is named."""
+    READER_PRISM: _Reader.ValueType  # 1
+    """The final answer of a PRISM memory."""
+    READER_MEMWALKER: _Reader.ValueType  # 2
+    """Navigates a tree, or the levels of a state memory."""
+    READER_PCC: _Reader.ValueType  # 3
+    """The working context of a state memory."""
+    READER_DCISO: _Reader.ValueType  # 4
+    """Browses the log by its action loop (DCISO, arXiv 2405.15318). Takes no memory."""
+    READER_WHOLE: _Reader.ValueType  # 5
+    """Reads the whole log in one prompt. Takes no memory;
+    FAILED_PRECONDITION (ANSWER_FAILED) when the log does not fit the window.
+    """
+    READER_AUTO: _Reader.ValueType  # 6
+    """Chooses one of these and, without a named memory, a memory: by what the
+    question is about, what memories there are, how far they are, the size of the
+    log and the price. The choice and its reason are the first event of the
+    trajectory. A log that fits the window is read whole.
+    """
+
+class Reader(_Reader, metaclass=_ReaderEnumTypeWrapper):
+    """The ways to answer."""
+
+READER_UNSPECIFIED: Reader.ValueType  # 0
+"""That of the memory's kind; AUTO when no memory is named."""
+READER_PRISM: Reader.ValueType  # 1
+"""The final answer of a PRISM memory."""
+READER_MEMWALKER: Reader.ValueType  # 2
+"""Navigates a tree, or the levels of a state memory."""
+READER_PCC: Reader.ValueType  # 3
+"""The working context of a state memory."""
+READER_DCISO: Reader.ValueType  # 4
+"""Browses the log by its action loop (DCISO, arXiv 2405.15318). Takes no memory."""
+READER_WHOLE: Reader.ValueType  # 5
+"""Reads the whole log in one prompt. Takes no memory;
+FAILED_PRECONDITION (ANSWER_FAILED) when the log does not fit the window.
+"""
+READER_AUTO: Reader.ValueType  # 6
+"""Chooses one of these and, without a named memory, a memory: by what the
+question is about, what memories there are, how far they are, the size of the
+log and the price. The choice and its reason are the first event of the
+trajectory. A log that fits the window is read whole.
+"""
+Global___Reader: _TypeAlias = Reader  # noqa: Y015
+
 class _NoAnswer:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -30,23 +82,23 @@ class _NoAnswerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoAnswer.Val
     NO_ANSWER_UNSPECIFIED: _NoAnswer.ValueType  # 0
     """There is an answer."""
     NO_ANSWER_UNREADABLE: _NoAnswer.ValueType  # 1
-    """Three replies in a row could not be read."""
+    """Three replies in a row could not be read, or did not fit `response_schema`."""
     NO_ANSWER_NOT_FOUND: _NoAnswer.ValueType  # 2
-    """Nothing is left that could hold it, or the working context does not say."""
+    """Nothing is left that could hold it, or what was read does not say."""
     NO_ANSWER_STEP_LIMIT: _NoAnswer.ValueType  # 3
     """The model calls that it might cost are used up."""
     NO_ANSWER_EMPTY: _NoAnswer.ValueType  # 4
     """There is no text yet."""
 
 class NoAnswer(_NoAnswer, metaclass=_NoAnswerEnumTypeWrapper):
-    """Why a tree or a state memory gave no answer."""
+    """Why there is no answer."""
 
 NO_ANSWER_UNSPECIFIED: NoAnswer.ValueType  # 0
 """There is an answer."""
 NO_ANSWER_UNREADABLE: NoAnswer.ValueType  # 1
-"""Three replies in a row could not be read."""
+"""Three replies in a row could not be read, or did not fit `response_schema`."""
 NO_ANSWER_NOT_FOUND: NoAnswer.ValueType  # 2
-"""Nothing is left that could hold it, or the working context does not say."""
+"""Nothing is left that could hold it, or what was read does not say."""
 NO_ANSWER_STEP_LIMIT: NoAnswer.ValueType  # 3
 """The model calls that it might cost are used up."""
 NO_ANSWER_EMPTY: NoAnswer.ValueType  # 4
@@ -62,12 +114,34 @@ class AskRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     CONSISTENCY_FIELD_NUMBER: _builtins.int
     NAVIGATION_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    BROWSING_FIELD_NUMBER: _builtins.int
+    RESPONSE_SCHEMA_FIELD_NUMBER: _builtins.int
+    STREAM_TEXT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
-    """Required. The memory to ask. Unknown names are NOT_FOUND."""
+    """The memory to ask. Unknown names are NOT_FOUND. Required, unless the reader
+    is DCISO, WHOLE or AUTO, or not said.
+    """
     query: _builtins.str
     """Required. The question; 1 byte to 8 KiB, without NUL."""
+    reader: Global___Reader.ValueType
+    """Optional. A reader that does not read that kind of memory is
+    FAILED_PRECONDITION (WRONG_MEMORY_KIND).
+    """
+    response_schema: _builtins.str
+    """Optional. JSON Schema, 1 byte to 16 KiB of UTF-8, of what `Answer.value_json`
+    is to be. After the answer a further model call brings it into that form; three
+    replies that do not fit it are no answer (UNREADABLE), and the text stays.
+    """
+    stream_text: _builtins.bool
+    """Optional. Tell the text of the answer as it is written."""
+    model: _builtins.str
+    """Optional. The model for DCISO, WHOLE and AUTO, as provider/name, at most 256
+    bytes; empty: the service's. Memories are read by the models of their specs.
+    """
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
         """Optional. How fresh the memory must be."""
@@ -78,6 +152,12 @@ class AskRequest(_message.Message):
         (WRONG_MEMORY_KIND). A state memory that is asked without is not navigated.
         """
 
+    @_builtins.property
+    def browsing(self) -> Global___BrowseRequest:
+        """Optional. For DCISO, and for AUTO when it chooses that; INVALID_ARGUMENT with
+        other readers.
+        """
+
     def __init__(
         self,
         *,
@@ -86,14 +166,179 @@ class AskRequest(_message.Message):
         query: _builtins.str = ...,
         consistency: _reading_pb2.ReadConsistency | None = ...,
         navigation: Global___NavigationRequest | None = ...,
+        reader: Global___Reader.ValueType = ...,
+        browsing: Global___BrowseRequest | None = ...,
+        response_schema: _builtins.str = ...,
+        stream_text: _builtins.bool = ...,
+        model: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "navigation", b"navigation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "navigation", b"navigation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "memory", b"memory", "navigation", b"navigation", "query", b"query", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AskRequest: _TypeAlias = AskRequest  # noqa: Y015
+
+@_typing.final
+class BrowseRequest(_message.Message):
+    """How a log is to be browsed. Without a field: the whole method."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Action:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BrowseRequest._Action.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ACTION_UNSPECIFIED: BrowseRequest._Action.ValueType  # 0
+        """Never valid."""
+        ACTION_TASK_UNDERSTANDING: BrowseRequest._Action.ValueType  # 1
+        """Look at the query first: choose the option, the order, and write it anew."""
+        ACTION_RETRIEVE: BrowseRequest._Action.ValueType  # 2
+        """Rank the pieces by retrieval."""
+        ACTION_MOVE: BrowseRequest._Action.ValueType  # 3
+        """Pass a piece by."""
+        ACTION_APPEND: BrowseRequest._Action.ValueType  # 4
+        """Extract from a piece by itself."""
+        ACTION_MERGE: BrowseRequest._Action.ValueType  # 5
+        """Extract from a piece together with what was extracted before."""
+        ACTION_ANSWER: BrowseRequest._Action.ValueType  # 6
+        """A short answer."""
+        ACTION_AGGREGATION: BrowseRequest._Action.ValueType  # 7
+        """A long one, from all that was extracted."""
+
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper):
+        """The action space (arXiv 2405.15318, section 3.3)."""
+
+    ACTION_UNSPECIFIED: BrowseRequest.Action.ValueType  # 0
+    """Never valid."""
+    ACTION_TASK_UNDERSTANDING: BrowseRequest.Action.ValueType  # 1
+    """Look at the query first: choose the option, the order, and write it anew."""
+    ACTION_RETRIEVE: BrowseRequest.Action.ValueType  # 2
+    """Rank the pieces by retrieval."""
+    ACTION_MOVE: BrowseRequest.Action.ValueType  # 3
+    """Pass a piece by."""
+    ACTION_APPEND: BrowseRequest.Action.ValueType  # 4
+    """Extract from a piece by itself."""
+    ACTION_MERGE: BrowseRequest.Action.ValueType  # 5
+    """Extract from a piece together with what was extracted before."""
+    ACTION_ANSWER: BrowseRequest.Action.ValueType  # 6
+    """A short answer."""
+    ACTION_AGGREGATION: BrowseRequest.Action.ValueType  # 7
+    """A long one, from all that was extracted."""
+
+    class _Option:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OptionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BrowseRequest._Option.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        OPTION_UNSPECIFIED: BrowseRequest._Option.ValueType  # 0
+        """Task understanding chooses."""
+        OPTION_DYNAMIC: BrowseRequest._Option.ValueType  # 1
+        """At each piece the model chooses among the actions (algorithm 1)."""
+        OPTION_RANK: BrowseRequest._Option.ValueType  # 2
+        """Retrieval ranks all pieces, the best are read."""
+        OPTION_CARRY: BrowseRequest._Option.ValueType  # 3
+        """One after the other; what was extracted is carried along."""
+        OPTION_INDEPENDENT: BrowseRequest._Option.ValueType  # 4
+        """Each by itself, in parallel."""
+        OPTION_SCAN: BrowseRequest._Option.ValueType  # 5
+        """One after the other until one answers."""
+        OPTION_RANDOM: BrowseRequest._Option.ValueType  # 6
+        """For comparison (section 4.4): an action by lot for each piece."""
+
+    class Option(_Option, metaclass=_OptionEnumTypeWrapper):
+        """How the pieces are processed (section 4.2)."""
+
+    OPTION_UNSPECIFIED: BrowseRequest.Option.ValueType  # 0
+    """Task understanding chooses."""
+    OPTION_DYNAMIC: BrowseRequest.Option.ValueType  # 1
+    """At each piece the model chooses among the actions (algorithm 1)."""
+    OPTION_RANK: BrowseRequest.Option.ValueType  # 2
+    """Retrieval ranks all pieces, the best are read."""
+    OPTION_CARRY: BrowseRequest.Option.ValueType  # 3
+    """One after the other; what was extracted is carried along."""
+    OPTION_INDEPENDENT: BrowseRequest.Option.ValueType  # 4
+    """Each by itself, in parallel."""
+    OPTION_SCAN: BrowseRequest.Option.ValueType  # 5
+    """One after the other until one answers."""
+    OPTION_RANDOM: BrowseRequest.Option.ValueType  # 6
+    """For comparison (section 4.4): an action by lot for each piece."""
+
+    class _Order:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _OrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[BrowseRequest._Order.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ORDER_UNSPECIFIED: BrowseRequest._Order.ValueType  # 0
+        """Backward when code is to be completed, else forward."""
+        ORDER_FORWARD: BrowseRequest._Order.ValueType  # 1
+        ORDER_BACKWARD: BrowseRequest._Order.ValueType  # 2
+        """The newest first."""
+
+    class Order(_Order, metaclass=_OrderEnumTypeWrapper):
+        """In which order pieces are read."""
+
+    ORDER_UNSPECIFIED: BrowseRequest.Order.ValueType  # 0
+    """Backward when code is to be completed, else forward."""
+    ORDER_FORWARD: BrowseRequest.Order.ValueType  # 1
+    ORDER_BACKWARD: BrowseRequest.Order.ValueType  # 2
+    """The newest first."""
+
+    OPTION_FIELD_NUMBER: _builtins.int
+    ACTIONS_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
+    PIECES_FIELD_NUMBER: _builtins.int
+    MAX_CALLS_FIELD_NUMBER: _builtins.int
+    RERANK_FIELD_NUMBER: _builtins.int
+    option: Global___BrowseRequest.Option.ValueType
+    """Optional. An option that needs an action that is not allowed is
+    INVALID_ARGUMENT.
+    """
+    order: Global___BrowseRequest.Order.ValueType
+    """Optional."""
+    window_tokens: _builtins.int
+    """Optional. Tokens of a prompt with its reply, at most: 512 to 1,000,000; 0
+    means 4,096. No prompt passes it, whatever the model could take.
+    """
+    pieces: _builtins.int
+    """Optional. Pieces that retrieval names, 1 to 100; 0 means 8."""
+    max_calls: _builtins.int
+    """Optional. Model calls at most, 1 to 10,000; 0 means 1,000. What is known by
+    then is answered from.
+    """
+    rerank: _builtins.bool
+    """Optional. Let the model order what retrieval names."""
+    @_builtins.property
+    def actions(self) -> _containers.RepeatedScalarFieldContainer[Global___BrowseRequest.Action.ValueType]:
+        """Optional. The actions that are allowed (section 4.4); empty means all. At
+        least one of retrieve, append and merge, and one of answer and aggregation,
+        or it is INVALID_ARGUMENT.
+        """
+
+    def __init__(
+        self,
+        *,
+        option: Global___BrowseRequest.Option.ValueType = ...,
+        actions: _abc.Iterable[Global___BrowseRequest.Action.ValueType] | None = ...,
+        order: Global___BrowseRequest.Order.ValueType = ...,
+        window_tokens: _builtins.int = ...,
+        pieces: _builtins.int = ...,
+        max_calls: _builtins.int = ...,
+        rerank: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "max_calls", b"max_calls", "option", b"option", "order", b"order", "pieces", b"pieces", "rerank", b"rerank", "window_tokens", b"window_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrowseRequest: _TypeAlias = BrowseRequest  # noqa: Y015
 
 @_typing.final
 class NavigationRequest(_message.Message):
@@ -195,6 +440,7 @@ class AskResponse(_message.Message):
     READING_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
     TRAJECTORY_EVENT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def waiting(self) -> Global___AskResponse.Waiting: ...
     @_builtins.property
@@ -205,7 +451,11 @@ class AskResponse(_message.Message):
 
     @_builtins.property
     def trajectory_event(self) -> Global___TrajectoryEvent:
-        """What the navigation looked at and did."""
+        """What the reader looked at and did."""
+
+    @_builtins.property
+    def text(self) -> Global___TextPiece:
+        """A piece of the answer's text, as it is written; only with `stream_text`."""
 
     def __init__(
         self,
@@ -214,20 +464,53 @@ class AskResponse(_message.Message):
         reading: Global___AskResponse.Reading | None = ...,
         answer: Global___Answer | None = ...,
         trajectory_event: Global___TrajectoryEvent | None = ...,
+        text: Global___TextPiece | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "trajectory_event", b"trajectory_event", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "text", b"text", "trajectory_event", b"trajectory_event", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "trajectory_event", b"trajectory_event", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "event", b"event", "reading", b"reading", "text", b"text", "trajectory_event", b"trajectory_event", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["waiting", "reading", "answer", "trajectory_event"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["waiting", "reading", "answer", "trajectory_event", "text"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___AskResponse: _TypeAlias = AskResponse  # noqa: Y015
 
 @_typing.final
+class TextPiece(_message.Message):
+    """A piece of an answer that is being written."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    RESTARTS_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    """1, 2, 3 … within the answer."""
+    text: _builtins.str
+    """What follows the pieces before it."""
+    restarts: _builtins.bool
+    """The pieces before it are void: the model was asked anew, and the text begins
+    with this one.
+    """
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        text: _builtins.str = ...,
+        restarts: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ordinal", b"ordinal", "restarts", b"restarts", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TextPiece: _TypeAlias = TextPiece  # noqa: Y015
+
+@_typing.final
 class TrajectoryEvent(_message.Message):
-    """One event of a navigation."""
+    """One event of a trajectory."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -250,7 +533,19 @@ class TrajectoryEvent(_message.Message):
         KIND_MERGE: TrajectoryEvent._Kind.ValueType  # 5
         """The model chose among the answers of several leaves."""
         KIND_END: TrajectoryEvent._Kind.ValueType  # 6
-        """The navigation is over."""
+        """The reader is done."""
+        KIND_CHOICE: TrajectoryEvent._Kind.ValueType  # 7
+        """The automatic reader chose; `text` says what, and `reasoning` why."""
+        KIND_UNDERSTANDING: TrajectoryEvent._Kind.ValueType  # 8
+        """The model understood the task; `text` is the query in other words, and
+        `target_ids` has the option.
+        """
+        KIND_PIECE: TrajectoryEvent._Kind.ValueType  # 9
+        """Browsing looked at a piece of the log."""
+        KIND_AGGREGATION: TrajectoryEvent._Kind.ValueType  # 10
+        """Notes, or the whole answer, were made from what was extracted."""
+        KIND_SHAPING: TrajectoryEvent._Kind.ValueType  # 11
+        """The answer was brought into the form of `response_schema`."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_UNSPECIFIED: TrajectoryEvent.Kind.ValueType  # 0
@@ -266,7 +561,19 @@ class TrajectoryEvent(_message.Message):
     KIND_MERGE: TrajectoryEvent.Kind.ValueType  # 5
     """The model chose among the answers of several leaves."""
     KIND_END: TrajectoryEvent.Kind.ValueType  # 6
-    """The navigation is over."""
+    """The reader is done."""
+    KIND_CHOICE: TrajectoryEvent.Kind.ValueType  # 7
+    """The automatic reader chose; `text` says what, and `reasoning` why."""
+    KIND_UNDERSTANDING: TrajectoryEvent.Kind.ValueType  # 8
+    """The model understood the task; `text` is the query in other words, and
+    `target_ids` has the option.
+    """
+    KIND_PIECE: TrajectoryEvent.Kind.ValueType  # 9
+    """Browsing looked at a piece of the log."""
+    KIND_AGGREGATION: TrajectoryEvent.Kind.ValueType  # 10
+    """Notes, or the whole answer, were made from what was extracted."""
+    KIND_SHAPING: TrajectoryEvent.Kind.ValueType  # 11
+    """The answer was brought into the form of `response_schema`."""
 
     class _Action:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -286,6 +593,16 @@ class TrajectoryEvent(_message.Message):
         """The reply was no action; `text` says why. It is asked again."""
         ACTION_NONE: TrajectoryEvent._Action.ValueType  # 5
         """Nothing was to be decided."""
+        ACTION_APPEND: TrajectoryEvent._Action.ValueType  # 6
+        """It took what the piece says, by itself; `text` is that."""
+        ACTION_MERGE: TrajectoryEvent._Action.ValueType  # 7
+        """It rewrote what was extracted so far with what the piece says; `text` is that."""
+        ACTION_MOVE: TrajectoryEvent._Action.ValueType  # 8
+        """The piece says nothing that matters."""
+        ACTION_RETRIEVE: TrajectoryEvent._Action.ValueType  # 9
+        """It asked for the pieces that fit best: `target_ids`."""
+        ACTION_AGGREGATE: TrajectoryEvent._Action.ValueType  # 10
+        """It put together what was extracted."""
 
     class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
     ACTION_UNSPECIFIED: TrajectoryEvent.Action.ValueType  # 0
@@ -300,6 +617,16 @@ class TrajectoryEvent(_message.Message):
     """The reply was no action; `text` says why. It is asked again."""
     ACTION_NONE: TrajectoryEvent.Action.ValueType  # 5
     """Nothing was to be decided."""
+    ACTION_APPEND: TrajectoryEvent.Action.ValueType  # 6
+    """It took what the piece says, by itself; `text` is that."""
+    ACTION_MERGE: TrajectoryEvent.Action.ValueType  # 7
+    """It rewrote what was extracted so far with what the piece says; `text` is that."""
+    ACTION_MOVE: TrajectoryEvent.Action.ValueType  # 8
+    """The piece says nothing that matters."""
+    ACTION_RETRIEVE: TrajectoryEvent.Action.ValueType  # 9
+    """It asked for the pieces that fit best: `target_ids`."""
+    ACTION_AGGREGATE: TrajectoryEvent.Action.ValueType  # 10
+    """It put together what was extracted."""
 
     ORDINAL_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
@@ -326,7 +653,7 @@ class TrajectoryEvent(_message.Message):
     and "v1.2" stand in for parents that are not there yet, "t.1" for a piece of
     the unsummarized tail. Of a state memory: "2.17" (level.revision) of a
     vector, "1.12.3" of a piece of the steps under one, "t.1" of one of the recent
-    steps.
+    steps. Of the log as browsing reads it: "p.3" of its third piece.
     """
     level: _builtins.int
     from_position: _builtins.int
@@ -457,6 +784,8 @@ class Citation(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     FROM_POSITION_FIELD_NUMBER: _builtins.int
     TO_POSITION_FIELD_NUMBER: _builtins.int
+    FROM_CHARACTER_FIELD_NUMBER: _builtins.int
+    TO_CHARACTER_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """The chunk."""
     path: _builtins.str
@@ -473,6 +802,14 @@ class Citation(_message.Message):
     """
     from_position: _builtins.int
     to_position: _builtins.int
+    from_character: _builtins.int
+    """The characters of the chunk's text that the answer rests on, counted in code
+    points: from `from_character` to before `to_character`. The text is that of a
+    text chunk; "ROLE: TEXT" of a message; of a step its parts that are not empty,
+    as "Observation: …", "Thought: …" and "Action: …", one a line. Both 0: the
+    citation is of the chunk as a whole. Checked against the log when it was made.
+    """
+    to_character: _builtins.int
     def __init__(
         self,
         *,
@@ -483,10 +820,12 @@ class Citation(_message.Message):
         node_id: _builtins.str = ...,
         from_position: _builtins.int = ...,
         to_position: _builtins.int = ...,
+        from_character: _builtins.int = ...,
+        to_character: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["excerpt", b"excerpt", "from_position", b"from_position", "node_id", b"node_id", "path", b"path", "position", b"position", "revision", b"revision", "to_position", b"to_position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["excerpt", b"excerpt", "from_character", b"from_character", "from_position", b"from_position", "node_id", b"node_id", "path", b"path", "position", b"position", "revision", b"revision", "to_character", b"to_character", "to_position", b"to_position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -512,6 +851,8 @@ class Answer(_message.Message):
         """It is there."""
         STATUS_FAILED: Answer._Status.ValueType  # 3
         """It could not be made; `failure` says why."""
+        STATUS_CANCELLED: Answer._Status.ValueType  # 4
+        """Somebody cancelled it."""
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     STATUS_UNSPECIFIED: Answer.Status.ValueType  # 0
@@ -522,6 +863,43 @@ class Answer(_message.Message):
     """It is there."""
     STATUS_FAILED: Answer.Status.ValueType  # 3
     """It could not be made; `failure` says why."""
+    STATUS_CANCELLED: Answer.Status.ValueType  # 4
+    """Somebody cancelled it."""
+
+    @_typing.final
+    class Choice(_message.Message):
+        """What the automatic reader chose."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        READER_FIELD_NUMBER: _builtins.int
+        MEMORY_FIELD_NUMBER: _builtins.int
+        OPTION_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
+        reader: Global___Reader.ValueType
+        memory: _builtins.str
+        """Empty when the log itself is read."""
+        option: Global___BrowseRequest.Option.ValueType
+        """Of DCISO."""
+        reason: _builtins.str
+        """One sentence."""
+        expected_tokens: _builtins.int
+        """What it expected to spend, in tokens of prompts and replies."""
+        def __init__(
+            self,
+            *,
+            reader: Global___Reader.ValueType = ...,
+            memory: _builtins.str = ...,
+            option: Global___BrowseRequest.Option.ValueType = ...,
+            reason: _builtins.str = ...,
+            expected_tokens: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_tokens", b"expected_tokens", "memory", b"memory", "option", b"option", "reader", b"reader", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     ANSWER_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
@@ -538,6 +916,10 @@ class Answer(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     NO_ANSWER_FIELD_NUMBER: _builtins.int
     STATISTICS_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    VALUE_JSON_FIELD_NUMBER: _builtins.int
+    RATING_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.str
     session: _builtins.str
     memory: _builtins.str
@@ -556,6 +938,10 @@ class Answer(_message.Message):
     """Why it failed."""
     no_answer: Global___NoAnswer.ValueType
     """Why there is no answer; UNSPECIFIED when there is one."""
+    reader: Global___Reader.ValueType
+    """Who was asked to read; UNSPECIFIED of answers of older releases."""
+    value_json: _builtins.str
+    """The answer by the schema that was asked for, as JSON; empty without one."""
     @_builtins.property
     def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
         """Ordered by how the answer uses them; empty when nothing in the memory
@@ -571,6 +957,14 @@ class Answer(_message.Message):
     @_builtins.property
     def statistics(self) -> Global___NavigationStatistics:
         """Of a complete answer that was navigated to."""
+
+    @_builtins.property
+    def choice(self) -> Global___Answer.Choice:
+        """Of AUTO, once it has chosen. `memory` is the one that was asked."""
+
+    @_builtins.property
+    def rating(self) -> Global___Rating:
+        """Unset as long as nobody rated it."""
 
     def __init__(
         self,
@@ -590,14 +984,71 @@ class Answer(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         no_answer: Global___NoAnswer.ValueType = ...,
         statistics: Global___NavigationStatistics | None = ...,
+        reader: Global___Reader.ValueType = ...,
+        choice: Global___Answer.Choice | None = ...,
+        value_json: _builtins.str = ...,
+        rating: Global___Rating | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "create_time", b"create_time", "rating", b"rating", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Answer: _TypeAlias = Answer  # noqa: Y015
+
+@_typing.final
+class Rating(_message.Message):
+    """What somebody thinks of an answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Verdict:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _VerdictEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Rating._Verdict.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        VERDICT_UNSPECIFIED: Rating._Verdict.ValueType  # 0
+        """Never valid."""
+        VERDICT_GOOD: Rating._Verdict.ValueType  # 1
+        VERDICT_BAD: Rating._Verdict.ValueType  # 2
+
+    class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper): ...
+    VERDICT_UNSPECIFIED: Rating.Verdict.ValueType  # 0
+    """Never valid."""
+    VERDICT_GOOD: Rating.Verdict.ValueType  # 1
+    VERDICT_BAD: Rating.Verdict.ValueType  # 2
+
+    VERDICT_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    RATE_TIME_FIELD_NUMBER: _builtins.int
+    verdict: Global___Rating.Verdict.ValueType
+    """Required."""
+    comment: _builtins.str
+    """Optional. At most 4 KiB, without NUL."""
+    expected: _builtins.str
+    """Optional. What would have been right; at most 8 KiB, without NUL."""
+    @_builtins.property
+    def rate_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was rated; ignored in requests."""
+
+    def __init__(
+        self,
+        *,
+        verdict: Global___Rating.Verdict.ValueType = ...,
+        comment: _builtins.str = ...,
+        expected: _builtins.str = ...,
+        rate_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rate_time", b"rate_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["comment", b"comment", "expected", b"expected", "rate_time", b"rate_time", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rating: _TypeAlias = Rating  # noqa: Y015
 
 @_typing.final
 class GetAnswerRequest(_message.Message):
@@ -642,3 +1093,322 @@ class GetAnswerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetAnswerResponse: _TypeAlias = GetAnswerResponse  # noqa: Y015
+
+@_typing.final
+class AskManyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def questions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AskRequest]:
+        """Required. 1 to 32, all of one session."""
+
+    def __init__(
+        self,
+        *,
+        questions: _abc.Iterable[Global___AskRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["questions", b"questions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskManyRequest: _TypeAlias = AskManyRequest  # noqa: Y015
+
+@_typing.final
+class AskManyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Error(_message.Message):
+        """Why a question ended without an answer."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        @_typing.final
+        class MetadataEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.str
+            value: _builtins.str
+            def __init__(
+                self,
+                *,
+                key: _builtins.str = ...,
+                value: _builtins.str = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+        CODE_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        METADATA_FIELD_NUMBER: _builtins.int
+        code: _builtins.int
+        """As the status of Ask."""
+        message: _builtins.str
+        reason: _builtins.str
+        """As in ErrorInfo."""
+        @_builtins.property
+        def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+        def __init__(
+            self,
+            *,
+            code: _builtins.int = ...,
+            message: _builtins.str = ...,
+            reason: _builtins.str = ...,
+            metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "metadata", b"metadata", "reason", b"reason"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which question: 0, 1, 2 …"""
+    @_builtins.property
+    def response(self) -> Global___AskResponse: ...
+    @_builtins.property
+    def error(self) -> Global___AskManyResponse.Error:
+        """Its last event."""
+
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        response: Global___AskResponse | None = ...,
+        error: Global___AskManyResponse.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "event", b"event", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "event", b"event", "index", b"index", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___AskManyResponse: _TypeAlias = AskManyResponse  # noqa: Y015
+
+@_typing.final
+class ResumeAnswerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ANSWER_ID_FIELD_NUMBER: _builtins.int
+    AFTER_EVENT_FIELD_NUMBER: _builtins.int
+    AFTER_TEXT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required."""
+    answer_id: _builtins.str
+    """Required. From AskResponse.Reading; unknown ones are NOT_FOUND."""
+    after_event: _builtins.int
+    """Optional. The ordinal of the last TrajectoryEvent that was heard."""
+    after_text: _builtins.int
+    """Optional. The ordinal of the last TextPiece that was heard."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        answer_id: _builtins.str = ...,
+        after_event: _builtins.int = ...,
+        after_text: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_event", b"after_event", "after_text", b"after_text", "answer_id", b"answer_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeAnswerRequest: _TypeAlias = ResumeAnswerRequest  # noqa: Y015
+
+@_typing.final
+class ResumeAnswerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def response(self) -> Global___AskResponse:
+        """As Ask would have told it."""
+
+    def __init__(
+        self,
+        *,
+        response: Global___AskResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeAnswerResponse: _TypeAlias = ResumeAnswerResponse  # noqa: Y015
+
+@_typing.final
+class CancelAnswerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ANSWER_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required."""
+    answer_id: _builtins.str
+    """Required. Unknown ones are NOT_FOUND."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        answer_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelAnswerRequest: _TypeAlias = CancelAnswerRequest  # noqa: Y015
+
+@_typing.final
+class CancelAnswerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answer(self) -> Global___Answer: ...
+    def __init__(
+        self,
+        *,
+        answer: Global___Answer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelAnswerResponse: _TypeAlias = CancelAnswerResponse  # noqa: Y015
+
+@_typing.final
+class ListAnswersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required."""
+    memory: _builtins.str
+    """Optional. Only those that were asked of this memory. Unknown names are
+    NOT_FOUND.
+    """
+    status: Global___Answer.Status.ValueType
+    """Optional. Only those with this status."""
+    page_size: _builtins.int
+    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB."""
+    page_token: _builtins.str
+    """Optional. `next_page_token` of the previous page; empty begins at the newest."""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        memory: _builtins.str = ...,
+        status: Global___Answer.Status.ValueType = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "session", b"session", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAnswersRequest: _TypeAlias = ListAnswersRequest  # noqa: Y015
+
+@_typing.final
+class ListAnswersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Answer]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___Answer] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAnswersResponse: _TypeAlias = ListAnswersResponse  # noqa: Y015
+
+@_typing.final
+class RateAnswerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ANSWER_ID_FIELD_NUMBER: _builtins.int
+    RATING_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required."""
+    answer_id: _builtins.str
+    """Required. Unknown ones are NOT_FOUND; one that is not complete is
+    FAILED_PRECONDITION (ANSWER_NOT_COMPLETE).
+    """
+    @_builtins.property
+    def rating(self) -> Global___Rating:
+        """Required."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        answer_id: _builtins.str = ...,
+        rating: Global___Rating | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rating", b"rating"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "rating", b"rating", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RateAnswerRequest: _TypeAlias = RateAnswerRequest  # noqa: Y015
+
+@_typing.final
+class RateAnswerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RATING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rating(self) -> Global___Rating: ...
+    def __init__(
+        self,
+        *,
+        rating: Global___Rating | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rating", b"rating"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rating", b"rating"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RateAnswerResponse: _TypeAlias = RateAnswerResponse  # noqa: Y015

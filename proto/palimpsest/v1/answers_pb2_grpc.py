@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AnswerServiceStub:
-    """Questions to memories, and their stored answers.
+    """Questions to sessions and their memories, and the stored answers.
     """
 
     def __init__(self, channel):
@@ -45,27 +45,53 @@ class AnswerServiceStub:
                 request_serializer=palimpsest_dot_v1_dot_answers__pb2.GetAnswerRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_answers__pb2.GetAnswerResponse.FromString,
                 _registered_method=True)
+        self.AskMany = channel.unary_stream(
+                '/palimpsest.v1.AnswerService/AskMany',
+                request_serializer=palimpsest_dot_v1_dot_answers__pb2.AskManyRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_answers__pb2.AskManyResponse.FromString,
+                _registered_method=True)
+        self.ResumeAnswer = channel.unary_stream(
+                '/palimpsest.v1.AnswerService/ResumeAnswer',
+                request_serializer=palimpsest_dot_v1_dot_answers__pb2.ResumeAnswerRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_answers__pb2.ResumeAnswerResponse.FromString,
+                _registered_method=True)
+        self.CancelAnswer = channel.unary_unary(
+                '/palimpsest.v1.AnswerService/CancelAnswer',
+                request_serializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerResponse.FromString,
+                _registered_method=True)
+        self.ListAnswers = channel.unary_unary(
+                '/palimpsest.v1.AnswerService/ListAnswers',
+                request_serializer=palimpsest_dot_v1_dot_answers__pb2.ListAnswersRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_answers__pb2.ListAnswersResponse.FromString,
+                _registered_method=True)
+        self.RateAnswer = channel.unary_unary(
+                '/palimpsest.v1.AnswerService/RateAnswer',
+                request_serializer=palimpsest_dot_v1_dot_answers__pb2.RateAnswerRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_answers__pb2.RateAnswerResponse.FromString,
+                _registered_method=True)
 
 
 class AnswerServiceServicer:
-    """Questions to memories, and their stored answers.
+    """Questions to sessions and their memories, and the stored answers.
     """
 
     def Ask(self, request, context):
-        """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-        final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-        (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
-        working context, or is navigated when the question says so.
+        """Asks a session. Without a `reader` it fits the kind of the memory that is
+        named: a PRISM memory gives its final answer (arXiv 2412.18914, algorithm 1,
+        line 6), a tree is navigated (MemWalker, arXiv 2310.05029, section 3), a
+        state memory answers from its working context, or is navigated when the
+        question says so; without a memory the automatic reader chooses.
 
         The stream reports how far the memory is while it waits, then where it
-        reads, then each event of a navigation as it happens, then the answer, and
-        ends.
+        reads, then each event of the trajectory as it happens and, if asked for,
+        the text as it is written, then the answer, and ends.
 
         Guarantees: as fresh as `consistency` asks, never silently stale: at the
         deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
         is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
         answer is stored before it is sent; when the connection is lost after
-        `reading`, GetAnswer has it.
+        `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
         Safety: writes the answer and costs model calls; not idempotent; not
         destructive.
         """
@@ -78,6 +104,65 @@ class AnswerServiceServicer:
 
         Guarantees: answers never change once they are complete.
         Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AskMany(self, request, context):
+        """Asks several questions at once; each is a stored answer of its own. All are
+        stored together, so those without `consistency` read the same log.
+
+        The events of all of them come as they happen; when one fails the others go
+        on, and its stream ends with `error`. The call ends when all have ended.
+
+        Guarantees: as for Ask, for each. None is stored when one is invalid.
+        Safety: writes the answers and costs model calls; not idempotent; not
+        destructive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeAnswer(self, request, context):
+        """Goes on with the stream of an answer after a lost connection: what comes
+        behind the last event and the last piece of text that were heard. Of an
+        answer that has ended it tells the same, and the answer.
+
+        Guarantees: no event is left out or told twice.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelAnswer(self, request, context):
+        """Cancels an answer that is being made. Its model calls end as soon as its
+        worker hears of it, within about a second; what was paid stays paid.
+
+        Guarantees: CANCELLED for good, unless it had ended before: then it is
+        returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
+        Safety: writes; idempotent; destructive, for the answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAnswers(self, request, context):
+        """Lists the answers of a session, newest first, in pages.
+
+        Guarantees: an answer that exists throughout is listed exactly once.
+        Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RateAnswer(self, request, context):
+        """Says whether an answer was good. ExportTrajectories has it beside the moves.
+
+        Guarantees: the last rating of an answer counts.
+        Safety: writes; idempotent; destructive, for the rating before it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +181,31 @@ def add_AnswerServiceServicer_to_server(servicer, server):
                     request_deserializer=palimpsest_dot_v1_dot_answers__pb2.GetAnswerRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_answers__pb2.GetAnswerResponse.SerializeToString,
             ),
+            'AskMany': grpc.unary_stream_rpc_method_handler(
+                    servicer.AskMany,
+                    request_deserializer=palimpsest_dot_v1_dot_answers__pb2.AskManyRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_answers__pb2.AskManyResponse.SerializeToString,
+            ),
+            'ResumeAnswer': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResumeAnswer,
+                    request_deserializer=palimpsest_dot_v1_dot_answers__pb2.ResumeAnswerRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_answers__pb2.ResumeAnswerResponse.SerializeToString,
+            ),
+            'CancelAnswer': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelAnswer,
+                    request_deserializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerResponse.SerializeToString,
+            ),
+            'ListAnswers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAnswers,
+                    request_deserializer=palimpsest_dot_v1_dot_answers__pb2.ListAnswersRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_answers__pb2.ListAnswersResponse.SerializeToString,
+            ),
+            'RateAnswer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RateAnswer,
+                    request_deserializer=palimpsest_dot_v1_dot_answers__pb2.RateAnswerRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_answers__pb2.RateAnswerResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'palimpsest.v1.AnswerService', rpc_method_handlers)
@@ -105,7 +215,7 @@ def add_AnswerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AnswerService:
-    """Questions to memories, and their stored answers.
+    """Questions to sessions and their memories, and the stored answers.
     """
 
     @staticmethod
@@ -152,6 +262,141 @@ class AnswerService:
             '/palimpsest.v1.AnswerService/GetAnswer',
             palimpsest_dot_v1_dot_answers__pb2.GetAnswerRequest.SerializeToString,
             palimpsest_dot_v1_dot_answers__pb2.GetAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/palimpsest.v1.AnswerService/AskMany',
+            palimpsest_dot_v1_dot_answers__pb2.AskManyRequest.SerializeToString,
+            palimpsest_dot_v1_dot_answers__pb2.AskManyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeAnswer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/palimpsest.v1.AnswerService/ResumeAnswer',
+            palimpsest_dot_v1_dot_answers__pb2.ResumeAnswerRequest.SerializeToString,
+            palimpsest_dot_v1_dot_answers__pb2.ResumeAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelAnswer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AnswerService/CancelAnswer',
+            palimpsest_dot_v1_dot_answers__pb2.CancelAnswerRequest.SerializeToString,
+            palimpsest_dot_v1_dot_answers__pb2.CancelAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAnswers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AnswerService/ListAnswers',
+            palimpsest_dot_v1_dot_answers__pb2.ListAnswersRequest.SerializeToString,
+            palimpsest_dot_v1_dot_answers__pb2.ListAnswersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RateAnswer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AnswerService/RateAnswer',
+            palimpsest_dot_v1_dot_answers__pb2.RateAnswerRequest.SerializeToString,
+            palimpsest_dot_v1_dot_answers__pb2.RateAnswerResponse.FromString,
             options,
             channel_credentials,
             insecure,

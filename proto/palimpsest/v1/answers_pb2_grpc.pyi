@@ -27,27 +27,28 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AnswerServiceStub:
-    """Questions to memories, and their stored answers."""
+    """Questions to sessions and their memories, and the stored answers."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AnswerServiceAsyncStub: ...
     Ask: _grpc.UnaryStreamMultiCallable[_answers_pb2.AskRequest, _answers_pb2.AskResponse]
-    """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-    final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-    (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
-    working context, or is navigated when the question says so.
+    """Asks a session. Without a `reader` it fits the kind of the memory that is
+    named: a PRISM memory gives its final answer (arXiv 2412.18914, algorithm 1,
+    line 6), a tree is navigated (MemWalker, arXiv 2310.05029, section 3), a
+    state memory answers from its working context, or is navigated when the
+    question says so; without a memory the automatic reader chooses.
 
     The stream reports how far the memory is while it waits, then where it
-    reads, then each event of a navigation as it happens, then the answer, and
-    ends.
+    reads, then each event of the trajectory as it happens and, if asked for,
+    the text as it is written, then the answer, and ends.
 
     Guarantees: as fresh as `consistency` asks, never silently stale: at the
     deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
     is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
     answer is stored before it is sent; when the connection is lost after
-    `reading`, GetAnswer has it.
+    `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
     Safety: writes the answer and costs model calls; not idempotent; not
     destructive.
     """
@@ -57,27 +58,67 @@ class AnswerServiceStub:
     Guarantees: answers never change once they are complete.
     Safety: reads only.
     """
+    AskMany: _grpc.UnaryStreamMultiCallable[_answers_pb2.AskManyRequest, _answers_pb2.AskManyResponse]
+    """Asks several questions at once; each is a stored answer of its own. All are
+    stored together, so those without `consistency` read the same log.
+
+    The events of all of them come as they happen; when one fails the others go
+    on, and its stream ends with `error`. The call ends when all have ended.
+
+    Guarantees: as for Ask, for each. None is stored when one is invalid.
+    Safety: writes the answers and costs model calls; not idempotent; not
+    destructive.
+    """
+    ResumeAnswer: _grpc.UnaryStreamMultiCallable[_answers_pb2.ResumeAnswerRequest, _answers_pb2.ResumeAnswerResponse]
+    """Goes on with the stream of an answer after a lost connection: what comes
+    behind the last event and the last piece of text that were heard. Of an
+    answer that has ended it tells the same, and the answer.
+
+    Guarantees: no event is left out or told twice.
+    Safety: reads only.
+    """
+    CancelAnswer: _grpc.UnaryUnaryMultiCallable[_answers_pb2.CancelAnswerRequest, _answers_pb2.CancelAnswerResponse]
+    """Cancels an answer that is being made. Its model calls end as soon as its
+    worker hears of it, within about a second; what was paid stays paid.
+
+    Guarantees: CANCELLED for good, unless it had ended before: then it is
+    returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
+    Safety: writes; idempotent; destructive, for the answer.
+    """
+    ListAnswers: _grpc.UnaryUnaryMultiCallable[_answers_pb2.ListAnswersRequest, _answers_pb2.ListAnswersResponse]
+    """Lists the answers of a session, newest first, in pages.
+
+    Guarantees: an answer that exists throughout is listed exactly once.
+    Safety: reads only.
+    """
+    RateAnswer: _grpc.UnaryUnaryMultiCallable[_answers_pb2.RateAnswerRequest, _answers_pb2.RateAnswerResponse]
+    """Says whether an answer was good. ExportTrajectories has it beside the moves.
+
+    Guarantees: the last rating of an answer counts.
+    Safety: writes; idempotent; destructive, for the rating before it.
+    """
 
 @_typing.type_check_only
 class AnswerServiceAsyncStub(AnswerServiceStub):
-    """Questions to memories, and their stored answers."""
+    """Questions to sessions and their memories, and the stored answers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Ask: _aio.UnaryStreamMultiCallable[_answers_pb2.AskRequest, _answers_pb2.AskResponse]  # type: ignore[assignment]
-    """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-    final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-    (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
-    working context, or is navigated when the question says so.
+    """Asks a session. Without a `reader` it fits the kind of the memory that is
+    named: a PRISM memory gives its final answer (arXiv 2412.18914, algorithm 1,
+    line 6), a tree is navigated (MemWalker, arXiv 2310.05029, section 3), a
+    state memory answers from its working context, or is navigated when the
+    question says so; without a memory the automatic reader chooses.
 
     The stream reports how far the memory is while it waits, then where it
-    reads, then each event of a navigation as it happens, then the answer, and
-    ends.
+    reads, then each event of the trajectory as it happens and, if asked for,
+    the text as it is written, then the answer, and ends.
 
     Guarantees: as fresh as `consistency` asks, never silently stale: at the
     deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
     is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
     answer is stored before it is sent; when the connection is lost after
-    `reading`, GetAnswer has it.
+    `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
     Safety: writes the answer and costs model calls; not idempotent; not
     destructive.
     """
@@ -87,9 +128,48 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     Guarantees: answers never change once they are complete.
     Safety: reads only.
     """
+    AskMany: _aio.UnaryStreamMultiCallable[_answers_pb2.AskManyRequest, _answers_pb2.AskManyResponse]  # type: ignore[assignment]
+    """Asks several questions at once; each is a stored answer of its own. All are
+    stored together, so those without `consistency` read the same log.
+
+    The events of all of them come as they happen; when one fails the others go
+    on, and its stream ends with `error`. The call ends when all have ended.
+
+    Guarantees: as for Ask, for each. None is stored when one is invalid.
+    Safety: writes the answers and costs model calls; not idempotent; not
+    destructive.
+    """
+    ResumeAnswer: _aio.UnaryStreamMultiCallable[_answers_pb2.ResumeAnswerRequest, _answers_pb2.ResumeAnswerResponse]  # type: ignore[assignment]
+    """Goes on with the stream of an answer after a lost connection: what comes
+    behind the last event and the last piece of text that were heard. Of an
+    answer that has ended it tells the same, and the answer.
+
+    Guarantees: no event is left out or told twice.
+    Safety: reads only.
+    """
+    CancelAnswer: _aio.UnaryUnaryMultiCallable[_answers_pb2.CancelAnswerRequest, _answers_pb2.CancelAnswerResponse]  # type: ignore[assignment]
+    """Cancels an answer that is being made. Its model calls end as soon as its
+    worker hears of it, within about a second; what was paid stays paid.
+
+    Guarantees: CANCELLED for good, unless it had ended before: then it is
+    returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
+    Safety: writes; idempotent; destructive, for the answer.
+    """
+    ListAnswers: _aio.UnaryUnaryMultiCallable[_answers_pb2.ListAnswersRequest, _answers_pb2.ListAnswersResponse]  # type: ignore[assignment]
+    """Lists the answers of a session, newest first, in pages.
+
+    Guarantees: an answer that exists throughout is listed exactly once.
+    Safety: reads only.
+    """
+    RateAnswer: _aio.UnaryUnaryMultiCallable[_answers_pb2.RateAnswerRequest, _answers_pb2.RateAnswerResponse]  # type: ignore[assignment]
+    """Says whether an answer was good. ExportTrajectories has it beside the moves.
+
+    Guarantees: the last rating of an answer counts.
+    Safety: writes; idempotent; destructive, for the rating before it.
+    """
 
 class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Questions to memories, and their stored answers."""
+    """Questions to sessions and their memories, and the stored answers."""
 
     @_abc_1.abstractmethod
     def Ask(
@@ -97,20 +177,21 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _answers_pb2.AskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_answers_pb2.AskResponse], _abc.AsyncIterator[_answers_pb2.AskResponse]]:
-        """Asks a memory. The reader fits the memory's kind; a PRISM memory gives its
-        final answer (arXiv 2412.18914, algorithm 1, line 6), a tree is navigated
-        (MemWalker, arXiv 2310.05029, section 3), a state memory answers from its
-        working context, or is navigated when the question says so.
+        """Asks a session. Without a `reader` it fits the kind of the memory that is
+        named: a PRISM memory gives its final answer (arXiv 2412.18914, algorithm 1,
+        line 6), a tree is navigated (MemWalker, arXiv 2310.05029, section 3), a
+        state memory answers from its working context, or is navigated when the
+        question says so; without a memory the automatic reader chooses.
 
         The stream reports how far the memory is while it waits, then where it
-        reads, then each event of a navigation as it happens, then the answer, and
-        ends.
+        reads, then each event of the trajectory as it happens and, if asked for,
+        the text as it is written, then the answer, and ends.
 
         Guarantees: as fresh as `consistency` asks, never silently stale: at the
         deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
         is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
         answer is stored before it is sent; when the connection is lost after
-        `reading`, GetAnswer has it.
+        `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
         Safety: writes the answer and costs model calls; not idempotent; not
         destructive.
         """
@@ -125,6 +206,75 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: answers never change once they are complete.
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def AskMany(
+        self,
+        request: _answers_pb2.AskManyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_answers_pb2.AskManyResponse], _abc.AsyncIterator[_answers_pb2.AskManyResponse]]:
+        """Asks several questions at once; each is a stored answer of its own. All are
+        stored together, so those without `consistency` read the same log.
+
+        The events of all of them come as they happen; when one fails the others go
+        on, and its stream ends with `error`. The call ends when all have ended.
+
+        Guarantees: as for Ask, for each. None is stored when one is invalid.
+        Safety: writes the answers and costs model calls; not idempotent; not
+        destructive.
+        """
+
+    @_abc_1.abstractmethod
+    def ResumeAnswer(
+        self,
+        request: _answers_pb2.ResumeAnswerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_answers_pb2.ResumeAnswerResponse], _abc.AsyncIterator[_answers_pb2.ResumeAnswerResponse]]:
+        """Goes on with the stream of an answer after a lost connection: what comes
+        behind the last event and the last piece of text that were heard. Of an
+        answer that has ended it tells the same, and the answer.
+
+        Guarantees: no event is left out or told twice.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def CancelAnswer(
+        self,
+        request: _answers_pb2.CancelAnswerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_answers_pb2.CancelAnswerResponse, _abc.Awaitable[_answers_pb2.CancelAnswerResponse]]:
+        """Cancels an answer that is being made. Its model calls end as soon as its
+        worker hears of it, within about a second; what was paid stays paid.
+
+        Guarantees: CANCELLED for good, unless it had ended before: then it is
+        returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
+        Safety: writes; idempotent; destructive, for the answer.
+        """
+
+    @_abc_1.abstractmethod
+    def ListAnswers(
+        self,
+        request: _answers_pb2.ListAnswersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_answers_pb2.ListAnswersResponse, _abc.Awaitable[_answers_pb2.ListAnswersResponse]]:
+        """Lists the answers of a session, newest first, in pages.
+
+        Guarantees: an answer that exists throughout is listed exactly once.
+        Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def RateAnswer(
+        self,
+        request: _answers_pb2.RateAnswerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_answers_pb2.RateAnswerResponse, _abc.Awaitable[_answers_pb2.RateAnswerResponse]]:
+        """Says whether an answer was good. ExportTrajectories has it beside the moves.
+
+        Guarantees: the last rating of an answer counts.
+        Safety: writes; idempotent; destructive, for the rating before it.
         """
 
 def add_AnswerServiceServicer_to_server(servicer: AnswerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

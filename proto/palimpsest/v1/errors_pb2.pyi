@@ -177,6 +177,28 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION. The tree was closed and will never read so far.
     metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
     """
+    ERROR_REASON_ANSWER_CANCELLED: _ErrorReason.ValueType  # 80
+    """CANCELLED. Somebody cancelled the answer. metadata: {"answer": "…"}."""
+    ERROR_REASON_ANSWER_NOT_COMPLETE: _ErrorReason.ValueType  # 81
+    """FAILED_PRECONDITION. Only complete answers can be rated.
+    metadata: {"answer": "…", "status": "pending"}.
+    """
+    ERROR_REASON_VECTORS_UNAVAILABLE: _ErrorReason.ValueType  # 82
+    """FAILED_PRECONDITION. Chunks cannot be found by vectors: no embedding model is
+    configured, or the database has no pgvector. metadata: {"cause": "…"}.
+    """
+    ERROR_REASON_RERANK_FAILED: _ErrorReason.ValueType  # 83
+    """FAILED_PRECONDITION. The model did not order what was found.
+    metadata: {"cause": "…"}.
+    """
+    ERROR_REASON_LANGUAGE_UNKNOWN: _ErrorReason.ValueType  # 84
+    """INVALID_ARGUMENT. The database has no full-text search for the language.
+    metadata: {"language": "klingon"}.
+    """
+    ERROR_REASON_EMBEDDING_FAILED: _ErrorReason.ValueType  # 85
+    """UNAVAILABLE with RetryInfo. The query could not be embedded.
+    metadata: {"cause": "…"}.
+    """
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 70
     """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
     over. What was acked is kept; call again. metadata: {}.
@@ -353,6 +375,28 @@ metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
 ERROR_REASON_MEMORY_SEALED: ErrorReason.ValueType  # 67
 """FAILED_PRECONDITION. The tree was closed and will never read so far.
 metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
+"""
+ERROR_REASON_ANSWER_CANCELLED: ErrorReason.ValueType  # 80
+"""CANCELLED. Somebody cancelled the answer. metadata: {"answer": "…"}."""
+ERROR_REASON_ANSWER_NOT_COMPLETE: ErrorReason.ValueType  # 81
+"""FAILED_PRECONDITION. Only complete answers can be rated.
+metadata: {"answer": "…", "status": "pending"}.
+"""
+ERROR_REASON_VECTORS_UNAVAILABLE: ErrorReason.ValueType  # 82
+"""FAILED_PRECONDITION. Chunks cannot be found by vectors: no embedding model is
+configured, or the database has no pgvector. metadata: {"cause": "…"}.
+"""
+ERROR_REASON_RERANK_FAILED: ErrorReason.ValueType  # 83
+"""FAILED_PRECONDITION. The model did not order what was found.
+metadata: {"cause": "…"}.
+"""
+ERROR_REASON_LANGUAGE_UNKNOWN: ErrorReason.ValueType  # 84
+"""INVALID_ARGUMENT. The database has no full-text search for the language.
+metadata: {"language": "klingon"}.
+"""
+ERROR_REASON_EMBEDDING_FAILED: ErrorReason.ValueType  # 85
+"""UNAVAILABLE with RetryInfo. The query could not be embedded.
+metadata: {"cause": "…"}.
 """
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
 """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing

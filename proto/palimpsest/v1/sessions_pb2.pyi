@@ -29,12 +29,17 @@ class Session(_message.Message):
     HEAD_FIELD_NUMBER: _builtins.int
     CONTENT_BYTES_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique within the tenant; chosen by its creator."""
     head: _builtins.int
     """Position of the newest chunk; 0 when there is none."""
     content_bytes: _builtins.int
     """Sum of the content of all chunks, in bytes of UTF-8."""
+    language: _builtins.str
+    """The language that its text is searched in: a configuration of PostgreSQL's
+    full-text search.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
@@ -46,10 +51,11 @@ class Session(_message.Message):
         head: _builtins.int = ...,
         content_bytes: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "create_time", b"create_time", "head", b"head", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_bytes", b"content_bytes", "create_time", b"create_time", "head", b"head", "language", b"language", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -60,18 +66,26 @@ class CreateSessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    LANGUAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Required. 1 to 128 characters: letters, digits and . _ : @ / -, beginning
     with a letter or digit. Otherwise INVALID_ARGUMENT.
+    """
+    language: _builtins.str
+    """Optional. The language that its text is searched in, by the name of a
+    configuration of PostgreSQL's full-text search: "english", "german", "simple"
+    (no language: words as they are) …; empty means the service's. One that the
+    database does not have is INVALID_ARGUMENT (LANGUAGE_UNKNOWN). It never changes.
     """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        language: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["language", b"language", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

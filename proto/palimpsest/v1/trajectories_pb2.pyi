@@ -126,10 +126,15 @@ class ExportTrajectoriesRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     ANSWER_IDS_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
-    """Required. Unknown names are NOT_FOUND."""
+    """Optional. Unknown names are NOT_FOUND, a PRISM memory is FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND). Empty: what was browsed (DCISO).
+    """
+    verdict: _answers_pb2.Rating.Verdict.ValueType
+    """Optional. Only of answers with this verdict."""
     @_builtins.property
     def answer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Optional. Only of these answers, at most 1,000; empty means all."""
@@ -140,10 +145,11 @@ class ExportTrajectoriesRequest(_message.Message):
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
         answer_ids: _abc.Iterable[_builtins.str] | None = ...,
+        verdict: _answers_pb2.Rating.Verdict.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_ids", b"answer_ids", "memory", b"memory", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_ids", b"answer_ids", "memory", b"memory", "session", b"session", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -180,6 +186,7 @@ class ExportTrajectoriesResponse(_message.Message):
     ORDINAL_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    RATING_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.str
     ordinal: _builtins.int
     """The event of the trajectory."""
@@ -188,6 +195,10 @@ class ExportTrajectoriesResponse(_message.Message):
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExportTrajectoriesResponse.Turn]:
         """A prompt and its reply."""
 
+    @_builtins.property
+    def rating(self) -> _answers_pb2.Rating:
+        """What somebody thinks of the answer; unset as long as nobody said."""
+
     def __init__(
         self,
         *,
@@ -195,10 +206,11 @@ class ExportTrajectoriesResponse(_message.Message):
         ordinal: _builtins.int = ...,
         template: _builtins.str = ...,
         turns: _abc.Iterable[Global___ExportTrajectoriesResponse.Turn] | None = ...,
+        rating: _answers_pb2.Rating | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rating", b"rating"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "ordinal", b"ordinal", "template", b"template", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "ordinal", b"ordinal", "rating", b"rating", "template", b"template", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,9 +26,7 @@ if _version_not_supported:
 
 
 class TrajectoryServiceStub:
-    """What navigations of trees and state memories looked at and did, read
-    afterwards. A call for another memory is FAILED_PRECONDITION
-    (WRONG_MEMORY_KIND).
+    """What readers looked at and did, read afterwards.
     """
 
     def __init__(self, channel):
@@ -55,13 +53,13 @@ class TrajectoryServiceStub:
 
 
 class TrajectoryServiceServicer:
-    """What navigations of trees and state memories looked at and did, read
-    afterwards. A call for another memory is FAILED_PRECONDITION
-    (WRONG_MEMORY_KIND).
+    """What readers looked at and did, read afterwards.
     """
 
     def ListTrajectoryEvents(self, request, context):
-        """Lists what a navigation looked at and did, in order, in pages.
+        """Lists what the reader of an answer looked at and did, in order, in pages. Those
+        of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
+        chosen.
 
         Guarantees: complete once the answer is; events never change.
         Safety: reads only.
@@ -71,7 +69,8 @@ class TrajectoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetNavigationStatistics(self, request, context):
-        """What the navigations of a memory came to, summed.
+        """What the navigations of a memory came to, summed. A PRISM memory is
+        FAILED_PRECONDITION (WRONG_MEMORY_KIND).
 
         Guarantees: of all complete answers of the memory, as of one moment.
         Safety: reads only.
@@ -81,8 +80,9 @@ class TrajectoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExportTrajectories(self, request, context):
-        """Exports the navigations of a memory that found an answer, oldest first, as
-        examples to train a model with: each move is a prompt and its reply.
+        """Exports the navigations of a memory, or the browsings of a session's log, that
+        found an answer, oldest first, as examples to train a model with: each move is a
+        prompt and its reply.
 
         Guarantees: each example is whole and as the model saw it; what a release
         with other prompts recorded is left out.
@@ -119,9 +119,7 @@ def add_TrajectoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrajectoryService:
-    """What navigations of trees and state memories looked at and did, read
-    afterwards. A call for another memory is FAILED_PRECONDITION
-    (WRONG_MEMORY_KIND).
+    """What readers looked at and did, read afterwards.
     """
 
     @staticmethod

@@ -27,30 +27,31 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TrajectoryServiceStub:
-    """What navigations of trees and state memories looked at and did, read
-    afterwards. A call for another memory is FAILED_PRECONDITION
-    (WRONG_MEMORY_KIND).
-    """
+    """What readers looked at and did, read afterwards."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TrajectoryServiceAsyncStub: ...
     ListTrajectoryEvents: _grpc.UnaryUnaryMultiCallable[_trajectories_pb2.ListTrajectoryEventsRequest, _trajectories_pb2.ListTrajectoryEventsResponse]
-    """Lists what a navigation looked at and did, in order, in pages.
+    """Lists what the reader of an answer looked at and did, in order, in pages. Those
+    of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
+    chosen.
 
     Guarantees: complete once the answer is; events never change.
     Safety: reads only.
     """
     GetNavigationStatistics: _grpc.UnaryUnaryMultiCallable[_trajectories_pb2.GetNavigationStatisticsRequest, _trajectories_pb2.GetNavigationStatisticsResponse]
-    """What the navigations of a memory came to, summed.
+    """What the navigations of a memory came to, summed. A PRISM memory is
+    FAILED_PRECONDITION (WRONG_MEMORY_KIND).
 
     Guarantees: of all complete answers of the memory, as of one moment.
     Safety: reads only.
     """
     ExportTrajectories: _grpc.UnaryStreamMultiCallable[_trajectories_pb2.ExportTrajectoriesRequest, _trajectories_pb2.ExportTrajectoriesResponse]
-    """Exports the navigations of a memory that found an answer, oldest first, as
-    examples to train a model with: each move is a prompt and its reply.
+    """Exports the navigations of a memory, or the browsings of a session's log, that
+    found an answer, oldest first, as examples to train a model with: each move is a
+    prompt and its reply.
 
     Guarantees: each example is whole and as the model saw it; what a release
     with other prompts recorded is left out.
@@ -59,27 +60,28 @@ class TrajectoryServiceStub:
 
 @_typing.type_check_only
 class TrajectoryServiceAsyncStub(TrajectoryServiceStub):
-    """What navigations of trees and state memories looked at and did, read
-    afterwards. A call for another memory is FAILED_PRECONDITION
-    (WRONG_MEMORY_KIND).
-    """
+    """What readers looked at and did, read afterwards."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTrajectoryEvents: _aio.UnaryUnaryMultiCallable[_trajectories_pb2.ListTrajectoryEventsRequest, _trajectories_pb2.ListTrajectoryEventsResponse]  # type: ignore[assignment]
-    """Lists what a navigation looked at and did, in order, in pages.
+    """Lists what the reader of an answer looked at and did, in order, in pages. Those
+    of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
+    chosen.
 
     Guarantees: complete once the answer is; events never change.
     Safety: reads only.
     """
     GetNavigationStatistics: _aio.UnaryUnaryMultiCallable[_trajectories_pb2.GetNavigationStatisticsRequest, _trajectories_pb2.GetNavigationStatisticsResponse]  # type: ignore[assignment]
-    """What the navigations of a memory came to, summed.
+    """What the navigations of a memory came to, summed. A PRISM memory is
+    FAILED_PRECONDITION (WRONG_MEMORY_KIND).
 
     Guarantees: of all complete answers of the memory, as of one moment.
     Safety: reads only.
     """
     ExportTrajectories: _aio.UnaryStreamMultiCallable[_trajectories_pb2.ExportTrajectoriesRequest, _trajectories_pb2.ExportTrajectoriesResponse]  # type: ignore[assignment]
-    """Exports the navigations of a memory that found an answer, oldest first, as
-    examples to train a model with: each move is a prompt and its reply.
+    """Exports the navigations of a memory, or the browsings of a session's log, that
+    found an answer, oldest first, as examples to train a model with: each move is a
+    prompt and its reply.
 
     Guarantees: each example is whole and as the model saw it; what a release
     with other prompts recorded is left out.
@@ -87,10 +89,7 @@ class TrajectoryServiceAsyncStub(TrajectoryServiceStub):
     """
 
 class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What navigations of trees and state memories looked at and did, read
-    afterwards. A call for another memory is FAILED_PRECONDITION
-    (WRONG_MEMORY_KIND).
-    """
+    """What readers looked at and did, read afterwards."""
 
     @_abc_1.abstractmethod
     def ListTrajectoryEvents(
@@ -98,7 +97,9 @@ class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectories_pb2.ListTrajectoryEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trajectories_pb2.ListTrajectoryEventsResponse, _abc.Awaitable[_trajectories_pb2.ListTrajectoryEventsResponse]]:
-        """Lists what a navigation looked at and did, in order, in pages.
+        """Lists what the reader of an answer looked at and did, in order, in pages. Those
+        of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
+        chosen.
 
         Guarantees: complete once the answer is; events never change.
         Safety: reads only.
@@ -110,7 +111,8 @@ class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectories_pb2.GetNavigationStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trajectories_pb2.GetNavigationStatisticsResponse, _abc.Awaitable[_trajectories_pb2.GetNavigationStatisticsResponse]]:
-        """What the navigations of a memory came to, summed.
+        """What the navigations of a memory came to, summed. A PRISM memory is
+        FAILED_PRECONDITION (WRONG_MEMORY_KIND).
 
         Guarantees: of all complete answers of the memory, as of one moment.
         Safety: reads only.
@@ -122,8 +124,9 @@ class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _trajectories_pb2.ExportTrajectoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trajectories_pb2.ExportTrajectoriesResponse], _abc.AsyncIterator[_trajectories_pb2.ExportTrajectoriesResponse]]:
-        """Exports the navigations of a memory that found an answer, oldest first, as
-        examples to train a model with: each move is a prompt and its reply.
+        """Exports the navigations of a memory, or the browsings of a session's log, that
+        found an answer, oldest first, as examples to train a model with: each move is a
+        prompt and its reply.
 
         Guarantees: each example is whole and as the model saw it; what a release
         with other prompts recorded is left out.

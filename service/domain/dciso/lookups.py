@@ -1,0 +1,24 @@
+"""What browsing looks up besides asking a model."""
+
+from dataclasses import dataclass
+
+from service.domain.flows import LookUp
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadPiece(LookUp):
+    """The text of a piece. Its reply is a `Piece`."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPieces(LookUp):
+    """The pieces that fit a query best. Its reply is a tuple of their numbers, best first:
+    at most `count`, none that does not fit at all."""
+
+    query: str
+    #: 1 or more.
+    count: int
+    #: Whether a model is to order them.
+    rerank: bool = False

@@ -1,0 +1,20 @@
+"""Readers: the ways to answer a question."""
+
+from enum import StrEnum
+
+
+class ReaderName(StrEnum):
+    """Who reads."""
+
+    #: The final answer of a PRISM memory.
+    PRISM = "prism"
+    #: Navigates a tree, or the levels of a state memory.
+    MEMWALKER = "memwalker"
+    #: The working context of a state memory.
+    PCC = "pcc"
+    #: Browses the log by its action loop.
+    DCISO = "dciso"
+    #: Reads the whole log in one prompt.
+    WHOLE = "whole"
+    #: Chooses one of these.
+    AUTO = "auto"
