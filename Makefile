@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # uv from the machine, else from an environment of its own, so that ours holds nothing but ours.
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+# Most tests wait for other processes more than they compute; each file stays in one process,
+# which has servers of its own.
+SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
@@ -33,8 +36,8 @@ $(VENV)/.installed-local: requirements/local.lock $(VENV)/.installed | $(UV)
 demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, code or tables)
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
-test: setup ## the tests, on embedded servers
-	$(BIN)/python -m pytest
+test: setup ## the tests, on embedded servers (JOBS=3)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-local: setup-local ## the tests that need a real engine
 	$(BIN)/python -m pytest tests/acceptance/test_engine.py
@@ -46,7 +49,7 @@ test-debian: setup ## the storage tests on Debian's own servers, if they are ins
 	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \
 	if [ -z "$$programs" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
 	PALIMPSEST_PG_BIN_DIR=$$programs PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true) \
-	$(BIN)/python -m pytest tests/integration --ignore-glob "tests/integration/test_embedded*.py"
+	$(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) --ignore-glob "tests/integration/test_embedded*.py"
 
 verify: setup ## format, lint, types, layers, generated code, proto and migration drift
 	$(BIN)/python -m tests.verify
