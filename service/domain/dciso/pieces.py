@@ -1,5 +1,6 @@
 """Pieces: the short contexts that a log is decomposed into (algorithm 1, line 3)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -59,3 +60,12 @@ class Span:
     to_character: int
     #: Exactly the text between them.
     text: str
+
+
+def shown(parts: Iterable[Part]) -> str:
+    """Parts as a prompt shows them: each below the number of its chunk.
+
+    A text may hold such a number too. That makes no false citation: what is quoted is
+    compared with the chunks themselves.
+    """
+    return "\n".join(f"[{part.position}]\n{part.text}" for part in parts)

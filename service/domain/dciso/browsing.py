@@ -1,0 +1,181 @@
+"""Browsing: DCISO's flow (arXiv 2405.15318, algorithm 1 and the options of section 4.2).
+
+Which calls each option takes, for n pieces of which k are retrieved, when every reply can be
+read; task understanding, where it is allowed, is one more:
+
+- DYNAMIC: one a piece until one answers; else those, and those of the answer.
+- RANK: one when the retrieved pieces fit into one prompt; else k and those of the answer.
+- CARRY, INDEPENDENT: n and those of the answer. SCAN: one a piece until one answers.
+- The answer: one, and where the notes do not fit one for each group of them.
+"""
+
+from collections.abc import Callable, Sequence
+
+from service.domain.dciso.closing import close, close_from, fail
+from service.domain.dciso.pieces import Frame
+from service.domain.dciso.prompts import Prompts, usable, window_of
+from service.domain.dciso.reading import MAX_BATCH, Reading
+from service.domain.dciso.result import Browsed
+from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest, ReadingOrder
+from service.domain.dciso.understanding import MAX_ATTEMPTS, Understood, choosable, exchanges
+from service.domain.dciso.walking import carry, dynamic, random, scan
+from service.domain.flows import LookingFlow
+from service.domain.trajectory import Action, EventKind, NoAnswer
+from service.domain.tree.fitting import Count
+
+__all__ = ["Browsed", "browse"]
+
+#: Calls that understanding must leave: less is of no use to a reader that reads piece by piece.
+LEFT_CALLS = 2
+
+_OBTAINING = (BrowseAction.RETRIEVE, BrowseAction.APPEND, BrowseAction.MERGE, BrowseAction.MOVE)
+
+
+def browse(
+    query: str,
+    frames: Sequence[Frame],
+    *,
+    request: BrowseRequest,
+    window_tokens: int,
+    marker_key: bytes,
+    structured: bool,
+    count: Count,
+) -> LookingFlow[Browsed]:
+    """The answer to a query from the pieces of a log, of at most `piece_tokens` each.
+
+    Asks models, looks up `ReadPiece` and `RankPieces`, and tells each event. `count` and
+    `window_tokens` are the model's; no prompt with its reply has more tokens than the
+    smaller one of that and the request's. Raises TextTooLong when the query leaves no room.
+    """
+    prompts = Prompts(
+        query=query,
+        window_tokens=window_of(request, window_tokens),
+        marker_key=marker_key,
+        structured=structured,
+        count=count,
+    )
+    reading = Reading(prompts=prompts, request=request, frames=frames)
+    if request.order is not ReadingOrder.AUTO:
+        reading.order = request.order
+    if not frames:
+        return (yield from fail(reading, NoAnswer.EMPTY))
+    if request.rewritten_query:
+        _look_for(reading, request.rewritten_query)
+    option = yield from _understand(reading)
+    return (yield from _OPTIONS[option](reading))
+
+
+def _look_for(reading: Reading, words: str) -> None:
+    before = reading.prompts
+    reading.prompts = Prompts(
+        query=before.query,
+        look_for=usable(words, before),
+        window_tokens=before.window_tokens,
+        marker_key=before.marker_key,
+        structured=before.structured,
+        count=before.count,
+    )
+
+
+def _understand(reading: Reading) -> LookingFlow[BrowseOption]:
+    """Algorithm 1, line 5: task understanding, where it is allowed and not done already."""
+    request = reading.request
+    wanted = BrowseAction.TASK_UNDERSTANDING in request.actions and not request.rewritten_query
+    allowed = choosable(request)
+    attempts = min(MAX_ATTEMPTS, reading.calls_left - LEFT_CALLS)
+    if not wanted or not allowed or attempts < 1:
+        return _without_understanding(request)
+    understood: Understood = yield from exchanges(reading.prompts, allowed, attempts)
+    reading.calls += len(understood.exchanges)
+    result = understood.result
+    for one in understood.exchanges:
+        said = {"text": one.fault}
+        if not one.fault:
+            why = f"{result.subject.value}, {result.order.value}"
+            said = {"text": result.query, "reasoning": why}
+        yield from reading.tell(
+            EventKind.UNDERSTANDING,
+            Action.INVALID if one.fault else Action.NONE,
+            targets=() if one.fault else (result.option.value,),
+            ask=one.ask,
+            reply=one.reply,
+            **said,
+        )
+    reading.subject = result.subject
+    if request.order is ReadingOrder.AUTO:
+        reading.order = result.order
+    _look_for(reading, result.query)
+    return result.option
+
+
+def _without_understanding(request: BrowseRequest) -> BrowseOption:
+    """DYNAMIC when there is something to choose; else the only option that the actions allow."""
+    if request.option is not BrowseOption.AUTO:
+        return request.option
+    allowed = [one for one in _OBTAINING if one in request.actions]
+    extracting = request.actions & {BrowseAction.APPEND, BrowseAction.MERGE}
+    if len(allowed) > 1 and extracting:
+        return BrowseOption.DYNAMIC
+    if BrowseAction.RETRIEVE in allowed:
+        # With move it is the seventh setting of section 4.4: the best, selectively processed.
+        return BrowseOption.RANK
+    return BrowseOption.CARRY if BrowseAction.MERGE in allowed else BrowseOption.INDEPENDENT
+
+
+def _rank(reading: Reading) -> LookingFlow[Browsed]:
+    """Option 1: the retriever ranks all pieces, the best are read.
+
+    Together in one prompt where they fit. Where not, each is extracted from by itself; where
+    that is not allowed they are read one after the other until one answers, or as many as fit.
+    """
+    query = reading.look_for
+    found = yield from reading.retrieve(query)
+    yield from reading.tell(EventKind.RETRIEVAL, Action.NONE, text=query, shown=reading.ids(found))
+    # A retriever that finds nothing ranks all alike.
+    numbers = found or tuple(reading.numbers[: reading.request.pieces])
+    fitting = _fitting(reading, numbers)
+    actions = reading.request.actions
+    if len(fitting) < len(numbers):
+        if BrowseAction.APPEND in actions:
+            return (yield from _independent(reading, numbers))
+        if BrowseAction.MERGE in actions:
+            return (yield from carry(reading, numbers))
+        if {BrowseAction.MOVE, BrowseAction.ANSWER} <= actions:
+            return (yield from scan(reading, numbers))
+    pieces = yield from reading.pieces(fitting)
+    return (yield from close_from(reading, pieces))
+
+
+def _fitting(reading: Reading, numbers: Sequence[int]) -> list[int]:
+    """As many of the pieces, from the first one on, as one prompt has room for."""
+    left = reading.prompts.free
+    fitting: list[int] = []
+    for number in numbers:
+        # With the line end that joins it to the next.
+        left -= reading.frame(number).tokens
+        if left < 0:
+            break
+        fitting.append(number)
+    return fitting
+
+
+def _independent(reading: Reading, numbers: Sequence[int]) -> LookingFlow[Browsed]:
+    """Option 3: each by itself, as many at once as the driver allows."""
+    offers = reading.offers(BrowseAction.APPEND)
+    for start in range(0, len(numbers), MAX_BATCH):
+        pieces = yield from reading.pieces(numbers[start : start + MAX_BATCH])
+        found = yield from reading.read(pieces, offers)
+        reading.notes += [reading.note(one) for one in found if one.reply and one.reply.text]
+        if reading.stopped:
+            break
+    return (yield from close(reading))
+
+
+_OPTIONS: dict[BrowseOption, Callable[[Reading], LookingFlow[Browsed]]] = {
+    BrowseOption.DYNAMIC: dynamic,
+    BrowseOption.RANK: _rank,
+    BrowseOption.CARRY: lambda reading: carry(reading, reading.numbers),
+    BrowseOption.INDEPENDENT: lambda reading: _independent(reading, reading.numbers),
+    BrowseOption.SCAN: lambda reading: scan(reading, reading.numbers),
+    BrowseOption.RANDOM: random,
+}

@@ -1,0 +1,345 @@
+"""The prompts of browsing: instructions, then the piece, last what is the question's own.
+
+A piece's text never changes, and every question over a log reads the same pieces: their
+size does not depend on the option, and on the query by steps only. So the next question's
+prompts begin with all but the last few lines of this one's (docs/decisions/0017).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from service.domain.dciso import replies, wording
+from service.domain.dciso.contents import (
+    CloseContent,
+    CondenseContent,
+    PieceContent,
+    UnderstandContent,
+)
+from service.domain.dciso.pieces import Part, shown
+from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.marking import marked
+from service.domain.tokens import marks_in
+from service.domain.tree.fitting import (
+    MARGIN_TOKENS,
+    MARK_MARGIN_TOKENS,
+    Count,
+    TextTooLong,
+    cut_to,
+    prompt_tokens,
+)
+
+#: Tokens of a reply at most, and which share of the window.
+OUTPUT_TOKENS = 1024
+OUTPUT_SHARE = 6
+#: Which share of the window is kept free, up to MARGIN_TOKENS.
+MARGIN_SHARE = 16
+#: Which share of what is free the notes before may have beside a piece.
+NOTES_SHARE = 4
+#: Of a window, for the query in other words; longer ones are not used.
+LOOK_FOR_SHARE = 32
+MAX_LOOK_FOR_TOKENS = 128
+#: The room for the query grows by this share of the window, so that most questions have
+#: pieces of the same size.
+QUERY_STEP_SHARE = 32
+#: Fewer tokens of text are not worth a prompt.
+LEAST_PIECE_TOKENS = 16
+#: Retrieved pieces are not made smaller than this, where the window has room for it.
+LEAST_RANKED_TOKENS = 128
+#: For the fault of a reply and for sizes, at the end of a prompt.
+END_TOKENS = 48
+#: For the line above a note.
+NOTE_HEAD_TOKENS = 6
+
+_CLOSING = (BrowseAction.ANSWER, BrowseAction.AGGREGATION)
+_OFFERED = tuple(one for one in BrowseAction if one is not BrowseAction.TASK_UNDERSTANDING)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Again:
+    """Which time in a row the same is asked."""
+
+    #: 1 to 3.
+    attempt: int = 1
+    #: What was wrong with the reply before; empty the first time.
+    fault: str = ""
+
+    def line(self) -> str:
+        """What is said of it at the end of the prompt."""
+        return f"Your last reply was no use: {self.fault}.\n" if self.fault else ""
+
+
+FIRST = Again()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """Makes the prompts of one question, each within the window. All raise TextTooLong."""
+
+    query: str
+    #: The query in words that fit reading piece by piece; empty: there are none.
+    look_for: str = ""
+    #: Prompt and reply together, at most.
+    window_tokens: int
+    marker_key: bytes
+    #: Whether replies are JSON by a schema.
+    structured: bool
+    count: Count
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of a reply at most."""
+        return min(OUTPUT_TOKENS, self.window_tokens // OUTPUT_SHARE)
+
+    @property
+    def room(self) -> int:
+        """Tokens of a prompt at most."""
+        margin = min(MARGIN_TOKENS, self.window_tokens // MARGIN_SHARE)
+        return self.window_tokens - self.output_tokens - margin
+
+    @property
+    def look_for_tokens(self) -> int:
+        """Tokens of `look_for` at most."""
+        return min(MAX_LOOK_FOR_TOKENS, self.window_tokens // LOOK_FOR_SHARE)
+
+    @cached_property
+    def free(self) -> int:
+        """Tokens that every prompt has for texts: pieces and notes. Raises TextTooLong."""
+        step = max(self.window_tokens // QUERY_STEP_SHARE, 1)
+        query = -(-self.count(self.query) // step) * step
+        fixed = self._task_tokens + 4 * self._block_tokens + query + self.look_for_tokens
+        free = self.room - fixed - END_TOKENS
+        if free < 2 * LEAST_PIECE_TOKENS:
+            raise TextTooLong(
+                f"the query has {self.count(self.query)} tokens, and a window of"
+                f" {self.window_tokens} tokens leaves no room for text beside it:"
+                f" {2 * LEAST_PIECE_TOKENS - free} tokens are missing"
+            )
+        return free
+
+    @property
+    def notes_tokens(self) -> int:
+        """Tokens of the notes that are carried along, at most."""
+        return min(self.free // NOTES_SHARE, self.output_tokens * 2 // 3)
+
+    @property
+    def piece_tokens(self) -> int:
+        """Tokens of a piece at most."""
+        return self.free - self.notes_tokens - NOTE_HEAD_TOKENS
+
+    @property
+    def note_tokens(self) -> int:
+        """Tokens of one note at most: two fit into any prompt, so that they can be made one."""
+        return min(self.output_tokens * 2 // 3, self.free // 2 - NOTE_HEAD_TOKENS)
+
+    def note_cost(self, note: str) -> int:
+        """What a note takes of `free`."""
+        return self.count(note) + NOTE_HEAD_TOKENS
+
+    @cached_property
+    def _task_tokens(self) -> int:
+        """Of the longest instructions, whatever the actions: it decides the pieces' size."""
+        tasks = [
+            *(wording.piece_task(_OFFERED, structured=form) for form in (False, True)),
+            *(
+                wording.close_task(action, from_notes=notes, structured=form)
+                for action in _CLOSING
+                for notes in (False, True)
+                for form in (False, True)
+            ),
+        ]
+        return max(map(self.count, tasks))
+
+    @cached_property
+    def _block_tokens(self) -> int:
+        """Of a title and the marks about a text."""
+        empty = "[QUESTION]\n" + marked("", self.marker_key)
+        return self.count(empty) + MARK_MARGIN_TOKENS * marks_in(empty) + 2
+
+    def understand(self, options: Sequence[BrowseOption], again: Again = FIRST) -> ModelAsk:
+        """What the query is about and how to read for it."""
+        return self._ask(
+            wording.UNDERSTAND,
+            wording.understand_task(options, structured=self.structured),
+            [],
+            self._last(again),
+            UnderstandContent(query=self.query, options=tuple(options)),
+            again,
+            schema=wording.understand_schema(options),
+        )
+
+    def piece(
+        self,
+        parts: Sequence[Part],
+        notes: Sequence[str],
+        offers: Sequence[BrowseAction],
+        again: Again = FIRST,
+    ) -> ModelAsk:
+        """What to do with a piece, and what it says."""
+        size = self.notes_tokens if BrowseAction.MERGE in offers else self.note_tokens
+        content = PieceContent(
+            query=self.query,
+            look_for=self.look_for,
+            parts=tuple((part.position, part.text) for part in parts),
+            notes=tuple(notes),
+            offers=tuple(offers),
+            max_tokens=size,
+        )
+        text = "[TEXT]\n" + marked(shown(parts), self.marker_key)
+        return self._ask(
+            wording.PIECE,
+            wording.piece_task(offers, structured=self.structured),
+            [
+                Segment(kind=SegmentKind.CHUNK, text=text, lasting=False),
+                *self._notes("\n".join(notes)),
+            ],
+            self._last(again, size),
+            content,
+            again,
+            schema=wording.piece_schema(offers),
+            telling=replies.Telling(offers=tuple(offers))
+            if BrowseAction.ANSWER in offers
+            else None,
+        )
+
+    def close(
+        self,
+        action: BrowseAction,
+        *,
+        notes: Sequence[str] = (),
+        parts: Sequence[Part] = (),
+        again: Again = FIRST,
+    ) -> ModelAsk:
+        """The answer, from notes, or from the best pieces themselves."""
+        if notes:
+            texts = self._notes(_numbered(notes))
+        else:
+            text = "[TEXT]\n" + marked(shown(parts), self.marker_key)
+            texts = [Segment(kind=SegmentKind.CHUNK, text=text, reusable=False)]
+        content = CloseContent(
+            query=self.query,
+            look_for=self.look_for,
+            notes=tuple(notes),
+            parts=tuple((part.position, part.text) for part in parts),
+            action=action,
+        )
+        return self._ask(
+            wording.CLOSE if notes else wording.READ,
+            wording.close_task(action, from_notes=bool(notes), structured=self.structured),
+            texts,
+            self._last(again),
+            content,
+            again,
+            schema=wording.close_schema(from_notes=bool(notes)),
+            telling=replies.Telling(offers=(action,)),
+        )
+
+    def condense(self, notes: Sequence[str], again: Again = FIRST) -> ModelAsk:
+        """One note of several."""
+        return self._ask(
+            wording.CONDENSE,
+            wording.condense_task(structured=self.structured),
+            self._notes(_numbered(notes)),
+            self._last(again, self.note_tokens),
+            CondenseContent(
+                query=self.query,
+                look_for=self.look_for,
+                notes=tuple(notes),
+                max_tokens=self.note_tokens,
+            ),
+            again,
+            schema=wording.condense_schema(),
+        )
+
+    def _notes(self, text: str) -> list[Segment]:
+        if not text:
+            return []
+        shown_notes = "[NOTES]\n" + marked(text, self.marker_key)
+        return [Segment(kind=SegmentKind.CHUNK, text=shown_notes, reusable=False)]
+
+    def _last(self, again: Again, size: int = 0) -> Segment:
+        lines = "[QUESTION]\n" + marked(self.query, self.marker_key)
+        if self.look_for:
+            lines += "[LOOK FOR]\n" + marked(self.look_for, self.marker_key)
+        if size:
+            lines += f"Text has at most {size} tokens.\n"
+        return Segment(kind=SegmentKind.QUERY, text=lines + again.line(), reusable=False)
+
+    def _ask(
+        self,
+        template: str,
+        task: str,
+        texts: Sequence[Segment],
+        last: Segment,
+        content: object,
+        again: Again,
+        **form: object,
+    ) -> ModelAsk:
+        segments = (Segment(kind=SegmentKind.TASK, text=task), *texts, last)
+        excess = prompt_tokens(segments, self.count) - self.room
+        if excess > 0:
+            raise TextTooLong(
+                f"a prompt of {template} passes the window of {self.window_tokens} tokens by"
+                f" {excess}: the query is too long, or a piece was made for a larger window"
+            )
+        schema, telling = form["schema"], form.get("telling")
+        return ModelAsk(
+            purpose=Purpose.BROWSE,
+            template=template + wording.JSON if self.structured else template,
+            segments=segments,
+            content=content,
+            max_output_tokens=self.output_tokens,
+            reply_schema=schema if self.structured else None,  # type: ignore[arg-type]
+            attempt=again.attempt - 1,
+            telling=telling,  # type: ignore[arg-type]
+        )
+
+
+def _numbered(notes: Sequence[str]) -> str:
+    return "\n".join(f"Note {number}:\n{note}" for number, note in enumerate(notes, 1))
+
+
+def window_of(request: BrowseRequest, window_tokens: int) -> int:
+    """The window that counts: the request's, or the model's where that is smaller."""
+    return min(request.window_tokens, window_tokens)
+
+
+def piece_tokens(
+    query: str,
+    *,
+    request: BrowseRequest,
+    window_tokens: int,
+    marker_key: bytes,
+    count: Count,
+) -> int:
+    """Tokens that a piece may have, the numbers of its chunks included.
+
+    `window_tokens` and `count` are the model's. Where only retrieval is to read, pieces are
+    so small that all that it names fit into one prompt. Raises TextTooLong when the query
+    leaves no room.
+    """
+    prompts = Prompts(
+        query=query,
+        window_tokens=window_of(request, window_tokens),
+        marker_key=marker_key,
+        structured=False,
+        count=count,
+    )
+    whole = prompts.piece_tokens
+    if request.option is not BrowseOption.RANK:
+        return whole
+    return min(whole, max(prompts.free // request.pieces, LEAST_RANKED_TOKENS))
+
+
+def usable(look_for: str, prompts: Prompts) -> str:
+    """A query in other words where it says anything new and is not too long; else empty."""
+    look_for = " ".join(look_for.split())
+    if look_for == prompts.query or prompts.count(look_for) > prompts.look_for_tokens:
+        return ""
+    return look_for
+
+
+def held_to(text: str, tokens: int, count: Count) -> str:
+    """A text within a limit, cut at the end of a sentence where it can be."""
+    return cut_to(text, tokens, count) or text[:tokens]

@@ -1,0 +1,280 @@
+"""Reading pieces: one call each, which chooses the action and gives its content at once.
+
+In algorithm 1 an action is selected (line 7) and then carried out (lines 10 and 11). Here
+one reply does both, as section 4.2 has it for "null": half of the calls.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.domain.dciso.lookups import RankPieces, ReadPiece
+from service.domain.dciso.pieces import Frame, Piece, Span
+from service.domain.dciso.prompts import Again, Prompts, held_to
+from service.domain.dciso.quoting import best_span, spans_of
+from service.domain.dciso.recording import Recorder
+from service.domain.dciso.replies import PieceReply, Unclear, read_piece
+from service.domain.dciso.spec import BrowseAction, BrowseRequest, ReadingOrder
+from service.domain.dciso.understood import Subject
+from service.domain.flows import Ask, LookingFlow, ModelAsk, ModelReply
+from service.domain.shortening import shortened
+from service.domain.trajectory import Action, EventKind, Tell
+
+#: Replies in a row that may be unreadable, at one piece.
+MAX_ATTEMPTS = 3
+#: Pieces whose text is held at once.
+MAX_BATCH = 256
+
+ACTIONS = {
+    BrowseAction.MOVE: Action.MOVE,
+    BrowseAction.RETRIEVE: Action.RETRIEVE,
+    BrowseAction.APPEND: Action.APPEND,
+    BrowseAction.MERGE: Action.MERGE,
+    BrowseAction.ANSWER: Action.ANSWER,
+    BrowseAction.AGGREGATION: Action.AGGREGATE,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """What was extracted."""
+
+    text: str
+    #: Where in the log that stands; at least one place.
+    spans: tuple[Span, ...]
+    #: Numbers of the pieces that it is from, ascending.
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Read:
+    """A piece that was looked at."""
+
+    piece: Piece
+    #: None: none of its replies could be read, and it is passed.
+    reply: PieceReply | None
+    #: The last ask and what came back.
+    ask: ModelAsk
+    replied: ModelReply
+    #: Of the reply: the quotes that stand in the piece.
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(kw_only=True, slots=True)
+class Reading:
+    """One browsing under way."""
+
+    prompts: Prompts
+    request: BrowseRequest
+    frames: Sequence[Frame]
+    recorder: Recorder = field(default_factory=Recorder)
+    order: ReadingOrder = ReadingOrder.FORWARD
+    subject: Subject = Subject.FACT
+    notes: list[Note] = field(default_factory=list)
+    calls: int = 0
+    #: Whether reading ended because the calls are needed for the answer.
+    stopped: bool = False
+    #: Pieces with a reply that could be read, and those without.
+    readable: int = 0
+    unreadable: int = 0
+
+    @property
+    def look_for(self) -> str:
+        """What is searched for."""
+        return self.prompts.look_for or self.prompts.query
+
+    @property
+    def calls_left(self) -> int:
+        """Model calls that may still be made."""
+        return self.request.max_calls - self.calls
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of the pieces, in the order of reading."""
+        forward = range(1, len(self.frames) + 1)
+        return forward if self.order is ReadingOrder.FORWARD else forward[::-1]
+
+    @property
+    def may_move(self) -> bool:
+        """Whether a piece may be passed by."""
+        return BrowseAction.MOVE in self.request.actions
+
+    def offers(self, *actions: BrowseAction) -> tuple[BrowseAction, ...]:
+        """These, and to move where that is allowed."""
+        return (BrowseAction.MOVE, *actions) if self.may_move else actions
+
+    def frame(self, number: int) -> Frame:
+        """A piece's place, by its number from 1."""
+        return self.frames[number - 1]
+
+    def ids(self, numbers: Sequence[int]) -> tuple[str, ...]:
+        """What trajectories call these pieces."""
+        return tuple(self.frame(number).piece_id for number in numbers)
+
+    def ask(self, asks: Sequence[ModelAsk]) -> Generator[Sequence[Ask], Sequence[Any], Any]:
+        """The replies to asks, which are counted."""
+        self.calls += len(asks)
+        replies = yield asks
+        return replies
+
+    def tell(self, kind: EventKind, action: Action, **said: Any) -> LookingFlow[None]:
+        """Tells the next event."""
+        yield [Tell(event=self.recorder.event(kind, action, **said))]
+
+    def affordable(self, wanted: int, cost: int, beside: int = 0) -> int:
+        """How many of so many pieces may be asked for, so that the answer can be made.
+
+        `cost` is what the note of each may take of a prompt; 0: they make none. `beside` are
+        pieces that were read and whose notes are not among `notes` yet.
+        """
+        low, high = 0, min(wanted, max(self.calls_left, 0))
+        while low < high:
+            middle = (low + high + 1) // 2
+            more = [cost] * (middle + beside) if cost else []
+            if middle + self.closing_calls(more) <= self.calls_left:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def closing_calls(self, more: Sequence[int] = ()) -> int:
+        """Calls that the answer from the notes takes, with further ones of these costs."""
+        free = self.prompts.free
+        costs = [*(self.prompts.note_cost(note.text) for note in self.notes), *more]
+        calls = 1 if costs else 0
+        condensed = self.prompts.note_tokens + self.prompts.note_cost("")
+        while sum(costs) > free:
+            groups = grouped(costs, free)
+            made = sum(len(group) > 1 for group in groups)
+            costs = [condensed if len(group) > 1 else costs[group[0]] for group in groups]
+            calls += made
+        return calls
+
+    def retrieve(self, query: str) -> LookingFlow[tuple[int, ...]]:
+        """The numbers of the pieces that fit best, best first, each once."""
+        count = min(self.request.pieces, len(self.frames))
+        (found,) = yield [RankPieces(query=query, count=count, rerank=self.request.rerank)]
+        known = (one for one in found if 1 <= one <= len(self.frames))
+        return tuple(dict.fromkeys(known))[:count]
+
+    def pieces(self, numbers: Sequence[int]) -> LookingFlow[tuple[Piece, ...]]:
+        """The texts of pieces."""
+        return tuple((yield [ReadPiece(number=number) for number in numbers]))
+
+    def read(
+        self, pieces: Sequence[Piece], offers: Sequence[BrowseAction], notes: Sequence[str] = ()
+    ) -> LookingFlow[list[Read]]:
+        """Asks what to do with each of these pieces, all at once, until their replies are read.
+
+        After MAX_ATTEMPTS unreadable ones a piece is passed; without calls for all of them
+        the last are left out. Events are told, but of RETRIEVE, whose pieces are not known yet.
+        """
+        cost = self._cost(offers)
+        read: dict[int, Read] = {}
+        waiting = {number: Again() for number in range(len(pieces))}
+        while waiting:
+            may = self.affordable(len(waiting), cost, len(read))
+            if may < len(waiting):
+                self.stopped = True
+                waiting = dict(list(waiting.items())[:may])
+            asks = [
+                self.prompts.piece(pieces[at].parts, notes, offers, again)
+                for at, again in waiting.items()
+            ]
+            replies = (yield from self.ask(asks)) if asks else []
+            failed: dict[int, Again] = {}
+            for (at, again), ask, reply in zip(waiting.items(), asks, replies, strict=True):
+                try:
+                    read[at] = self._understood(pieces[at], offers, ask, reply)
+                except Unclear as fault:
+                    yield from self._passed(pieces[at], ask, reply, str(fault))
+                    failed[at] = Again(attempt=again.attempt + 1, fault=str(fault))
+                else:
+                    yield from self._told(read[at])
+            last = dict(zip(waiting, zip(asks, replies, strict=True), strict=True))
+            waiting = {at: again for at, again in failed.items() if again.attempt <= MAX_ATTEMPTS}
+            for at in failed.keys() - waiting.keys():
+                self.unreadable += 1
+                ask, reply = last[at]
+                read[at] = Read(piece=pieces[at], reply=None, ask=ask, replied=reply)
+        return [read[at] for at in sorted(read)]
+
+    def _cost(self, offers: Sequence[BrowseAction]) -> int:
+        if set(offers) <= {BrowseAction.MOVE, BrowseAction.ANSWER}:
+            return 0
+        longest = max(self.prompts.note_tokens, self.prompts.notes_tokens)
+        return longest + self.prompts.note_cost("")
+
+    def _understood(
+        self, piece: Piece, offers: Sequence[BrowseAction], ask: ModelAsk, reply: ModelReply
+    ) -> Read:
+        """What a reply does. Raises Unclear."""
+        said = read_piece(reply.text, offers)
+        is_merge = said.action is BrowseAction.MERGE
+        limit = self.prompts.notes_tokens if is_merge else self.prompts.note_tokens
+        is_long = is_merge and self.prompts.count(said.text) > limit
+        # Notes that end anywhere have lost what was noted before. A second reply is cut.
+        if ask.attempt == 0 and is_merge and (is_long or said.is_cut):
+            raise Unclear(f"its text has more than {limit} tokens")
+        is_last = ask.attempt == MAX_ATTEMPTS - 1
+        if said.is_cut and said.action is BrowseAction.ANSWER and not is_last:
+            raise Unclear("its answer is too long")
+        self.readable += 1
+        spans = spans_of(said.quotes, piece.parts)
+        return Read(piece=piece, reply=said, spans=spans, ask=ask, replied=reply)
+
+    def _told(self, read: Read) -> LookingFlow[None]:
+        said = read.reply
+        assert said is not None, "it was read"
+        if said.action is BrowseAction.RETRIEVE:
+            return
+        yield from self.tell(
+            EventKind.PIECE,
+            ACTIONS[said.action],
+            frame=read.piece.frame,
+            text=self.kept(said),
+            reasoning=said.reasoning,
+            ask=read.ask,
+            reply=read.replied,
+        )
+
+    def _passed(
+        self, piece: Piece, ask: ModelAsk, reply: ModelReply, fault: str
+    ) -> LookingFlow[None]:
+        yield from self.tell(
+            EventKind.PIECE,
+            Action.INVALID,
+            frame=piece.frame,
+            text=fault,
+            ask=ask,
+            reply=reply,
+        )
+
+    def kept(self, said: PieceReply) -> str:
+        """The text of a reply as it is kept: within its limit, and marked where it was cut."""
+        if said.action is BrowseAction.ANSWER or not said.text:
+            return said.text + " …" if said.is_cut else said.text
+        is_merge = said.action is BrowseAction.MERGE
+        limit = self.prompts.notes_tokens if is_merge else self.prompts.note_tokens
+        text = shortened(said.text, limit, self.prompts.count)
+        return held_to(text, limit, self.prompts.count)
+
+    def note(self, read: Read) -> Note:
+        """What a reply extracted, with the place in its piece that it rests on."""
+        assert read.reply is not None, "it was read"
+        text = self.kept(read.reply)
+        spans = read.spans or (best_span(text, read.piece.parts, around=self.prompts.query),)
+        return Note(text=text, spans=spans, pieces=(read.piece.frame.number,))
+
+
+def grouped(costs: Sequence[int], free: int) -> list[list[int]]:
+    """Numbers of the costs from 0, in runs of at most `free` together; one at least in each."""
+    groups: list[list[int]] = []
+    left = 0
+    for number, cost in enumerate(costs):
+        if not groups or cost > left:
+            groups.append([])
+            left = free
+        groups[-1].append(number)
+        left -= cost
+    return groups

@@ -1,0 +1,349 @@
+"""Reading replies of browsing: an action, a text, quotes and sources, however written.
+
+A reply is one object of JSON, or lines that begin with a part's name. Without any name
+the whole reply is the text, where nothing else is to be said.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.domain.dciso.spec import BrowseAction
+from service.domain.flows import CUT_OFF
+from service.domain.tree.reply_parts import said
+
+#: Characters of a reply that are read.
+MAX_REPLY_CHARACTERS = 100_000
+#: Objects of JSON that are looked at.
+MAX_OBJECTS = 8
+#: Quotes of a reply that are looked for.
+MAX_QUOTES = 20
+
+# What repeats is bounded: a model that has lost its way writes blanks without end.
+_DECORATION = r"[ \t>*#_`\"'•\[-]{0,16}"
+_SET = r"[ \t*_`\"'\]]{0,8}[:=：][ \t]{0,8}(?:\*\*|__)?"
+_FLAGS = re.IGNORECASE | re.MULTILINE
+_ACTION = re.compile(
+    rf"^{_DECORATION}(?:(?:the|my|your|next|chosen)[ \t]){{0,2}}actions?{_SET}(?P<action>.*)$",
+    _FLAGS,
+)
+_TEXT = re.compile(
+    rf"^{_DECORATION}(?:(?:the|my|your|final|short)[ \t]){{0,2}}"
+    rf"(?:text|notes?|answer|extract|summary|query){_SET}",
+    _FLAGS,
+)
+_QUOTES = re.compile(
+    rf"^{_DECORATION}(?:quotes?|quotations?|evidence)[ \t]{{0,4}}(?:\d{{1,19}})?{_SET}"
+    rf"|^{_DECORATION}quotes{_DECORATION}$",
+    _FLAGS,
+)
+_SOURCES = re.compile(rf"^{_DECORATION}(?:sources?|notes? used){_SET}(?P<numbers>.*)$", _FLAGS)
+_QUOTE_LINE = re.compile(
+    rf"^{_DECORATION}(?:(?:quote|chunk|number)[ \t]{{1,4}})?[\[(]{{0,2}}(?P<chunk>\d{{1,19}})"
+    r"[\])]{0,2}[ \t]{0,4}[:.)=\]–-]?[ \t]{0,4}(?P<words>\S.*)$",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"\d{1,19}")
+_WORD = re.compile(r"[a-z_]+")
+_AROUND = " \t\r\n.,;:!*_`\"'“”‘’()[]{}<>-"
+_NULL = re.compile(
+    r"null|none|nil|n/?a|nothing|no answer|nothing (?:relevant|that helps)|not mentioned"
+    r"|no relevant (?:information|text)(?: (?:was )?found)?",
+    re.IGNORECASE,
+)
+#: What models call the actions.
+_NAMES = {
+    **dict.fromkeys(("move", "next", "skip", "pass", "null", "none"), BrowseAction.MOVE),
+    **dict.fromkeys(("retrieve", "search", "retrieval"), BrowseAction.RETRIEVE),
+    **dict.fromkeys(("append", "note", "extract", "add"), BrowseAction.APPEND),
+    **dict.fromkeys(("merge", "rewrite", "update", "combine"), BrowseAction.MERGE),
+    **dict.fromkeys(("answer", "reply"), BrowseAction.ANSWER),
+    **dict.fromkeys(("aggregate", "aggregation", "finish"), BrowseAction.AGGREGATION),
+}
+
+
+class Unclear(Exception):
+    """A reply that says nothing that can be done; the message says why, in few words."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quote:
+    """Words that a reply says it copied."""
+
+    #: 0: it does not say from which chunk.
+    chunk: int
+    words: str
+    #: The line as it came, where `chunk` may be a part of the words.
+    line: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The parts of a reply; what it does not have is empty."""
+
+    action: str = ""
+    text: str = ""
+    quotes: tuple[Quote, ...] = ()
+    sources: tuple[int, ...] = ()
+    reasoning: str = ""
+    #: The text may go on: the reply reached its bound.
+    is_cut: bool = False
+    #: Whether the text stood behind a name of its own.
+    is_named: bool = False
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it says that there is nothing."""
+        return is_null(self.text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PieceReply:
+    """What a reply to a piece's prompt does."""
+
+    action: BrowseAction
+    #: Empty for MOVE; of RETRIEVE the words to search for, of AGGREGATION what the piece adds.
+    text: str
+    quotes: tuple[Quote, ...]
+    reasoning: str
+    is_cut: bool
+
+
+def is_null(text: str) -> bool:
+    """Whether a text is empty, or a word for that."""
+    bare = text.strip(_AROUND)
+    return not bare or _NULL.fullmatch(bare) is not None
+
+
+def read_piece(reply: str, offers: Sequence[BrowseAction]) -> PieceReply:
+    """The action of a reply among those offered. Raises Unclear."""
+    parts = split_reply(reply)
+    doing = [one for one in offers if one is not BrowseAction.MOVE]
+    action = _action(parts, offers, doing)
+    may_be_empty = action in (BrowseAction.AGGREGATION, BrowseAction.RETRIEVE)
+    if parts.is_null and not may_be_empty:
+        if BrowseAction.MOVE not in offers:
+            raise Unclear("it has no text, and one is wanted")
+        action = BrowseAction.MOVE
+    is_empty = action is BrowseAction.MOVE or parts.is_null
+    return PieceReply(
+        action=action,
+        text="" if is_empty else parts.text,
+        quotes=() if is_empty else parts.quotes,
+        reasoning=parts.reasoning,
+        is_cut=parts.is_cut and not is_empty,
+    )
+
+
+def _action(
+    parts: Parts, offers: Sequence[BrowseAction], doing: Sequence[BrowseAction]
+) -> BrowseAction:
+    named = action_of(parts.action)
+    if named is not None and named in offers:
+        return named
+    if len(doing) == 1 and (named is None or len(offers) <= 2):
+        return doing[0]
+    if not parts.action and parts.is_null and BrowseAction.MOVE in offers:
+        return BrowseAction.MOVE
+    if named is None:
+        raise Unclear("it names no action")
+    raise Unclear(f"{named.value} is not offered")
+
+
+def action_of(name: str) -> BrowseAction | None:
+    """The action that a name means; None for no action."""
+    for word in _WORD.findall(name.lower())[:4]:
+        if word in _NAMES:
+            return _NAMES[word]
+    return None
+
+
+def split_reply(reply: str) -> Parts:
+    """The parts of a reply. Raises Unclear when there is nothing to read."""
+    whole = reply.removesuffix(CUT_OFF)
+    is_cut = whole != reply or len(whole) > MAX_REPLY_CHARACTERS
+    text = said(whole[:MAX_REPLY_CHARACTERS]).replace("\0", "").strip()
+    if not text:
+        raise Unclear("it is empty")
+    for held in objects(text):
+        if held.keys() & {"action", "text", "answer", "notes"}:
+            return _of_object(held, is_cut=is_cut)
+    return _of_lines(text, is_cut=is_cut)
+
+
+def objects(text: str) -> Iterator[dict[str, Any]]:
+    """The objects of JSON in a text, with their names in lower case."""
+    decoder, at = json.JSONDecoder(), 0
+    for _ in range(MAX_OBJECTS):
+        at = text.find("{", at)
+        if at < 0:
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            # No JSON: it is text, like the rest.
+            at += 1
+            continue
+        yield {name.lower(): part for name, part in value.items()}
+
+
+def _of_object(held: dict[str, Any], *, is_cut: bool) -> Parts:
+    text = next((held[name] for name in ("text", "answer", "notes") if name in held), "")
+    quotes = held.get("quotes")
+    sources = held.get("sources")
+    return Parts(
+        action=written(held.get("action")),
+        text=written(text).strip(),
+        quotes=tuple(_quotes_of(quotes))[:MAX_QUOTES],
+        sources=_numbers(written(sources)),
+        reasoning=written(held.get("reasoning")).strip(),
+        is_cut=is_cut,
+        is_named=True,
+    )
+
+
+def _quotes_of(held: object) -> Iterator[Quote]:
+    for one in held if isinstance(held, list) else ():
+        match one:
+            case {"words": str(words)}:
+                chunk = one.get("chunk")
+                known = isinstance(chunk, int) and not isinstance(chunk, bool)
+                yield Quote(chunk=max(chunk, 0) if known else 0, words=_kept(words))
+            case str():
+                yield from _quote_lines(_kept(one))
+
+
+def written(value: object) -> str:
+    """A value of JSON as text, without what its escapes can say and no database keeps."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return _kept(value)
+        case list():
+            return "\n".join(written(one) for one in value)
+    return _kept(json.dumps(value, ensure_ascii=False))
+
+
+def _kept(text: str) -> str:
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def _of_lines(text: str, *, is_cut: bool) -> Parts:
+    begin = _TEXT.search(text)
+    action = _ACTION.search(text, 0, begin.start() if begin else len(text))
+    first, last = action or begin, begin or action
+    body, quotes, sources, ended = _without_end(text[last.end() :] if last else text)
+    said_action = action["action"] if action else ""
+    return Parts(
+        action=said_action if last else _bare_action(body),
+        text=_unfenced(body),
+        quotes=quotes,
+        sources=sources,
+        reasoning=text[: first.start()].strip() if first else "",
+        is_cut=is_cut and not ended,
+        is_named=begin is not None,
+    )
+
+
+def _without_end(body: str) -> tuple[str, tuple[Quote, ...], tuple[int, ...], bool]:
+    """A text without the quotes and sources behind it, these, and whether there are any."""
+    quotes = _QUOTES.search(body)
+    sources = None
+    for found in _SOURCES.finditer(body):
+        sources = found
+    ends = [found.start() for found in (quotes, sources) if found]
+    if not ends:
+        return body, (), (), False
+    end = sources.start() if quotes and sources and quotes.start() < sources.start() else None
+    lines = body[quotes.start() : end] if quotes else ""
+    found_quotes = tuple(_quote_lines(lines))[:MAX_QUOTES]
+    numbers = _numbers(body[sources.start() :]) if sources else ()
+    return body[: min(ends)], found_quotes, numbers, True
+
+
+def _quote_lines(lines: str) -> Iterator[Quote]:
+    for line in lines.splitlines():
+        if head := _QUOTES.match(line):
+            number = _NUMBER.search(line, 0, head.end())
+            line = f"[{number[0]}] {line[head.end() :]}" if number else line[head.end() :]
+        if is_null(line):
+            continue
+        found = _QUOTE_LINE.match(line)
+        if found:
+            yield Quote(chunk=int(found["chunk"]), words=found["words"], line=line)
+        else:
+            yield Quote(chunk=0, words=line)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(int(one[0]) for one in _NUMBER.finditer(text)))
+
+
+def _bare_action(text: str) -> str:
+    """The action of a reply that names no part: a first line that is nothing else."""
+    first = text.strip().partition("\n")[0].strip(_AROUND)
+    return first if first.lower() in _NAMES and not is_null(first) else ""
+
+
+def _unfenced(text: str) -> str:
+    """A text without the signs that only set it off."""
+    text = text.strip()
+    for sign in ("```", "**", '"'):
+        inner = text.removeprefix(sign).removesuffix(sign)
+        if len(text) - len(inner) == 2 * len(sign) and sign not in inner:
+            text = inner.strip()
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Telling:
+    """What of an unfinished reply is the answer's text; empty as long as that is not known."""
+
+    offers: tuple[BrowseAction, ...]
+
+    def __call__(self, reply: str) -> str:
+        """The beginning of the answer, without what may still turn out to be something else."""
+        text = said(reply).lstrip()
+        if text.startswith(("{", "```json")):
+            action, so_far = _begun(text, "action"), _begun(text, "text")
+        else:
+            begin = _TEXT.search(text)
+            if begin is None:
+                return ""
+            found = _ACTION.search(text, 0, begin.start())
+            action, so_far = found["action"] if found else "", _settled(text[begin.end() :])
+        is_answer = len(self.offers) <= 2 or action_of(action) is BrowseAction.ANSWER
+        return "" if not is_answer or _may_be_null(so_far) else so_far.strip()
+
+
+def _settled(body: str) -> str:
+    """A text that is being written, without its end and without a line that may begin that."""
+    body = _without_end(body)[0]
+    head, _, last = body.rpartition("\n")
+    begun = last.strip(_AROUND).lower()
+    if any(name.startswith(begun) for name in ("quotes", "sources", "evidence", "quotations")):
+        return head
+    return body
+
+
+def _may_be_null(text: str) -> bool:
+    bare = text.strip(_AROUND).lower()
+    names = ("null", "none", "nothing", "no answer", "not mentioned", "no relevant")
+    return is_null(text) or any(name.startswith(bare) for name in names)
+
+
+def _begun(text: str, name: str) -> str:
+    """A string of an object of JSON that is being written, as far as it is."""
+    found = re.search(rf'"{name}"\s{{0,8}}:\s{{0,8}}"((?:[^"\\]|\\.)*)', text, re.DOTALL)
+    if found is None:
+        return ""
+    raw = re.sub(r"\\u[0-9a-fA-F]{0,3}$", "", found[1])
+    try:
+        whole: str = json.loads(f'"{raw}"', strict=False)
+    except ValueError:
+        return ""
+    # Half of a pair of surrogates: the other half is still to come.
+    return _kept(whole[:-1] if whole and "\ud800" <= whole[-1] <= "\udfff" else whole)

@@ -1,0 +1,150 @@
+"""Task understanding: what a query is about, and how to read for it (section 4.2).
+
+The text is not looked at. What it says is a choice among the options that the actions
+allow, the order of reading, and the query in words that fit reading piece by piece.
+"""
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from service.domain.dciso.prompts import Again, Prompts, usable
+from service.domain.dciso.replies import Unclear, objects, written
+from service.domain.dciso.spec import NEEDED, BrowseOption, BrowseRequest, ReadingOrder
+from service.domain.dciso.understood import Subject, Understanding
+from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
+from service.domain.tree.fitting import Count
+from service.domain.tree.reply_parts import said
+
+T = TypeVar("T")
+
+#: Replies in a row that may be unreadable.
+MAX_ATTEMPTS = 3
+#: Options in the order in which they stand in for an understanding that was unreadable.
+CHOSEN = (BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN)
+#: Characters of a reply that are read.
+MAX_REPLY_CHARACTERS = 20_000
+
+_LINE = re.compile(
+    r"^[ \t>*#_`\"'•-]{0,16}(?P<name>subject|option|order|query)"
+    r"[*_`\"']{0,3}[ \t]{0,4}[:=][ \t*_]{0,8}(?P<value>.*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORD = re.compile(r"[a-z]+|\d+")
+#: The paper's numbers.
+_NUMBERED = {str(number): option for number, option in enumerate(CHOSEN, 1)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """An ask and its reply."""
+
+    ask: ModelAsk
+    reply: ModelReply
+    #: Why it was no use; empty when it was.
+    fault: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Understood:
+    """An understanding and how it came about."""
+
+    result: Understanding
+    exchanges: tuple[Exchange, ...]
+
+
+def understand(
+    query: str,
+    *,
+    marker_key: bytes,
+    window_tokens: int,
+    structured: bool = False,
+    count: Count,
+    allowed: frozenset[BrowseOption],
+) -> Flow[Understanding]:
+    """What a query is about, from the query alone; one to three calls, no event.
+
+    `allowed` are the options to choose from, at least one. After three unreadable replies
+    it is a fact, to be looked for by the first of CHOSEN that is allowed. Raises TextTooLong.
+    """
+    prompts = Prompts(
+        query=query,
+        window_tokens=window_tokens,
+        marker_key=marker_key,
+        structured=structured,
+        count=count,
+    )
+    understood = yield from exchanges(prompts, allowed, MAX_ATTEMPTS)
+    return understood.result
+
+
+def exchanges(
+    prompts: Prompts, allowed: frozenset[BrowseOption], attempts: int
+) -> Generator[Sequence[ModelAsk], Sequence[ModelReply], Understood]:
+    """As `understand`, with what was asked and replied; `attempts` is 1 to MAX_ATTEMPTS."""
+    options = tuple(one for one in CHOSEN if one in allowed) or tuple(sorted(allowed))
+    told: list[Exchange] = []
+    again = Again()
+    while again.attempt <= attempts:
+        ask = prompts.understand(options, again)
+        (reply,) = yield [ask]
+        try:
+            result = read_understanding(reply.text, options, prompts)
+        except Unclear as fault:
+            told.append(Exchange(ask=ask, reply=reply, fault=str(fault)))
+            again = Again(attempt=again.attempt + 1, fault=str(fault))
+            continue
+        told.append(Exchange(ask=ask, reply=reply, fault=""))
+        return Understood(result=result, exchanges=tuple(told))
+    return Understood(result=_default(prompts.query, options), exchanges=tuple(told))
+
+
+def _default(query: str, options: Sequence[BrowseOption]) -> Understanding:
+    return Understanding(
+        subject=Subject.FACT, option=options[0], order=ReadingOrder.FORWARD, query=query
+    )
+
+
+def read_understanding(
+    reply: str, options: Sequence[BrowseOption], prompts: Prompts
+) -> Understanding:
+    """An understanding as a reply has it; what it leaves out is as usual. Raises Unclear."""
+    text = said(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
+    named = {found["name"].lower(): found["value"] for found in _LINE.finditer(text)}
+    for held in objects(text):
+        named |= {name: written(value) for name, value in held.items()}
+    if not text.strip():
+        raise Unclear("it is empty")
+    option = options[0] if len(options) == 1 else _option(named.get("option", ""), options)
+    subject = _first(named.get("subject", ""), {one.value: one for one in Subject})
+    subject = subject or Subject.FACT
+    orders = {"forward": ReadingOrder.FORWARD, "backward": ReadingOrder.BACKWARD}
+    usual = ReadingOrder.BACKWARD if subject is Subject.CODE else ReadingOrder.FORWARD
+    return Understanding(
+        subject=subject,
+        option=option,
+        order=_first(named.get("order", ""), orders) or usual,
+        query=usable(named.get("query", "").strip(" \t\"'`*"), prompts) or prompts.query,
+    )
+
+
+def _option(text: str, options: Sequence[BrowseOption]) -> BrowseOption:
+    if not text.strip():
+        raise Unclear("it names no option")
+    found = _first(text, {one.value: one for one in CHOSEN} | _NUMBERED)
+    if found is None or found not in options:
+        raise Unclear("its option is not one of those offered")
+    return found
+
+
+def _first(text: str, meanings: dict[str, T]) -> T | None:
+    """What the first word that means anything means."""
+    return next((meanings[word] for word in _WORD.findall(text.lower()) if word in meanings), None)
+
+
+def choosable(request: BrowseRequest) -> frozenset[BrowseOption]:
+    """The options that task understanding may choose from, by the actions that are allowed."""
+    if request.option is not BrowseOption.AUTO:
+        return frozenset({request.option})
+    return frozenset(one for one in CHOSEN if NEEDED[one] <= request.actions)
