@@ -13,7 +13,9 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, create_engine, text
+from sqlalchemy.sql.schema import SchemaItem
 
+from storage.search_setup import is_ours
 from storage.tables import metadata
 
 #: Two migrations at once wait for each other on this key.
@@ -83,10 +85,20 @@ def _lock(connection: Connection) -> None:
 
 
 def differences(connection: Connection) -> list[object]:
-    """What autogenerate would change: empty when storage/tables fits the database."""
-    context = MigrationContext.configure(connection, opts={"compare_server_default": False})
+    """What autogenerate would change: empty when storage/tables fits the database.
+
+    The indexes that `storage.search_setup` makes are no migration's.
+    """
+    opts = {"compare_server_default": False, "include_object": _is_migrated}
+    context = MigrationContext.configure(connection, opts=opts)
     found: list[object] = compare_metadata(context, metadata)
     return found
+
+
+def _is_migrated(
+    _object: SchemaItem, name: str | None, type_: str, _reflected: bool, _other: SchemaItem | None
+) -> bool:
+    return type_ != "index" or name is None or not is_ours(name)
 
 
 def _current(connection: Connection) -> str | None:

@@ -51,6 +51,7 @@ from service.usecases.edit import Editor
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.history import History
+from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.rebuild import Rebuilder
@@ -140,6 +141,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             ),
             Answerer(database, gateway, facts, keys.marker, config),
             Generator(database, gateway, keys.marker, config),
+            Indexer(database, None, config),
             config,
         )
         ready()

@@ -1,4 +1,4 @@
-"""The worker: is woken for memories, answers and schemas, and looks for what nobody woke it for."""
+"""The worker: is woken for what there is to do, and looks for what nobody woke it for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,6 +12,7 @@ from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
+from service.usecases.index import Indexer
 from storage import work
 from storage.database import Database
 from storage.errors import StorageError
@@ -33,6 +34,7 @@ class Worker:
         advancer: Advancer,
         answerer: Answerer,
         generator: Generator,
+        indexer: Indexer,
         config: Config,
     ) -> None:
         self._database = database
@@ -41,6 +43,7 @@ class Worker:
         self._advancer = advancer
         self._answerer = answerer
         self._generator = generator
+        self._indexer = indexer
         self._config = config
         self._stop: asyncio.Event | None = None
 
@@ -71,19 +74,25 @@ class Worker:
                 await self._answerer.make(item)
             elif item.kind is WorkKind.SCHEMA:
                 await self._generator.make(item)
+            elif item.kind is WorkKind.INDEX:
+                self._come_back(item, await self._indexer.index(item, stop=self._stop))
             else:
-                seconds = await self._advancer.drain(item, stop=self._stop)
-                if seconds is not None:
-                    # Lost with this process, it is found by the reconciler.
-                    loop = asyncio.get_running_loop()
-                    loop.call_later(seconds, self._hints.add, [item])
+                self._come_back(item, await self._advancer.drain(item, stop=self._stop))
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))
+
+    def _come_back(self, item: WorkItem, seconds: float | None) -> None:
+        if seconds is not None:
+            # Lost with this process, it is found by the reconciler.
+            asyncio.get_running_loop().call_later(seconds, self._hints.add, [item])
 
     async def _reconcile(self) -> None:
         """The guarantee behind the hints: finds all that could be worked on now."""
         async with self._database.sweeping() as connection:
-            items = await work.runnable(connection, RECONCILE_ITEMS)
+            items = [
+                *await work.runnable(connection, RECONCILE_ITEMS),
+                *await work.unindexed(connection, RECONCILE_ITEMS),
+            ]
         if items:
             await self._dispatcher.hint(items)
 

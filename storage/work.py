@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import and_, func, select, tuple_
+from sqlalchemy import and_, func, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -34,7 +34,7 @@ class Progress:
 
 
 async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` items of each kind that could be worked on now.
+    """Up to `limit` memories, answers and schema drafts each that could be worked on now.
 
     Needs `Database.sweeping`.
     """
@@ -57,6 +57,26 @@ async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem
         rows = await connection.execute(statement)
         items += [WorkItem(kind=kind, **row._mapping) for row in rows]
     return items
+
+
+async def unindexed(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
+    """Up to `limit` sessions whose chunks are to be indexed, those first that wait longest.
+
+    While vectors wait for their time, words do not. Needs `Database.sweeping`.
+    """
+    statement = (
+        select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
+        .where(
+            session.c.has_unindexed,
+            or_(
+                session.c.index_ready_at <= func.now(), session.c.indexed_position < session.c.head
+            ),
+        )
+        .order_by(session.c.index_ready_at)
+        .limit(limit)
+    )
+    rows = await connection.execute(statement)
+    return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
 
 
 async def read_progress(

@@ -19,6 +19,7 @@ import migrations
 from service.dispatch.setup import install
 from service.embedded.postgres import PostgresServer
 from service.embedded.valkey import ValkeyServer
+from storage import search_setup
 from storage.database import sqlalchemy_url
 
 #: How long one of our processes may take until it is ready, in seconds. Importing
@@ -34,6 +35,8 @@ class Servers:
         self.valkey = valkey
         migrations.upgrade(sqlalchemy_url(postgres.url))
         install(postgres.url)
+        search_setup.install_extensions(postgres.superuser_url)
+        search_setup.install(postgres.url)
         self._template = conninfo_to_dict(postgres.url)["dbname"]
 
     @classmethod

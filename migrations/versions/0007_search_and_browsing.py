@@ -44,7 +44,15 @@ CREATE OR REPLACE TRIGGER session_note_unindexed BEFORE UPDATE OF head ON sessio
 DROP POLICY IF EXISTS session_unindexed ON session;
 CREATE POLICY session_unindexed ON session FOR SELECT TO palimpsest_sweeper
     USING (has_unindexed);
-GRANT SELECT (session_key, tenant_id, has_unindexed, index_ready_at)
+-- Who changes the model for vectors has to find the sessions that have none of it. Its name
+-- is told for one transaction; NULL, as anywhere else, shows nothing.
+DROP POLICY IF EXISTS session_unembedded ON session;
+CREATE POLICY session_unembedded ON session FOR SELECT TO palimpsest_sweeper
+    USING (NOT has_unindexed AND head > 0
+        AND (embedding_model <> current_setting('app.embedding_model', true)
+            OR embedded_position < head
+                AND current_setting('app.embedding_model', true) IS NOT NULL));
+GRANT SELECT (session_key, tenant_id, has_unindexed, index_ready_at, head, indexed_position)
     ON session TO palimpsest_sweeper;
 """
 

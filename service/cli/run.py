@@ -4,9 +4,9 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import SecretStr, ValidationError
@@ -14,6 +14,9 @@ from pydantic import SecretStr, ValidationError
 from service.cli.output import CommandError, say, show
 from service.config import Config, Limits
 from service.embedded.signals import STOP_SIGNALS
+
+if TYPE_CHECKING:
+    from storage.search_support import Support
 
 
 def register(app: typer.Typer) -> None:
@@ -119,6 +122,7 @@ def migrate() -> None:
     """
     import migrations
     from service.dispatch.setup import DispatchMismatch, install
+    from storage import search_setup
     from storage.database import sqlalchemy_url
     from storage.errors import StorageError, translated
 
@@ -129,9 +133,21 @@ def migrate() -> None:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
             install(_url(dispatch) if dispatch else url)
+            support = search_setup.install(url)
     except (StorageError, DispatchMismatch) as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
+    for line in _search_lines(support):
+        show(line)
+
+
+def _search_lines(support: "Support") -> Iterator[str]:
+    """What search can do on this database."""
+    if not support.session_words:
+        yield "search looks through all words of a session: the database has no btree_gin"
+    vectors = support.vectors_unavailable
+    yield f"search by words only: {vectors}" if vectors else "search by words and by vectors"
+    yield from support.problems
 
 
 def _url(secret: SecretStr | None) -> str:

@@ -14,6 +14,8 @@ class WorkKind(StrEnum):
     ANSWER = "answer"
     #: Make a schema.
     SCHEMA = "schema"
+    #: Write the words and the vectors of a session's new chunks.
+    INDEX = "index"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +25,7 @@ class WorkItem:
     kind: WorkKind
     tenant_id: UUID
     session_key: UUID
-    #: The memory's, the answer's or the schema draft's id.
+    #: The memory's, the answer's or the schema draft's id; the session's key for INDEX.
     item_id: UUID
 
     @property

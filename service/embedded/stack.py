@@ -19,6 +19,7 @@ from service.embedded.postgres import PostgresServer
 from service.embedded.processes import Log, ServerError, ServerUser
 from service.embedded.signals import deferred
 from service.embedded.valkey import ValkeyServer
+from storage.search_setup import install_extensions
 
 #: How long a process of ours may take until it is ready: importing the model
 #: library takes seconds, and many of them the first time on a busy machine.
@@ -202,6 +203,9 @@ class Stack:
             "PALIMPSEST_LISTEN": self._listen,
         }
         self._on_event("migrating the database")
+        if self._postgres is not None:
+            # Our login role is no superuser, and not every extension may be made by others.
+            install_extensions(self._postgres.superuser_url)
         self._migrate()
         read_end, write_end = os.pipe()
         self._held.callback(os.close, write_end)

@@ -1,0 +1,187 @@
+"""Indexing: the words and the vectors of a session's chunks, written behind their appends.
+
+Words are the database's own work and come first; vectors take a model, which may be slow, or
+away, or refused by a budget. Then they are tried again later, and words go on meanwhile.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+from opentelemetry import metrics
+
+from service.config import Config
+from service.domain.chunks import LoggedChunk
+from service.domain.errors import BudgetExhausted
+from service.domain.ledger import CallScope
+from service.domain.work import WorkItem
+from service.llm.embedding import Embedder, EmbeddingFailed, Vector
+from service.usecases.failing import MAX_BACKOFF_SECONDS, cause_of
+from storage import chunk_index
+from storage.chunk_index import IndexPlace, NewVector, Overtaken
+from storage.database import Database
+
+_log = structlog.get_logger("palimpsest.index")
+
+#: Batches of words, or of vectors, behind which others get their turn.
+MAX_BATCHES = 20
+#: Chunks of a batch of vectors, and bytes of their content.
+EMBED_CHUNKS = 64
+EMBED_BYTES = 512 * 1024
+#: Sessions whose chunks one process embeds at once: memories need the worker as well.
+EMBED_AT_ONCE = 4
+#: Who finds as many at it comes back after this long.
+BUSY_SECONDS = 1.0
+#: Failures behind which the wait grows no more.
+MAX_DOUBLINGS = 20
+
+_meter = metrics.get_meter("palimpsest.index")
+_INDEXED = _meter.create_counter(
+    "palimpsest.index.words", description="Chunks whose words were written"
+)
+_EMBEDDED = _meter.create_counter(
+    "palimpsest.index.vectors", description="Chunks whose vectors were written"
+)
+_FAILED = _meter.create_counter(
+    "palimpsest.index.failures", description="Tries to embed chunks that failed"
+)
+
+
+class Indexer:
+    """Indexes sessions in one worker process."""
+
+    def __init__(self, database: Database, embedder: Embedder | None, config: Config) -> None:
+        self._database = database
+        self._embedder = embedder
+        self._config = config
+        self._embedding = asyncio.Semaphore(EMBED_AT_ONCE)
+
+    async def index(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
+        """Indexes what a session has; the seconds after which somebody should come back.
+
+        None when there is no more to do now, or when `stop` is set, which ends it between
+        two batches. Raises StorageError.
+        """
+        for _ in range(MAX_BATCHES):
+            if stop is not None and stop.is_set():
+                return None
+            async with self._database.transaction(item.tenant_id) as tx:
+                place = await chunk_index.read_place(tx, item.session_key)
+            if place is None:
+                return None
+            if place.indexed_position < place.head:
+                if not await self._write_words(item, place):
+                    return None
+            elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
+                if not await self._write_vectors(item, self._embedder, place):
+                    return None
+            else:
+                await self._settle(item)
+                return None
+        return 0.0
+
+    def _lacks_vectors(self, place: IndexPlace) -> bool:
+        assert self._embedder is not None, "nobody asks without one"
+        is_whole = place.embedded_position == place.head
+        return place.head > 0 and not (is_whole and place.embedding_model == self._embedder.model)
+
+    async def _settle(self, item: WorkItem) -> None:
+        # Where something is missing, the session stays noted, and the reconciler finds it.
+        model = None if self._embedder is None else self._embedder.model
+        async with self._database.transaction(item.tenant_id) as tx:
+            await chunk_index.settle(tx, item.session_key, model)
+
+    async def _write_words(self, item: WorkItem, place: IndexPlace) -> bool:
+        """Writes a batch; False when somebody else is at it."""
+        after = place.indexed_position
+        async with self._database.transaction(item.tenant_id) as tx:
+            reached = await chunk_index.write_words(tx, item.session_key, after)
+        if reached is None:
+            return False
+        _INDEXED.add(reached - after)
+        return True
+
+    async def _write_vectors(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> bool:
+        """Writes a batch; False when it is not the time, or somebody else is at it."""
+        if self._embedding.locked():
+            async with self._database.transaction(item.tenant_id) as tx:
+                await chunk_index.put_off(tx, item.session_key, BUSY_SECONDS)
+            return False
+        async with self._embedding:
+            try:
+                await self._embed(item, embedder, place)
+            except Overtaken:
+                return False
+            except (EmbeddingFailed, BudgetExhausted) as error:
+                await self._put_off(item, place, error)
+                # Words of what came meanwhile are not to wait.
+                return True
+        return True
+
+    async def _embed(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> None:
+        after = place.embedded_position
+        async with self._database.transaction(item.tenant_id) as tx:
+            if place.embedding_model != embedder.model:
+                await chunk_index.begin_model(
+                    tx, item.session_key, embedder.model, before=place.embedding_model
+                )
+                after = 0
+            chunks = await chunk_index.read_to_embed(
+                tx, item.session_key, after, chunks=EMBED_CHUNKS, max_bytes=EMBED_BYTES
+            )
+        last = chunks[-1].position
+        scope = CallScope(
+            tenant_id=item.tenant_id,
+            session_key=item.session_key,
+            memory_id=None,
+            occasion=f"embed:{after + 1}-{last}",
+        )
+        texts = [one.chunk.as_text() for one in chunks]
+        made = await embedder.embed_chunks(texts, scope=scope)
+        async with self._database.transaction(item.tenant_id) as tx:
+            await chunk_index.write_vectors(
+                tx,
+                item.session_key,
+                embedder.model,
+                _rows(chunks, made),
+                after_position=after,
+                to_position=last,
+            )
+        _EMBEDDED.add(len(chunks))
+
+    async def _put_off(
+        self, item: WorkItem, place: IndexPlace, error: EmbeddingFailed | BudgetExhausted
+    ) -> None:
+        """Counts a failed try; the next one is later, and never before who refused says."""
+        _FAILED.add(1)
+        if isinstance(error, BudgetExhausted):
+            seconds = error.resume_seconds or MAX_BACKOFF_SECONDS
+        elif error.retryable:
+            backoff = self._config.step_backoff_seconds * 2.0 ** min(place.attempts, MAX_DOUBLINGS)
+            seconds = max(min(backoff, MAX_BACKOFF_SECONDS), error.retry_seconds or 0.0)
+        else:
+            seconds = MAX_BACKOFF_SECONDS
+        cause = cause_of(error)
+        _log.warning(
+            "chunks not embedded",
+            session=str(item.session_key),
+            attempt=place.attempts + 1,
+            seconds=round(seconds, 1),
+            cause=cause,
+        )
+        async with self._database.transaction(item.tenant_id) as tx:
+            await chunk_index.put_off(tx, item.session_key, seconds, cause)
+
+
+def _rows(chunks: Sequence[LoggedChunk], made: Sequence[Sequence[Vector]]) -> list[NewVector]:
+    return [
+        NewVector(
+            position=chunk.position,
+            part=part,
+            from_character=one.from_character,
+            to_character=one.to_character,
+            values=one.values,
+        )
+        for chunk, vectors in zip(chunks, made, strict=True)
+        for part, one in enumerate(vectors)
+    ]

@@ -1,0 +1,263 @@
+"""The search index of a session: the words and the vectors of its chunks, and how far it is.
+
+Words and vectors have a position each. Both move by compare-and-set and in the transaction
+that writes the rows, so that any number of workers may index a session at once: what a
+position covers is there, whoever wrote it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+
+from service.domain.chunks import LoggedChunk
+from storage.chunk_text import AS_TEXT, length_of, words_of
+from storage.database import Transaction
+from storage.log import CONTENT_BYTES, read_ranges
+from storage.tables import session
+
+#: Chunks, and bytes of their content, whose words are written by one statement: it takes
+#: about a second on a slow machine.
+WORDS_CHUNKS = 500
+WORDS_BYTES = 2 * 1024 * 1024
+
+
+class Overtaken(Exception):
+    """Somebody else has written the same vectors, or those of another model."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexPlace:
+    """How far the index of a session is."""
+
+    #: Position of the newest chunk.
+    head: int
+    #: Up to here all chunks have words.
+    indexed_position: int
+    #: Up to here all chunks have vectors of `embedding_model`.
+    embedded_position: int
+    #: Empty: it never had vectors.
+    embedding_model: str
+    #: Tries to embed that failed, one after the other.
+    attempts: int
+    #: Whether it is time to embed again.
+    may_embed: bool
+
+
+async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
+    """How far the index is; None when there is no such session."""
+    statement = select(
+        session.c.head,
+        session.c.indexed_position,
+        session.c.embedded_position,
+        session.c.embedding_model,
+        session.c.index_attempts.label("attempts"),
+        (session.c.index_ready_at <= func.now()).label("may_embed"),
+    ).where(session.c.session_key == session_key)
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else IndexPlace(**row._mapping)
+
+
+# What a batch comes to is told by the sizes of its chunks, which are known without reading
+# what is stored aside.
+_WRITE_WORDS = f"""
+WITH upto AS MATERIALIZED (
+    SELECT max(position) AS position FROM (
+        SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
+        FROM chunk c
+        WHERE c.session_key = %(session)s AND c.position > %(after)s
+            AND c.position <= %(after)s + %(chunks)s
+    ) AS sized
+    WHERE total <= %(bytes)s OR position = %(after)s + 1
+), written AS (
+    INSERT INTO chunk_word (session_key, position, tenant_id, words, length)
+    SELECT made.session_key, made.position, made.tenant_id, made.words, {length_of("made.words")}
+    FROM (
+        SELECT said.session_key, said.position, said.tenant_id,
+            {words_of("said.text", "said.language")} AS words
+        FROM (
+            SELECT c.session_key, c.position, c.tenant_id, s.language, {AS_TEXT} AS text
+            FROM session s JOIN chunk c ON c.session_key = s.session_key
+            WHERE s.session_key = %(session)s AND c.position > %(after)s
+                AND c.position <= (SELECT position FROM upto)
+            OFFSET 0
+        ) AS said
+        OFFSET 0
+    ) AS made
+    ON CONFLICT (session_key, position) DO NOTHING
+)
+SELECT position FROM upto
+"""  # noqa: S608 - all of it is ours
+
+
+async def write_words(tx: Transaction, session_key: UUID, after_position: int) -> int | None:
+    """Writes the words of the next chunks; the position that it came to.
+
+    None when there are none, or somebody else was faster. The session is locked only from
+    the end of the writing to the end of the transaction.
+    """
+    values = {
+        "session": session_key,
+        "after": after_position,
+        "chunks": WORDS_CHUNKS,
+        "bytes": WORDS_BYTES,
+    }
+    rows = await tx.connection.exec_driver_sql(_WRITE_WORDS, values)
+    to_position: int | None = rows.scalar_one()
+    if to_position is None:
+        return None
+    statement = (
+        update(session)
+        .where(
+            session.c.session_key == session_key,
+            session.c.indexed_position == after_position,
+        )
+        .values(indexed_position=to_position)
+    )
+    moved = (await tx.connection.execute(statement)).rowcount == 1
+    return to_position if moved else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewVector:
+    """A vector to be written: of a chunk, or of a part of one."""
+
+    position: int
+    #: 0, 1, 2 … within the chunk.
+    part: int
+    #: The characters of the chunk's text that it stands for.
+    from_character: int
+    to_character: int
+    #: Of length 1.
+    values: Sequence[float]
+
+
+async def read_to_embed(
+    tx: Transaction, session_key: UUID, after_position: int, *, chunks: int, max_bytes: int
+) -> Sequence[LoggedChunk]:
+    """The next chunks, at most so many and with so much content, and at least one."""
+    ranges = ((after_position, after_position + chunks),)
+    found = await read_ranges(tx, session_key, ranges, max_bytes)
+    return found.get(after_position, ())
+
+
+# Of the model before there may be more parts, or fewer. Two that write the same rows wait for
+# each other here, and the second one's compare-and-set fails.
+_DROP_VECTORS = """
+DELETE FROM chunk_vector
+WHERE session_key = %(session)s AND position > %(after)s AND position <= %(upto)s
+"""
+_WRITE_VECTORS = """
+INSERT INTO chunk_vector (session_key, position, part, tenant_id, model,
+    from_character, to_character, embedding)
+SELECT %(session)s, new.position, new.part, %(tenant)s, %(model)s,
+    new.from_character, new.to_character, new.embedding::real[]
+FROM unnest(%(positions)s::bigint[], %(parts)s::integer[], %(from)s::integer[],
+    %(to)s::integer[], %(embeddings)s::text[])
+    AS new (position, part, from_character, to_character, embedding)
+ON CONFLICT (session_key, position, part) DO UPDATE SET
+    model = excluded.model, from_character = excluded.from_character,
+    to_character = excluded.to_character, embedding = excluded.embedding
+"""
+
+
+async def begin_model(tx: Transaction, session_key: UUID, model: str, *, before: str) -> None:
+    """Begins with another model at the first chunk. Raises Overtaken.
+
+    The vectors of the model `before` are replaced as it comes to them.
+    """
+    statement = (
+        update(session)
+        .where(session.c.session_key == session_key, session.c.embedding_model == before)
+        .values(embedding_model=model, embedded_position=0, index_attempts=0, index_failure="")
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Overtaken
+
+
+async def write_vectors(
+    tx: Transaction,
+    session_key: UUID,
+    model: str,
+    vectors: Sequence[NewVector],
+    *,
+    after_position: int,
+    to_position: int,
+) -> None:
+    """Writes the vectors of the chunks (after_position, to_position].
+
+    A failure before is forgotten. Raises Overtaken, and then nothing may be committed. The
+    session is locked only from the end of the writing to the end of the transaction.
+    """
+    values: dict[str, Any] = {
+        "session": session_key,
+        "tenant": tx.tenant_id,
+        "model": model,
+        "after": after_position,
+        "upto": to_position,
+        "positions": [one.position for one in vectors],
+        "parts": [one.part for one in vectors],
+        "from": [one.from_character for one in vectors],
+        "to": [one.to_character for one in vectors],
+        # As text, since an array of arrays has arrays of one length; a real has 9 digits.
+        "embeddings": [_array(one.values) for one in vectors],
+    }
+    await tx.connection.exec_driver_sql(_DROP_VECTORS, values)
+    await tx.connection.exec_driver_sql(_WRITE_VECTORS, values)
+    statement = (
+        update(session)
+        .where(
+            session.c.session_key == session_key,
+            session.c.embedding_model == model,
+            session.c.embedded_position == after_position,
+        )
+        .values(embedded_position=to_position, index_attempts=0, index_failure="")
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Overtaken
+
+
+def _array(values: Sequence[float]) -> str:
+    return "{" + ",".join([format(one, ".9g") for one in values]) + "}"
+
+
+async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
+    """Ends the work when everything is indexed; False while something is missing.
+
+    With `model` None there is no model for vectors, and none are missing. Chunks that come
+    at this moment wait for the row, and note anew that they are to be indexed.
+    """
+    whole: list[ColumnElement[bool]] = [session.c.indexed_position == session.c.head]
+    if model is not None:
+        whole += [
+            or_(
+                session.c.head == 0,
+                and_(
+                    session.c.embedded_position == session.c.head,
+                    session.c.embedding_model == model,
+                ),
+            )
+        ]
+    statement = (
+        update(session)
+        .where(session.c.session_key == session_key, *whole)
+        # Who was looked at last comes last the next time.
+        .values(has_unindexed=False, index_ready_at=func.now())
+    )
+    return (await tx.connection.execute(statement)).rowcount == 1
+
+
+async def put_off(
+    tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
+) -> None:
+    """Embeds no more before `seconds` have passed; with `failure` as a try that failed."""
+    values: dict[str, Any] = {
+        "index_ready_at": func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    }
+    if failure is not None:
+        values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
+    await tx.connection.execute(
+        update(session).where(session.c.session_key == session_key).values(**values)
+    )
