@@ -1,0 +1,105 @@
+"""Response schemas held against values, by the jsonschema library."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from service.domain.response_schemas import DIALECTS, parts, read_schema
+
+#: Keywords that one check may look at. A schema of a few lines can ask for more than a
+#: machine ever does, by using each part twice in the next.
+MAX_STEPS = 100_000
+#: Seconds that a pattern may search one string; patterns can take exponential time.
+PATTERN_SECONDS = 0.2
+#: Characters of a fault: values and schemas are repeated in it.
+MAX_FAULT_CHARACTERS = 500
+
+_DIALECT_NAMES = ("Draft202012Validator", "Draft201909Validator", "Draft7Validator")
+
+
+class TooCostly(Exception):
+    """Checking a value would take too long; the message is one sentence."""
+
+
+def read_form(text: str) -> dict[str, Any]:
+    """The schema that a text is. Raises ValueError with a sentence."""
+    schema = read_schema(text)
+    library: Any = importlib.import_module("jsonschema")
+    try:
+        _dialect(schema).check_schema(schema)
+    except library.SchemaError as error:
+        raise ValueError(f"the schema is no JSON Schema: {_said(error)}") from error
+    for _, part in parts(schema):
+        if "pattern" in part:
+            _compiled(part["pattern"])
+    return schema
+
+
+def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
+    """Says what is wrong with a value, as a sentence; empty when it fits the schema."""
+    library: Any = importlib.import_module("jsonschema")
+    # Without a registry of ours the library would ask the network for what it does not know.
+    registry = importlib.import_module("referencing").Registry()
+
+    def fault(value: Any) -> str:
+        left = [MAX_STEPS]
+        validator = _bounded(_dialect(schema), left)(schema, registry=registry)
+        try:
+            found = library.exceptions.best_match(validator.iter_errors(value))
+        except (TooCostly, RecursionError) as error:
+            return str(error) if isinstance(error, TooCostly) else "it is nested too deeply"
+        return "" if found is None else _said(found)
+
+    return fault
+
+
+def _dialect(schema: Mapping[str, Any]) -> Any:
+    named = schema.get("$schema", DIALECTS[0]).rstrip("#")
+    return getattr(importlib.import_module("jsonschema"), _DIALECT_NAMES[DIALECTS.index(named)])
+
+
+def _bounded(dialect: Any, left: list[int]) -> Any:
+    """The validator of a dialect, that counts its steps and bounds the time of patterns."""
+    library: Any = importlib.import_module("jsonschema")
+
+    def counted(check: Any) -> Any:
+        def run(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TooCostly("checking it against the schema takes too many steps")
+            yield from check(validator, wanted, value, schema) or ()
+
+        return run
+
+    checks = {**dialect.VALIDATORS, "pattern": _pattern}
+    return library.validators.extend(
+        dialect, {keyword: counted(check) for keyword, check in checks.items()}
+    )
+
+
+def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+    library: Any = importlib.import_module("jsonschema")
+    if not validator.is_type(value, "string"):
+        return
+    try:
+        found = _compiled(pattern).search(value, timeout=PATTERN_SECONDS)
+    except TimeoutError as error:
+        raise TooCostly(f"searching it for the pattern {pattern!r} takes too long") from error
+    if found is None:
+        yield library.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _compiled(pattern: str) -> Any:
+    expressions: Any = importlib.import_module("regex")
+    try:
+        return expressions.compile(pattern)
+    except (expressions.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
+
+
+def _said(error: Any) -> str:
+    """A fault of the library in one line, with its place."""
+    place = "".join(f"/{step}" for step in error.absolute_path)
+    said = " ".join(str(error.message).split())
+    whole = f"at {place}: {said}" if place else said
+    return whole[:MAX_FAULT_CHARACTERS]

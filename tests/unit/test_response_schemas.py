@@ -1,0 +1,114 @@
+"""Which response schemas are taken, and how values are held against them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from service.domain.errors import InvalidInput
+from service.domain.reasons import Reason
+from service.usecases import response_forms
+from service.usecases.response_forms import checker
+from service.usecases.shaping import check_response_schema
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"parts": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "string"},
+        PERSON,
+        TREE,
+        {"$schema": "http://json-schema.org/draft-07/schema#", "enum": [1, "two", None]},
+        {"properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}}},
+        {"const": {"$ref": "https://example.com/data", "$anchor": "data"}},
+        {"properties": {"a/b": {"type": "integer"}}, "items": {"$ref": "#/properties/a~1b"}},
+    ],
+)
+def test_schemas_that_are_taken(schema: Any) -> None:
+    assert check_response_schema(json.dumps(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read as JSON"),
+        ("{", "cannot be read as JSON"),
+        ("[]", "no JSON object"),
+        ("true", "no JSON object"),
+        ('{"minimum": NaN}', "NaN"),
+        ('{"const": "\\u0000"}', "NUL"),
+        ('{"type": "strng"}', "no JSON Schema"),
+        ('{"required": "name"}', "no JSON Schema"),
+        ('{"$schema": "https://example.com/mine"}', "dialects"),
+        ('{"$schema": 7}', "dialects"),
+        ('{"$ref": "https://example.com/schema"}', "does not refer to a part"),
+        ('{"items": {"$ref": "other.json#/x"}}', "/items: $ref"),
+        ('{"$ref": "#name"}', "does not refer to a part"),
+        ('{"$ref": "#/$defs/none"}', "refers to nothing"),
+        ('{"$ref": "#/required", "required": []}', "refers to no schema"),
+        ('{"$ref": "#/x", "x": {"$ref": "http://example.com"}}', "refers to no schema"),
+        ('{"$ref": "#"}', "leads back to itself"),
+        ('{"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}', "leads back to itself"),
+        ('{"patternProperties": {"(a+)+$": {}}}', "patternProperties is not taken"),
+        ('{"items": {"$id": "https://example.com/x"}}', "$id is taken at the top"),
+        ('{"$dynamicRef": "#x"}', "$dynamicRef is not taken"),
+        ('{"pattern": "("}', "'(' is not a 'regex'"),
+        ('{"pattern": "' + "a" * 501 + '"}', "more than 500 characters"),
+        ('{"items": ' * 40 + "{}" + "}" * 40, "nested deeper"),
+        ('{"description": "' + "a" * 16384 + '"}', "more than 16384 bytes"),
+    ],
+)
+def test_schemas_that_are_refused(text: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match="response_schema: ") as refused:
+        check_response_schema(text)
+    assert said in refused.value.message
+    assert (refused.value.reason, refused.value.field) == (Reason.FIELD_INVALID, "response_schema")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fault"),
+    [
+        (PERSON, {"name": "Ada", "age": 36}, ""),
+        (PERSON, {"age": 36}, "'name' is a required property"),
+        (PERSON, {"name": "Ada", "age": "36"}, "at /age: '36' is not of type 'integer'"),
+        (TREE, {"parts": [{"parts": []}]}, ""),
+        (TREE, {"parts": [{"parts": 1}]}, "at /parts/0/parts: 1 is not of type 'array'"),
+        ({"pattern": "^a+$"}, "aaa", ""),
+        ({"pattern": "^a+$"}, "aab", "'aab' does not match '^a+$'"),
+    ],
+)
+def test_values_against_schemas(schema: Any, value: Any, fault: str) -> None:
+    assert checker(schema)(value) == fault
+
+
+def test_a_schema_that_doubles_with_each_level_is_given_up() -> None:
+    twice: dict[str, Any] = {"allOf": [{"$ref": "#/$defs/in"}, {"$ref": "#/$defs/in"}]}
+    schema = {"$defs": {"in": {"properties": {"a": twice}}}, **twice}
+    value: Any = {}
+    for _ in range(30):
+        value = {"a": value}
+    assert check_response_schema(json.dumps(schema)) == schema
+    assert "too many steps" in checker(schema)(value)
+
+
+def test_a_pattern_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_forms, "PATTERN_SECONDS", 0.01)
+    schema = check_response_schema('{"type": "string", "pattern": "^(a|aa|b?a)+$"}')
+    assert "takes too long" in checker(schema)("a" * 5000 + "!")
