@@ -34,6 +34,18 @@ async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
     await tx.connection.execute(statement.on_conflict_do_nothing())
 
 
+async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind) -> int:
+    """The ordinal of an answer's first event of a kind; without one, that behind the last."""
+    first = func.min(trajectory_event.c.ordinal).filter(
+        trajectory_event.c.event["kind"].as_string() == kind.value
+    )
+    last = func.coalesce(func.max(trajectory_event.c.ordinal), 0)
+    statement = select(func.coalesce(first, last + 1)).where(
+        trajectory_event.c.session_key == key[0], trajectory_event.c.answer_id == key[1]
+    )
+    return int((await tx.connection.execute(statement)).scalar_one())
+
+
 async def list_events(
     tx: Transaction, key: AnswerKey, after: int, limit: int | None = None
 ) -> Sequence[Event]:

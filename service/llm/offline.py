@@ -31,6 +31,7 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
+from service.domain.shaping import ShapeContent
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.tree.contents import (
@@ -46,6 +47,7 @@ from service.llm import (
     offline_baselines,
     offline_navigation,
     offline_schema,
+    offline_shaping,
     offline_states,
     offline_summaries,
 )
@@ -84,6 +86,8 @@ def complete(content: object) -> str:
             return offline_schema.complete(content)
         case ReadContent() | CarryContent():
             return offline_baselines.complete(content)
+        case ShapeContent():
+            return offline_shaping.complete(content)
         case SummarizeContent() | CompressContent():
             return offline_summaries.complete(content)
         case CompressStepsContent() | CompressVectorsContent():

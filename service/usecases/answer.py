@@ -12,6 +12,7 @@ from service.usecases.answer_state import ContextReader
 from service.usecases.answering import AnswerCalls, Reader
 from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
+from service.usecases.shaping import Shaper
 from storage import answers
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction
@@ -32,6 +33,7 @@ class Answerer(Maker[StoredAnswer]):
     ) -> None:
         super().__init__(database, gateway, marker_key, config)
         calls = AnswerCalls(database, gateway)
+        self._shaper = Shaper(calls, facts, marker_key)
         self._navigator = Navigator(database, calls, facts, marker_key, config)
         self._readers: dict[MemoryKind, Reader] = {
             MemoryKind.PRISM: PrismReader(database, calls, marker_key, config),
@@ -49,6 +51,7 @@ class Answerer(Maker[StoredAnswer]):
         if wanted.navigation is not None:
             reader = self._navigator
         made = await reader.answer(item, wanted)
+        made = await self._shaper.shape(item, wanted, made)
         async with self._database.transaction(item.tenant_id) as tx:
             await answers.complete(
                 tx,
@@ -59,4 +62,5 @@ class Answerer(Maker[StoredAnswer]):
                 model=made.model,
                 no_answer=made.no_answer,
                 statistics=made.statistics,
+                value=made.value,
             )

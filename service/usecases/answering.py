@@ -8,6 +8,7 @@ from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope
 from service.domain.trajectory import (
     Event,
+    EventKind,
     NoAnswer,
 )
 from service.domain.tree.trajectory import Statistics
@@ -82,5 +83,17 @@ class AnswerCalls:
         """Stores an event of the reader, for whoever waits to see it at once."""
         if asked.chosen is not None:
             event = replace(event, ordinal=event.ordinal + CHOICE_EVENTS)
+        await self.record(item, asked, event)
+
+    async def record(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
+        """Stores an event of what is around the reader, at its ordinal among all."""
         async with self._database.transaction(item.tenant_id) as tx:
             await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
+
+    async def next_ordinal(self, item: WorkItem, asked: StoredAnswer, kind: EventKind) -> int:
+        """Where events of a kind go on behind all that were told before.
+
+        Where they are told already, by a worker that died, it is the first of these.
+        """
+        async with self._database.transaction(item.tenant_id) as tx:
+            return await trajectories.next_ordinal(tx, (asked.session_key, asked.answer_id), kind)

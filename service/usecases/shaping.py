@@ -1,10 +1,20 @@
 """Shaping: an answer is brought into the form that its question asks for."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from service.domain.errors import InvalidInput
+from service.domain.json_values import canonical
 from service.domain.reasons import Reason
-from service.usecases.response_forms import read_form
+from service.domain.shaping import SHAPE, ShapeContent, Shaped, shape
+from service.domain.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.work import WorkItem
+from service.llm.driver import drive
+from service.llm.facts import ModelFacts
+from service.usecases.answering import AnswerCalls, MadeAnswer
+from service.usecases.response_forms import checker, read_form
+from storage.answers import StoredAnswer
 
 
 def check_response_schema(text: str) -> dict[str, Any]:
@@ -18,3 +28,63 @@ def check_response_schema(text: str) -> dict[str, Any]:
     except ValueError as error:
         message = f"response_schema: {error}"
         raise InvalidInput(Reason.FIELD_INVALID, message, field="response_schema") from error
+
+
+class Shaper:
+    """Brings answers into their forms in one worker process."""
+
+    def __init__(
+        self,
+        calls: AnswerCalls,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+    ) -> None:
+        self._calls = calls
+        self._facts = facts
+        self._marker_key = marker_key
+
+    async def shape(self, item: WorkItem, asked: StoredAnswer, made: MadeAnswer) -> MadeAnswer:
+        """The answer with its value, by the model that read; without one when none fits.
+
+        An answer that is none has nothing to be shaped, and stays as it is. Each try is
+        told as an event behind those of the reader. Raises ModelFailure.
+        """
+        if asked.response_schema is None or made.no_answer is not None:
+            return made
+        model = made.model
+        facts = self._facts(model)
+        flow = shape(
+            ShapeContent(
+                query=asked.query,
+                answer=made.text,
+                excerpts=tuple(one.excerpt for one in made.citations),
+                schema=asked.response_schema,
+            ),
+            check=checker(asked.response_schema),
+            marker_key=self._marker_key,
+            window_tokens=facts.window_tokens,
+            structured=self._calls.structured(model),
+            count=facts.count,
+        )
+        shaped: Shaped = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
+        await self._tell(item, asked, shaped)
+        if not shaped.fits:
+            return replace(made, no_answer=NoAnswer.UNREADABLE)
+        return replace(made, value=shaped.value)
+
+    async def _tell(self, item: WorkItem, asked: StoredAnswer, shaped: Shaped) -> None:
+        first = await self._calls.next_ordinal(item, asked, EventKind.SHAPING)
+        for number, one in enumerate(shaped.tries):
+            event = Event(
+                ordinal=first + number,
+                kind=EventKind.SHAPING,
+                action=Action.INVALID if one.fault else Action.ANSWER,
+                attempt=number + 1,
+                text=one.fault or canonical(shaped.value),
+                template=SHAPE,
+                reply=one.reply.text,
+                input_tokens=one.reply.input_tokens,
+                cached_tokens=one.reply.cached_tokens,
+                output_tokens=one.reply.output_tokens,
+            )
+            await self._calls.record(item, asked, event)

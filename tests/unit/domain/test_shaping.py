@@ -1,0 +1,146 @@
+"""Shaping: how replies are read, asked for again, and kept within the window."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
+from service.domain.shaping import MAX_TRIES, ShapeContent, Shaped, read_value, shape
+from service.domain.tokens import estimate_tokens
+from service.domain.tree.fitting import TextTooLong, prompt_tokens
+from service.usecases.response_forms import checker
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+CONTENT = ShapeContent(
+    query="Who wrote the first program, and how old was she?",
+    answer="Ada, at 27.",
+    excerpts=("Ada wrote it when she was 27.",),
+    schema=PERSON,
+)
+
+
+def flow_of(content: ShapeContent = CONTENT, **changes: Any) -> Flow[Shaped]:
+    values: dict[str, Any] = {
+        "check": checker(content.schema),
+        "marker_key": b"key",
+        "window_tokens": 32_768,
+        "structured": False,
+        "count": estimate_tokens,
+        **changes,
+    }
+    return shape(content, **values)
+
+
+def run(flow: Flow[Shaped], *replies: str) -> tuple[Shaped, list[ModelAsk]]:
+    asks = list(next(flow))
+    try:
+        for text in replies:
+            asks += flow.send([ModelReply(text=text, model="m")])
+    except StopIteration as end:
+        return end.value, asks
+    raise AssertionError("it asks for more")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"name": "Ada", "age": 27}',
+        '```json\n{"name": "Ada", "age": 27}\n```',
+        'Here it is:\n\n{"name": "Ada", "age": 27}\nI hope that helps.',
+        '<think>{"name": 1}</think>\n{"name": "Ada", "age": 27}',
+        'Not {"name": "Ada"} but {"name": "Ada", "age": 27}.',
+        '{"name": "Ada", "age": 27}' + CUT_OFF,
+    ],
+)
+def test_a_value_is_found_in_what_models_write(reply: str) -> None:
+    assert read_value(reply, checker(PERSON)) == ({"name": "Ada", "age": 27}, "")
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        ("", "the reply has no value"),
+        ("<think>hm", "the reply has no value"),
+        ("I do not know.", "the reply is no JSON"),
+        ('{"name": "Ada", "age": 2', "the reply is no JSON"),
+        ('{"name": "Ada", "age": 2' + CUT_OFF, "the reply is cut off at its end"),
+        ('{"name": "Ada"}', "'age' is a required property"),
+        ('{"name": "Ada", "age": NaN}', "the reply is no JSON"),
+    ],
+)
+def test_what_does_not_fit_is_told(reply: str, fault: str) -> None:
+    assert read_value(reply, checker(PERSON)) == (None, fault)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reply", "value"),
+    [
+        ({"type": "string"}, "Box 7.", "Box 7."),
+        ({"type": "string"}, '"Box 7."', "Box 7."),
+        ({"type": "integer"}, "7", 7),
+        ({"type": "boolean"}, "true", True),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"type": "array", "items": {"type": "integer"}}, "They are [1, 2].", [1, 2]),
+        ({"enum": ["red", "blue"]}, "red", "red"),
+    ],
+)
+def test_forms_that_are_no_objects(schema: Any, reply: str, value: Any) -> None:
+    assert read_value(reply, checker(schema)) == (value, "")
+
+
+def test_the_second_prompt_says_what_was_wrong_with_the_first_reply() -> None:
+    shaped, (first, second) = run(flow_of(), '{"name": "Ada"}', '{"name": "Ada", "age": 27}')
+    assert (shaped.fits, shaped.value) == (True, {"name": "Ada", "age": 27})
+    assert [one.fault for one in shaped.tries] == ["'age' is a required property", ""]
+    assert second.text.startswith(first.text)
+    assert '{"name": "Ada"}' in second.text
+    assert "'age' is a required property" in second.text
+    assert (first.attempt, second.attempt) == (0, 1)
+
+
+def test_behind_three_replies_that_do_not_fit_there_is_no_value() -> None:
+    shaped, asks = run(flow_of(), "?", "{}", "[]")
+    assert (shaped.fits, shaped.value, len(asks)) == (False, None, MAX_TRIES)
+    assert all(one.fault for one in shaped.tries)
+
+
+def test_models_that_keep_to_schemas_get_it_when_it_is_of_an_object() -> None:
+    _, (asked,) = run(flow_of(structured=True), '{"name": "Ada", "age": 27}')
+    assert asked.reply_schema == PERSON
+    content = ShapeContent(query="?", answer="7", excerpts=(), schema={"type": "integer"})
+    _, (asked,) = run(flow_of(content, structured=True), "7")
+    assert asked.reply_schema is None
+    _, (asked,) = run(flow_of(), '{"name": "Ada", "age": 27}')
+    assert asked.reply_schema is None
+
+
+@given(
+    answer=st.text(max_size=6000),
+    excerpts=st.lists(st.text(max_size=2000), max_size=6),
+    window=st.integers(min_value=1500, max_value=8000),
+    reply=st.text(max_size=9000),
+)
+def test_no_prompt_passes_the_window(
+    answer: str, excerpts: list[str], window: int, reply: str
+) -> None:
+    content = ShapeContent(query="Who?", answer=answer, excerpts=tuple(excerpts), schema=PERSON)
+    flow = flow_of(content, window_tokens=window, check=lambda _: "it does not fit")
+    asks = list(next(flow))
+    asks += flow.send([ModelReply(text=reply, model="m")])
+    flow.close()
+    for ask in asks:
+        tokens = prompt_tokens(ask.segments, estimate_tokens)
+        assert tokens + ask.max_output_tokens <= window
+
+
+def test_a_schema_that_leaves_no_room_is_refused() -> None:
+    schema = {**PERSON, "description": "a person " * 1000}
+    content = ShapeContent(query="Who?", answer="Ada.", excerpts=(), schema=schema)
+    with pytest.raises(TextTooLong, match="tokens too long for a prompt of"):
+        next(flow_of(content, window_tokens=2000))
