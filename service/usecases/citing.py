@@ -12,6 +12,7 @@ from service.domain.prism.amendments import Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import Touch, origin
 from service.usecases.history import ORIGIN_AMENDMENTS, traced
+from service.usecases.spans import spanned
 from storage import amendment_log, log
 from storage.amendment_log import LoggedAmendment
 from storage.answers import StoredCitation
@@ -58,12 +59,13 @@ async def cite(
         if not shown:
             continue
         position = best_position(excerpt, sorted(shown.items()))
-        found[(position, str(one.path))] = StoredCitation(
+        citation = StoredCitation(
             position=position,
             path=str(one.path),
             revision=next(s.revision for s in one.sources if position in _positions(s)),
             excerpt=excerpt[:EXCERPT_CHARACTERS],
         )
+        found[(position, str(one.path))] = spanned(citation, shown[position])
     return list(found.values())
 
 

@@ -28,6 +28,7 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
 from service.usecases.answering import EXCERPT_CHARACTERS, AnswerCalls, MadeAnswer
+from service.usecases.spans import spanned
 from service.usecases.state_reading import StateReader
 from service.usecases.tree_reading import Held, TreeReader
 from storage.answers import StoredAnswer, StoredCitation
@@ -216,14 +217,16 @@ async def _cite(reader: LevelsReader, leaf: str, navigation: Navigation) -> Stor
     """The chunk of a leaf whose words fit the answer best, and the sentence that does."""
     held = await reader.hold(leaf)
     said, why = navigation.text, navigation.reasoning
-    texts = {piece.position: piece.text for piece in held.pieces}
-    position = best_position(said, list(texts.items()), around=why)
-    return StoredCitation(
-        position=position,
+    pieces = {piece.position: piece for piece in held.pieces}
+    texts = [(piece.position, piece.text) for piece in pieces.values()]
+    piece = pieces[best_position(said, texts, around=why)]
+    citation = StoredCitation(
+        position=piece.position,
         path="",
         revision=held.revision,
-        excerpt=best_excerpt(said, texts[position], EXCERPT_CHARACTERS, around=why),
+        excerpt=best_excerpt(said, piece.text, EXCERPT_CHARACTERS, around=why),
         node_id=leaf,
         from_position=held.view.start.position,
         to_position=held.view.end.last_position,
     )
+    return spanned(citation, piece.text, piece.offset)

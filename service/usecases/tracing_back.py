@@ -10,6 +10,7 @@ from service.domain.state.tracing import linked, origin, source, statements
 from service.domain.state.vectors import STEPS_LEVEL, TASK_REVISION, Vector, first_state
 from service.domain.state.working_context import WorkingContext
 from service.usecases.answering import EXCERPT_CHARACTERS
+from service.usecases.spans import spanned
 from storage import history, log, vector_views, vectors
 from storage.answers import StoredCitation
 from storage.database import Transaction
@@ -44,13 +45,16 @@ class Tracer:
         named = frozenset(draft.positions)
         texts = {step.position: step.text for step in context.recent}
         found = {
-            position: StoredCitation(
-                position=position,
-                path="",
-                revision=self._revision,
-                excerpt=_excerpt(draft.text, texts[position], query),
-                from_position=position,
-                to_position=position,
+            position: spanned(
+                StoredCitation(
+                    position=position,
+                    path="",
+                    revision=self._revision,
+                    excerpt=_excerpt(draft.text, texts[position], query),
+                    from_position=position,
+                    to_position=position,
+                ),
+                texts[position],
             )
             for position in draft.positions
         }
@@ -114,7 +118,7 @@ class Tracer:
         if not texts:
             return None
         position = best_position(statement, list(texts.items()), around=query)
-        return StoredCitation(
+        citation = StoredCitation(
             position=position,
             path="",
             revision=vector.revision,
@@ -123,6 +127,7 @@ class Tracer:
             from_position=vector.from_position + 1,
             to_position=vector.to_position,
         )
+        return spanned(citation, texts[position])
 
 
 def _excerpt(said: str, text: str, query: str) -> str:

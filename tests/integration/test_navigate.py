@@ -134,6 +134,7 @@ async def test_a_question_is_answered_from_the_leaf_that_has_it(database: Databa
             path="",
             revision=1,
             excerpt="The king gave the cat gold.",
+            to_character=27,
             node_id="0.3",
             from_position=3,
             to_position=3,

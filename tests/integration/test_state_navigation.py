@@ -92,6 +92,7 @@ async def test_a_question_goes_down_through_episodes_to_the_steps(database: Data
             path="",
             revision=4,
             excerpt=STEPS[2],
+            to_character=len(STEPS[2]),
             node_id="1.4",
             from_position=3,
             to_position=3,

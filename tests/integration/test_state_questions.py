@@ -98,7 +98,13 @@ async def test_an_answer_from_a_recent_step_cites_it(database: Database) -> None
     assert (stored.model, stored.statistics) == ("test/scripted", None)
     assert stored.citations == (
         StoredCitation(
-            position=5, path="", revision=2, excerpt=STEPS[4], from_position=5, to_position=5
+            position=5,
+            path="",
+            revision=2,
+            excerpt=STEPS[4],
+            from_position=5,
+            to_position=5,
+            to_character=len(STEPS[4]),
         ),
     )
     (asked,) = script.asked
@@ -122,6 +128,7 @@ async def test_an_answer_from_a_vector_is_traced_to_the_chunk(database: Database
         path="",
         revision=1,
         excerpt="The map shows nine boxes.",
+        to_character=25,
         node_id="1.1",
         from_position=1,
         to_position=2,
