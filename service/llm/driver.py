@@ -5,9 +5,15 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import nullcontext
 from typing import TypeVar
 
+from service.domain.flows import LookingFlow, ModelAsk
+
 T = TypeVar("T")
 Ask = TypeVar("Ask")
 Reply = TypeVar("Reply")
+
+
+class WindowPassed(Exception):
+    """A flow asked for more than the window that it was given: a defect of the flow."""
 
 
 async def drive(
@@ -33,6 +39,37 @@ async def drive(
         return result
     finally:
         flow.close()
+
+
+def within(
+    flow: LookingFlow[T], window_tokens: int, count: Callable[[str], int]
+) -> LookingFlow[T]:
+    """`flow`, but no ask of it passes a window of so many tokens, prompt and reply together.
+
+    The look-ups go through as they are. Raises WindowPassed before anything of a batch is
+    asked when one of its prompts is too long.
+    """
+    try:
+        asks = next(flow)
+        while True:
+            for ask in asks:
+                if isinstance(ask, ModelAsk):
+                    _check(ask, window_tokens, count)
+            asks = flow.send((yield asks))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        flow.close()
+
+
+def _check(ask: ModelAsk, window_tokens: int, count: Callable[[str], int]) -> None:
+    tokens = count(ask.text)
+    if tokens + ask.max_output_tokens > window_tokens:
+        raise WindowPassed(
+            f"a prompt of {ask.template} takes {tokens} tokens and its reply up to"
+            f" {ask.max_output_tokens}: more than the window of {window_tokens}"
+        )
 
 
 async def _answer(

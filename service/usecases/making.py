@@ -9,6 +9,7 @@ from service.domain.errors import BudgetExhausted
 from service.domain.schemas.generation import NoSchema
 from service.domain.tree.fitting import TextTooLong
 from service.domain.work import WorkItem
+from service.llm.driver import WindowPassed
 from service.llm.gateway import Gateway
 from service.llm.transport import ModelFailure
 from service.telemetry import tracer
@@ -99,9 +100,9 @@ class Maker(Generic[T]):
 
 def _is_final(error: Exception) -> bool:
     match error:
-        case NoSchema() | TextTooLong():
-            # The journal would give the replies without a schema once more, and the text
-            # would not be shorter.
+        case NoSchema() | TextTooLong() | WindowPassed():
+            # The journal would give the replies without a schema once more, and the text,
+            # or the prompt, would not be shorter.
             return True
         case BudgetExhausted():
             # Who waits is told, and can ask again.

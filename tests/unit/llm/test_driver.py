@@ -3,8 +3,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
-from service.llm.driver import drive
+from service.domain.flows import (
+    Flow,
+    LookingFlow,
+    LookUp,
+    ModelAsk,
+    ModelReply,
+    Purpose,
+    Segment,
+    SegmentKind,
+)
+from service.llm.driver import WindowPassed, drive, within
 
 
 def ask(text: str) -> ModelAsk:
@@ -121,3 +130,35 @@ async def test_a_limit_of_none_at_all_is_refused() -> None:
 
     with pytest.raises(ValueError, match="at least 1"):
         await drive(two_batches(), call, limit=0)
+
+
+def looking(*batches: Sequence[ModelAsk | LookUp]) -> LookingFlow[list[object]]:
+    heard: list[object] = []
+    for batch in batches:
+        heard += yield batch
+    return heard
+
+
+async def test_a_flow_within_its_window_is_driven_as_it_is() -> None:
+    async def call(one: ModelAsk | LookUp) -> object:
+        return one.text.upper() if isinstance(one, ModelAsk) else 7
+
+    flow = looking([ask("abc"), LookUp()], [ask("d")])
+    assert await drive(within(flow, 4, len), call) == ["ABC", 7, "D"]
+
+
+async def test_a_flow_that_passes_its_window_is_ended_before_it_asks() -> None:
+    asked: list[str] = []
+
+    async def call(one: ModelAsk | LookUp) -> object:
+        assert isinstance(one, ModelAsk)
+        asked.append(one.text)
+        return None
+
+    # The prompt alone would fit: its reply, of one token, does not.
+    flow = looking([ask("abc")], [ask("d"), ask("abcd")])
+    with pytest.raises(WindowPassed, match=r"^a prompt of t/1 takes 4 tokens .* window of 4$"):
+        await drive(within(flow, 4, len), call)
+    assert asked == ["abc"], "nothing of the batch"
+    with pytest.raises(StopIteration):
+        next(flow)
