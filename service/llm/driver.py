@@ -41,9 +41,7 @@ async def drive(
         flow.close()
 
 
-def within(
-    flow: LookingFlow[T], window_tokens: int, count: Callable[[str], int]
-) -> LookingFlow[T]:
+def within(flow: LookingFlow[T], window_tokens: int, count: Callable[[str], int]) -> LookingFlow[T]:
     """`flow`, but no ask of it passes a window of so many tokens, prompt and reply together.
 
     The look-ups go through as they are. Raises WindowPassed before anything of a batch is
