@@ -1,0 +1,74 @@
+"""Logs that are browsed by tests: pieces of so many characters, and retrieval by a word."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from service.domain.chunks import Chunk, ChunkKind
+from service.domain.dciso.pieces import Frame
+from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.usecases.browsed_log import Hit, LogRange, Texts
+from storage import sessions
+from storage.database import Database
+from tests.integration.writing import append_chunks
+
+KEY = session_key(DEFAULT_TENANT, "s")
+
+
+async def write(database: Database, contents: Sequence[str | Chunk]) -> None:
+    """The session `s` with these chunks."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    chunks = [
+        one if isinstance(one, Chunk) else Chunk(kind=ChunkKind.TEXT, text=one) for one in contents
+    ]
+    await append_chunks(database, "s", chunks)
+
+
+def held(database: Database, up_to: int) -> LogRange:
+    """The log of the session `s`."""
+    return LogRange(database=database, tenant_id=DEFAULT_TENANT, session_key=KEY, up_to=up_to)
+
+
+def pack(characters: int) -> Callable[[Texts], Iterator[Frame]]:
+    """Pieces of exactly so many characters; the last one has what is left."""
+
+    def frames(texts: Texts) -> Iterator[Frame]:
+        start, room, end, number = None, characters, (0, 0), 1
+        for position, text in texts:
+            at = 0
+            while at < len(text):
+                start = start or (position, at)
+                taken = min(room, len(text) - at)
+                at, room, end = at + taken, room - taken, (position, at + taken)
+                if room == 0:
+                    yield _frame(number, start, end, characters)
+                    number, start, room = number + 1, None, characters
+        if start is not None:
+            yield _frame(number, start, end, characters - room)
+
+    return frames
+
+
+def _frame(number: int, start: tuple[int, int], end: tuple[int, int], tokens: int) -> Frame:
+    return Frame(
+        number=number,
+        from_position=start[0],
+        from_character=start[1],
+        to_position=end[0],
+        to_character=end[1],
+        tokens=tokens,
+    )
+
+
+@dataclass
+class Ranked:
+    """Retrieval that names what it is told to."""
+
+    hits: Sequence[Hit] = ()
+    #: How it was asked: the query, the limit, and whether with a model.
+    asked: list[tuple[str, int, bool]] = field(default_factory=list)
+
+    async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[Hit]:
+        self.asked.append((query, limit, rerank))
+        hits = list(self.hits)
+        return (hits[::-1] if rerank else hits)[:limit]

@@ -1,0 +1,137 @@
+"""The log as browsing reads it, on a real database."""
+
+import tracemalloc
+
+import pytest
+
+from service.domain.chunks import Chunk, ChunkKind
+from service.domain.dciso.lookups import RankPieces, ReadPiece
+from service.domain.dciso.pieces import Part, Span
+from service.domain.flows import LookUp
+from service.usecases import browsed_log
+from service.usecases.browsed_log import BrowsedLog, Hit
+from storage.database import Database
+from tests.integration.browsing import Ranked, held, pack, write
+
+TEXTS = ("aaaa", "bb", "cccccccccc", "d")
+
+
+async def opened(
+    database: Database, ranks: Ranked | None = None, *, up_to: int = 4, characters: int = 5
+) -> BrowsedLog:
+    return await BrowsedLog.open(held(database, up_to), pack(characters), ranks or Ranked())
+
+
+async def texts_of(log: BrowsedLog) -> list[list[Part]]:
+    return [list((await log.look_up(ReadPiece(number=one.number))).parts) for one in log.frames]
+
+
+def part(position: int, text: str, at: int = 0) -> Part:
+    return Part(position=position, from_character=at, text=text)
+
+
+async def test_pieces_have_the_log_and_nothing_twice(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(database, TEXTS)
+    expected = [
+        [part(1, "aaaa"), part(2, "b")],
+        [part(2, "b", 1), part(3, "cccc")],
+        [part(3, "ccccc", 4)],
+        [part(3, "c", 9), part(4, "d")],
+    ]
+    assert await texts_of(await opened(database)) == expected
+    # Read chunk by chunk, and in pages that end before a piece does, it is the same.
+    for chunks, size in ((1, 1 << 20), (512, 4)):
+        monkeypatch.setattr(browsed_log, "PAGE_CHUNKS", chunks)
+        monkeypatch.setattr(browsed_log, "PAGE_BYTES", size)
+        assert await texts_of(await opened(database)) == expected
+
+
+async def test_what_came_after_the_question_is_not_read(database: Database) -> None:
+    await write(database, TEXTS)
+    assert await texts_of(await opened(database, up_to=2)) == [
+        [part(1, "aaaa"), part(2, "b")],
+        [part(2, "b", 1)],
+    ]
+    assert (await opened(database, up_to=0)).frames == ()
+
+
+async def test_messages_and_steps_are_read_as_text(database: Database) -> None:
+    said = Chunk(kind=ChunkKind.MESSAGE, role="user", text="hi")
+    did = Chunk(kind=ChunkKind.STEP, observation="a door", action="open it")
+    await write(database, [said, did])
+    (parts,) = await texts_of(await opened(database, up_to=2, characters=100))
+    assert [one.text for one in parts] == ["user: hi", "Observation: a door\nAction: open it"]
+
+
+async def test_the_best_chunk_speaks_for_its_piece(database: Database) -> None:
+    await write(database, TEXTS)
+    hits = [Hit(position=p, from_character=c) for p, c in ((3, 9), (2, 1), (4, 0), (3, 0), (1, 0))]
+    ranks = Ranked(hits)
+    log = await opened(database, ranks)
+    assert await log.look_up(RankPieces(query="q", count=2)) == (4, 2)
+    assert await log.look_up(RankPieces(query="q", count=3)) == (4, 2, 1)
+    # The second is found among the first two hits, the third only among twice as many.
+    assert [limit for _, limit, _ in ranks.asked] == [2, 3, 6]
+    assert await log.look_up(RankPieces(query="q", count=9)) == (4, 2, 1)
+    assert await log.look_up(RankPieces(query="q", count=1, rerank=True)) == (1,)
+    assert ranks.asked[-2:] == [("q", 1, False), ("q", 1, True)]
+
+
+async def test_nothing_that_fits_is_no_piece(database: Database) -> None:
+    await write(database, TEXTS)
+    ranks = Ranked()
+    log = await opened(database, ranks)
+    assert await log.look_up(RankPieces(query="q", count=2, rerank=True)) == ()
+    assert [rerank for *_, rerank in ranks.asked] == [False], "there is nothing to order"
+
+
+async def test_what_was_ranked_before_stays_so(database: Database) -> None:
+    await write(database, TEXTS)
+    ranks = Ranked([Hit(position=4, from_character=0)])
+    log = await BrowsedLog.open(held(database, 4), pack(5), ranks, ranked=[(3, 1), ()])
+    ask = RankPieces(query="q", count=2)
+    assert [await log.look_up(ask) for _ in range(3)] == [(3, 1), (), (4,)]
+    assert len(ranks.asked) == 1
+
+
+async def test_a_place_belongs_to_one_piece(database: Database) -> None:
+    await write(database, TEXTS)
+    log = await opened(database)
+    places = [(1, 0), (1, 3), (2, 0), (2, 1), (3, 3), (3, 4), (3, 9), (4, 0), (3, 99), (4, 99)]
+    assert [log.frame_of(*one).number for one in places] == [1, 1, 1, 2, 2, 3, 4, 4, 4, 4]
+    whole = await opened(database, characters=6)
+    assert whole.frame_of(2, 99).number == 1, "the next piece begins with the next chunk"
+
+
+async def test_only_what_the_log_says_is_a_true_span(database: Database) -> None:
+    await write(database, ("The cat.", "A mouse."))
+    log = await opened(database, up_to=2)
+
+    def span(position: int, at: int, text: str) -> Span:
+        end = at + len(text)
+        return Span(position=position, from_character=at, to_character=end, text=text)
+
+    good = [span(2, 2, "mouse"), span(1, 4, "cat")]
+    bad = [span(1, 4, "dog"), span(1, 3, "cat"), span(2, 0, ""), span(9, 0, "cat")]
+    assert await log.true_spans([bad[0], good[0], *bad[1:], good[1]]) == good
+
+
+async def test_other_look_ups_are_refused(database: Database) -> None:
+    await write(database, TEXTS)
+    with pytest.raises(TypeError, match="LookUp"):
+        await (await opened(database)).look_up(LookUp())
+
+
+async def test_the_text_of_a_long_log_is_not_held(database: Database) -> None:
+    await write(database, ["word " * 400] * 4096)
+    tracemalloc.start()
+    try:
+        log = await opened(database, up_to=4096, characters=10_000)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(log.frames) == 820
+    # 8 MB of text; a page has one, and is held as rows, chunks and texts.
+    assert most < 6 * browsed_log.PAGE_BYTES
