@@ -1,16 +1,13 @@
 """Texts of answers as they are written: piece by piece, for whoever reads along."""
 
-from collections.abc import Mapping, Sequence
-from uuid import UUID
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
 
 from service.domain.telling import TextPiece, following, text_of
 from storage.database import Transaction
 from storage.tables import answer, answer_text
-
-#: An answer: session_key and answer_id.
-AnswerKey = tuple[UUID, UUID]
+from storage.trajectories import AnswerKey, Heard, heard_values
 
 #: Nothing is told behind the end of an answer: its row is locked, so that it does not end
 #: meanwhile. Who finds pieces that it did not write has been taken over, and writes nothing.
@@ -75,7 +72,8 @@ async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
 
 
 _NEW = """
-SELECT heard.session_key, heard.answer_id, told.ordinal, told.text, told.restarts
+SELECT heard.session_key, heard.answer_id, heard.after,
+    told.ordinal, told.text, told.restarts
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
     AS heard (session_key, answer_id, after)
 CROSS JOIN LATERAL (
@@ -86,22 +84,16 @@ CROSS JOIN LATERAL (
     ORDER BY ordinal
     LIMIT %(limit)s
 ) AS told
-ORDER BY heard.session_key, heard.answer_id, told.ordinal
+ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
 """
 
 
 async def read_new(
-    tx: Transaction, heard: Mapping[AnswerKey, int], limit: int
-) -> Mapping[AnswerKey, Sequence[TextPiece]]:
-    """Of each answer the first `limit` pieces behind an ordinal; one query."""
-    values = {
-        "sessions": [session_key for session_key, _ in heard],
-        "answers": [answer_id for _, answer_id in heard],
-        "after": list(heard.values()),
-        "limit": limit,
-    }
-    found: dict[AnswerKey, list[TextPiece]] = {}
-    for row in await tx.connection.exec_driver_sql(_NEW, values):
+    tx: Transaction, heard: Collection[Heard], limit: int
+) -> Mapping[Heard, Sequence[TextPiece]]:
+    """The first `limit` pieces behind each; one query."""
+    found: dict[Heard, list[TextPiece]] = {}
+    for row in await tx.connection.exec_driver_sql(_NEW, heard_values(heard, limit)):
         piece = TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts)
-        found.setdefault((row.session_key, row.answer_id), []).append(piece)
+        found.setdefault((row.session_key, row.answer_id, row.after), []).append(piece)
     return found

@@ -139,6 +139,8 @@ class StoredAnswer:
     chosen: Chosen | None
     #: Whether the text is told as it is written.
     tells_text: bool
+    #: A memory that is chosen must have applied the log up to here; 0: it need not.
+    wanted_position: int = 0
 
     @property
     def memory_id(self) -> UUID:
@@ -186,6 +188,7 @@ async def create(
     model: str = "",
     response_schema: Mapping[str, Any] | None = None,
     tells_text: bool = False,
+    wanted_position: int = 0,
 ) -> None:
     """Stores a question, to be answered from the memory as of `revision`.
 
@@ -208,6 +211,7 @@ async def create(
             wanted_model=model,
             response_schema=null() if response_schema is None else dict(response_schema),
             tells_text=tells_text,
+            wanted_position=wanted_position,
         )
     )
 

@@ -1,6 +1,6 @@
 """Trajectories: the events of navigations, written as they happen, and what they came to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,8 @@ from storage.tables import answer, trajectory_event
 
 #: An answer: session_key and answer_id.
 AnswerKey = tuple[UUID, UUID]
+#: An answer, and the ordinal of what somebody heard of it last.
+Heard = tuple[UUID, UUID, int]
 
 
 async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
@@ -66,7 +68,7 @@ async def list_events(
 
 #: What the model replied is kept for whoever exports it; nobody who waits is shown it.
 _NEW = """
-SELECT heard.session_key, heard.answer_id, told.ordinal, told.event
+SELECT heard.session_key, heard.answer_id, heard.after, told.ordinal, told.event
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
     AS heard (session_key, answer_id, after)
 CROSS JOIN LATERAL (
@@ -77,25 +79,29 @@ CROSS JOIN LATERAL (
     ORDER BY ordinal
     LIMIT %(limit)s
 ) AS told
-ORDER BY heard.session_key, heard.answer_id, told.ordinal
+ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
 """
 
 
 async def read_new(
-    tx: Transaction, heard: Mapping[AnswerKey, int], limit: int
-) -> Mapping[AnswerKey, Sequence[Event]]:
-    """Of each answer the first `limit` events behind an ordinal, without replies; one query."""
-    values = {
-        "sessions": [session_key for session_key, _ in heard],
-        "answers": [answer_id for _, answer_id in heard],
-        "after": list(heard.values()),
-        "limit": limit,
-    }
-    found: dict[AnswerKey, list[Event]] = {}
-    for row in await tx.connection.exec_driver_sql(_NEW, values):
-        key = (row.session_key, row.answer_id)
+    tx: Transaction, heard: Collection[Heard], limit: int
+) -> Mapping[Heard, Sequence[Event]]:
+    """The first `limit` events behind each, without replies; one query."""
+    found: dict[Heard, list[Event]] = {}
+    for row in await tx.connection.exec_driver_sql(_NEW, heard_values(heard, limit)):
+        key = (row.session_key, row.answer_id, row.after)
         found.setdefault(key, []).append(_event(row.ordinal, row.event))
     return found
+
+
+def heard_values(heard: Collection[Heard], limit: int) -> dict[str, Any]:
+    """What was heard, for a query."""
+    return {
+        "sessions": [session_key for session_key, _, _ in heard],
+        "answers": [answer_id for _, answer_id, _ in heard],
+        "after": [after for _, _, after in heard],
+        "limit": limit,
+    }
 
 
 def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:

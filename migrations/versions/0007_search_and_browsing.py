@@ -102,6 +102,7 @@ ALTER TABLE answer
     ADD COLUMN IF NOT EXISTS value jsonb,
     ADD COLUMN IF NOT EXISTS chosen jsonb,
     ADD COLUMN IF NOT EXISTS tells_text boolean NOT NULL DEFAULT false,
+    ADD COLUMN IF NOT EXISTS wanted_position bigint NOT NULL DEFAULT 0,
     DROP CONSTRAINT IF EXISTS answer_status,
     ADD CONSTRAINT answer_status
         CHECK (status IN ('pending', 'complete', 'failed', 'cancelled')) NOT VALID;

@@ -4,14 +4,17 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from service.domain.telling import TextPiece
 from service.domain.trajectory import (
     Event,
 )
-from service.rpc import convert, navigations
+from service.rpc import browsing, convert, navigations
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.usecases.ask import Answered, Asker, Question, Reading, Waiting
+from service.usecases.ask import Answered, Asker, Reading, Told, Waiting
+from service.usecases.questions import Question
+from service.usecases.shaping import check_response_schema
 
 
 class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
@@ -23,17 +26,10 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
     async def Ask(  # noqa: N802 - named by the proto
         self, request: answers_pb2.AskRequest, context: Context
     ) -> AsyncIterator[answers_pb2.AskResponse]:
-        """Asks a memory."""
-        question = Question(
-            session=request.session,
-            memory=request.memory,
-            query=request.query,
-            consistency=convert.consistency(request.consistency),
-            navigation=navigations.request(request.navigation)
-            if request.HasField("navigation")
-            else None,
+        """Asks a session, or a memory."""
+        events = self._asker.ask(
+            current_tenant(), _question(request), deadline=deadline_of(context)
         )
-        events = self._asker.ask(current_tenant(), question, deadline=deadline_of(context))
         async with aclosing(events):
             async for event in events:
                 yield _response(event)
@@ -80,7 +76,26 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         raise NotImplementedError
 
 
-def _response(event: Waiting | Reading | Event | Answered) -> answers_pb2.AskResponse:
+def _question(request: answers_pb2.AskRequest) -> Question:
+    """Raises InvalidInput."""
+    asked = request.HasField
+    return Question(
+        session=request.session,
+        memory=request.memory,
+        query=request.query,
+        consistency=convert.consistency(request.consistency),
+        navigation=navigations.request(request.navigation) if asked("navigation") else None,
+        reader=browsing.reader(request.reader),
+        browsing=browsing.request(request.browsing) if asked("browsing") else None,
+        response_schema=check_response_schema(request.response_schema)
+        if request.response_schema
+        else None,
+        tells_text=request.stream_text,
+        model=request.model,
+    )
+
+
+def _response(event: Told) -> answers_pb2.AskResponse:
     match event:
         case Waiting():
             return answers_pb2.AskResponse(
@@ -98,5 +113,11 @@ def _response(event: Waiting | Reading | Event | Answered) -> answers_pb2.AskRes
             )
         case Event():
             return answers_pb2.AskResponse(trajectory_event=navigations.event(event))
+        case TextPiece():
+            return answers_pb2.AskResponse(
+                text=answers_pb2.TextPiece(
+                    ordinal=event.ordinal, text=event.text, restarts=event.restarts
+                )
+            )
         case Answered():
             return answers_pb2.AskResponse(answer=convert.answer(event))

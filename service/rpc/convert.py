@@ -1,5 +1,6 @@
 """Between the proto's messages and our values."""
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
@@ -21,9 +22,10 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.reasons import Reason
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.rpc import navigations, specs
+from service.rpc import browsing, navigations, specs
 from service.usecases.ask import Answered
 from service.usecases.consistency import Consistency
+from storage.answers import Chosen
 from storage.calls import UsageLine
 from storage.memories import StoredMemory
 from storage.sessions import StoredSession
@@ -213,6 +215,7 @@ _ANSWER_STATUS = {
     "pending": answers_pb2.Answer.STATUS_PENDING,
     "complete": answers_pb2.Answer.STATUS_COMPLETE,
     "failed": answers_pb2.Answer.STATUS_FAILED,
+    "cancelled": answers_pb2.Answer.STATUS_CANCELLED,
 }
 
 
@@ -235,6 +238,8 @@ def answer(answered: Answered) -> answers_pb2.Answer:
                 node_id=cited.node_id,
                 from_position=cited.from_position,
                 to_position=cited.to_position,
+                from_character=cited.from_character,
+                to_character=cited.to_character,
             )
             for cited in stored.citations
         ],
@@ -246,6 +251,20 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         create_time=timestamp(stored.created_at),
         no_answer=navigations.NO_ANSWER[stored.no_answer],
         statistics=navigations.of_answer(stored),
+        reader=browsing.READER_MESSAGES[stored.reader],
+        choice=None if stored.chosen is None else _choice(stored.chosen),
+        value_json="" if stored.value is None else json.dumps(stored.value, ensure_ascii=False),
+    )
+
+
+def _choice(chosen: Chosen) -> answers_pb2.Answer.Choice:
+    option = None if chosen.browsing is None else chosen.browsing.option
+    return answers_pb2.Answer.Choice(
+        reader=browsing.READER_MESSAGES[chosen.reader],
+        memory=chosen.memory_name,
+        option=browsing.OPTION_MESSAGES[option],
+        reason=chosen.reason,
+        expected_tokens=chosen.expected_tokens,
     )
 
 

@@ -1,6 +1,6 @@
 """Asking: a question is stored, a worker answers it, the caller hears when."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -11,40 +11,26 @@ from service.domain.errors import (
     NotFound,
 )
 from service.domain.reasons import Reason
-from service.domain.specs import MemoryKind, kind_of
+from service.domain.telling import TextPiece
 from service.domain.tenancy import session_key
 from service.domain.trajectory import (
     Event,
 )
-from service.domain.tree.asked import NavigationRequest
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.consistency import (
-    Consistency,
     Watcher,
     not_applied_in_time,
     refuse_stopped,
 )
 from service.usecases.hints import Hints
-from service.usecases.lookup import find_memory, refuse_unnavigable, session_not_found
+from service.usecases.listening import Listener
+from service.usecases.lookup import find_memory, session_not_found
+from service.usecases.questions import Question, Source, Taken, take
 from service.usecases.waiting import WaitingRoom
 from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
-from storage.memories import StoredMemory
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """What is asked of which memory."""
-
-    session: str
-    memory: str
-    query: str
-    consistency: Consistency
-    #: For trees and state memories; None: a tree is navigated as it is when nobody says, a
-    #: state memory is asked without.
-    navigation: NavigationRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,10 +46,9 @@ class Reading:
     """The answer is being made from this state."""
 
     answer_id: UUID
+    #: 0 without a memory.
     revision: int
     applied_position: int
-    #: Whether it is found by a navigation, which is told event by event.
-    navigates: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +57,18 @@ class Answered:
 
     answer: StoredAnswer
     usage: tuple[UsageLine, ...]
+
+
+#: What a caller is told.
+Told = Waiting | Reading | Event | TextPiece | Answered
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Behind:
+    """A question that waits for its memory; nothing is stored of it."""
+
+    source: Source
+    taken: Taken
 
 
 class Asker:
@@ -93,26 +90,19 @@ class Asker:
 
     async def ask(
         self, tenant_id: UUID, question: Question, *, deadline: float | None
-    ) -> AsyncGenerator[Waiting | Reading | Event | Answered]:
+    ) -> AsyncGenerator[Told]:
         """Waits until the memory is fresh enough, then for the answer, and says so.
 
-        Of a navigation it also tells each event as it happens.
-        `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
-        FailedPrecondition (stalled; another kind; answer failed), DeadlineExceeded,
-        Exhausted.
+        Each event of the reader is told as it happens. `deadline` is in the event loop's
+        time. Raises NotFound, InvalidInput, FailedPrecondition (stalled; another kind; answer
+        failed), DeadlineExceeded, Exhausted.
         """
+        question.check()
         with self._waiting.place():
-            async with aclosing(self._until_fresh(tenant_id, question, deadline)) as waits:
-                async for waiting in waits:
-                    yield waiting
-            reading = await self._store(tenant_id, question)
-            yield reading
-            async with aclosing(
-                self._until_settled(tenant_id, question, reading, deadline)
-            ) as told:
+            (begun,) = await self._begin(tenant_id, [question])
+            async with aclosing(self._go_on(tenant_id, question, begun, deadline)) as told:
                 async for event in told:
                     yield event
-            yield await self._answered(tenant_id, question, reading)
 
     async def get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
         """Reads a stored answer. Raises NotFound."""
@@ -124,16 +114,53 @@ class Asker:
             usage = await calls.usage(tx, key, occasion=occasion(answer_id))
         return Answered(answer=stored, usage=tuple(usage))
 
-    async def _until_fresh(
-        self, tenant_id: UUID, question: Question, deadline: float | None
-    ) -> AsyncGenerator[Waiting]:
-        stored = await self._memory(tenant_id, question)
-        _navigation(question, stored)
-        wanted = question.consistency.wanted_position(
-            self._token_key, stored.session_key, head=stored.head, incarnation=stored.incarnation
+    async def _go_on(
+        self,
+        tenant_id: UUID,
+        question: Question,
+        begun: "Reading | _Behind",
+        deadline: float | None,
+    ) -> AsyncGenerator[Told]:
+        if isinstance(begun, _Behind):
+            async with aclosing(self._until_fresh(tenant_id, question, begun, deadline)) as waits:
+                async for waiting in waits:
+                    yield waiting
+            (begun,) = await self._begin(tenant_id, [question], waited=True)
+        assert isinstance(begun, Reading), "it has waited"
+        yield begun
+        async with aclosing(self._until_settled(tenant_id, question, begun, deadline)) as told:
+            async for event in told:
+                yield event
+        yield await self._answered(tenant_id, question, begun)
+
+    async def _begin(
+        self, tenant_id: UUID, questions: Sequence[Question], *, waited: bool = False
+    ) -> Sequence["Reading | _Behind"]:
+        """Stores the questions to one session, all or none; not those that have to wait."""
+        begun: list[Reading | _Behind] = []
+        async with self._database.transaction(tenant_id) as tx:
+            sources = await _sources(tx, questions)
+            found = [sources[one.memory] for one in questions]
+            taken = [
+                take(one, source, self._token_key)
+                for one, source in zip(questions, found, strict=True)
+            ]
+            for question, source, how in zip(questions, found, taken, strict=True):
+                if how.fresh or waited:
+                    begun.append(await _store(tx, question, source, how))
+                else:
+                    begun.append(_Behind(source=source, taken=how))
+        key = session_key(tenant_id, questions[0].session)
+        self._hints.add(
+            _item(tenant_id, key, one.answer_id) for one in begun if isinstance(one, Reading)
         )
-        if stored.applied_position >= wanted or kind_of(stored.spec) is MemoryKind.STATE:
-            return
+        return begun
+
+    async def _until_fresh(
+        self, tenant_id: UUID, question: Question, behind: _Behind, deadline: float | None
+    ) -> AsyncGenerator[Waiting]:
+        stored, wanted = behind.source.memory, behind.taken.wanted_position
+        assert stored is not None, "the log is never behind itself"
         key = (stored.session_key, stored.memory_id)
         applied, revision = stored.applied_position, stored.revision
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
@@ -145,49 +172,20 @@ class Asker:
                 yield Waiting(applied_position=applied, wanted_position=wanted)
         raise not_applied_in_time(question.memory, wanted, applied, revision)
 
-    async def _memory(self, tenant_id: UUID, question: Question) -> StoredMemory:
-        async with self._database.transaction(tenant_id) as tx:
-            return await find_memory(tx, question.session, question.memory)
-
-    async def _store(self, tenant_id: UUID, question: Question) -> Reading:
-        key = session_key(tenant_id, question.session)
-        answer_id = uuid4()
-        async with self._database.transaction(tenant_id) as tx:
-            stored = await find_memory(tx, question.session, question.memory)
-            navigation = _navigation(question, stored)
-            applied_position = _applied_position(stored)
-            await answers.create(
-                tx,
-                session_key=key,
-                answer_id=answer_id,
-                memory_id=stored.memory_id,
-                query=question.query,
-                revision=stored.revision,
-                applied_position=applied_position,
-                navigation=navigation,
-            )
-        self._hints.add([_item(tenant_id, question.session, answer_id)])
-        return Reading(
-            answer_id=answer_id,
-            revision=stored.revision,
-            applied_position=applied_position,
-            navigates=navigation is not None,
-        )
-
     async def _until_settled(
         self, tenant_id: UUID, question: Question, reading: Reading, deadline: float | None
-    ) -> AsyncGenerator[Event]:
+    ) -> AsyncGenerator[Event | TextPiece]:
         """The events of the answer until it is made. Raises DeadlineExceeded."""
-        item = _item(tenant_id, question.session, reading.answer_id)
+        item = _item(tenant_id, session_key(tenant_id, question.session), reading.answer_id)
+        listener = Listener(item=item, hears_text=question.tells_text)
         settled = False
-        if reading.navigates:
-            async with aclosing(self._watcher.told(item, deadline=deadline)) as looks:
-                async for told in looks:
-                    for event in told.events:
-                        yield event
-                    settled = told.settled
-        else:
-            settled = await self._watcher.settled(item, deadline=deadline)
+        async with aclosing(self._watcher.told(listener, deadline=deadline)) as looks:
+            async for told in looks:
+                for event in told.events:
+                    yield event
+                for piece in told.pieces:
+                    yield piece
+                settled = told.settled
         if not settled:
             raise DeadlineExceeded(
                 Reason.ANSWER_NOT_READY_IN_TIME,
@@ -206,6 +204,51 @@ class Asker:
         return answered
 
 
+async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, Source]:
+    """What the questions are asked of, by the names of memories. Raises NotFound."""
+    session, names = questions[0].session, {one.memory for one in questions}
+    key = session_key(tx.tenant_id, session)
+    sources: dict[str, Source] = {}
+    if len(questions) > 1 or "" in names:
+        # Of several questions the head stays where it is: all of them read the same log.
+        look = sessions.lock_head if len(questions) > 1 else sessions.get
+        held = await look(tx, key)
+        if held is None:
+            raise session_not_found(session)
+        sources[""] = Source(
+            session_key=key, head=held.head, incarnation=held.incarnation, memory=None
+        )
+    for name in names - {""}:
+        stored = await find_memory(tx, session, name)
+        sources[name] = Source(
+            session_key=key, head=stored.head, incarnation=stored.incarnation, memory=stored
+        )
+    return sources
+
+
+async def _store(tx: Transaction, question: Question, source: Source, taken: Taken) -> Reading:
+    answer_id = uuid4()
+    await answers.create(
+        tx,
+        session_key=source.session_key,
+        answer_id=answer_id,
+        memory_id=None if source.memory is None else source.memory.memory_id,
+        query=question.query,
+        revision=taken.revision,
+        applied_position=taken.applied_position,
+        wanted_position=taken.wanted_position,
+        navigation=taken.navigation,
+        reader=taken.reader,
+        browsing=question.browsing,
+        model=question.model,
+        response_schema=question.response_schema,
+        tells_text=question.tells_text,
+    )
+    return Reading(
+        answer_id=answer_id, revision=taken.revision, applied_position=taken.applied_position
+    )
+
+
 async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> NotFound:
     """The refusal of an answer that is not there: it, or its session."""
     if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
@@ -217,26 +260,9 @@ async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> No
     )
 
 
-def _navigation(question: Question, stored: StoredMemory) -> NavigationRequest | None:
-    """How to navigate; None: not at all. Raises FailedPrecondition (another kind)."""
-    if question.navigation is not None:
-        refuse_unnavigable(question.memory, stored.spec)
-        return question.navigation
-    return NavigationRequest() if kind_of(stored.spec) is MemoryKind.TREE else None
-
-
-def _applied_position(stored: StoredMemory) -> int:
-    """The last position that an answer reads: of a state memory, which has the whole log at
-    any time, the head of this moment."""
-    return stored.head if kind_of(stored.spec) is MemoryKind.STATE else stored.applied_position
-
-
-def _item(tenant_id: UUID, session: str, answer_id: UUID) -> WorkItem:
+def _item(tenant_id: UUID, session_key: UUID, answer_id: UUID) -> WorkItem:
     return WorkItem(
-        kind=WorkKind.ANSWER,
-        tenant_id=tenant_id,
-        session_key=session_key(tenant_id, session),
-        item_id=answer_id,
+        kind=WorkKind.ANSWER, tenant_id=tenant_id, session_key=session_key, item_id=answer_id
     )
 
 

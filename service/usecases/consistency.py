@@ -1,7 +1,7 @@
 """Consistency of reads: what a caller must see, and waiting until it is there."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -11,15 +11,12 @@ import structlog
 from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
-from service.domain.trajectory import (
-    Event,
-)
 from service.domain.work import WorkItem
-from storage import settling, trajectories, work
+from service.usecases.listening import Found, Listener, Told, look
+from storage import settling, work
 from storage.database import Database
 from storage.errors import StorageError
 from storage.memories import StoredMemory
-from storage.trajectories import AnswerKey
 from storage.work import Progress
 
 _log = structlog.get_logger("palimpsest.consistency")
@@ -27,8 +24,6 @@ _log = structlog.get_logger("palimpsest.consistency")
 #: How often all waiting reads of a process are looked after, with one query each
 #: for memories and for each kind of what is made on demand.
 WATCH_SECONDS = 0.05
-#: Events of one answer that a look brings; the next look brings more.
-LOOK_EVENTS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,22 +127,13 @@ _Key = tuple[UUID, UUID]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """What is new of an answer that is being made."""
-
-    #: In order.
-    events: Sequence[Event]
-    #: The answer is complete, or failed; nothing follows.
-    settled: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
     """What one look found."""
 
     progress: dict[_Key, Progress] = field(default_factory=dict)
     settled: set[WorkItem] = field(default_factory=set)
-    events: dict[AnswerKey, Sequence[Event]] = field(default_factory=dict)
+    #: What there is for those who listen to answers.
+    told: dict[Listener, Found] = field(default_factory=dict)
 
 
 class Watcher:
@@ -159,8 +145,8 @@ class Watcher:
         self._memories: dict[tuple[UUID, _Key], int] = {}
         #: How many wait for an answer or a schema.
         self._made: dict[WorkItem, int] = {}
-        #: The last event that was heard of each answer whose events are waited for.
-        self._heard: dict[WorkItem, int] = {}
+        #: Those who hear answers as they are made.
+        self._listeners: set[Listener] = set()
         self._seen = _Seen()
         self._somebody = asyncio.Event()
         self._looked = asyncio.Condition()
@@ -188,29 +174,25 @@ class Watcher:
                     return True
         return False
 
-    async def told(self, item: WorkItem, *, deadline: float | None) -> AsyncGenerator[Told]:
-        """The events of an answer as they are written, each once and in order.
+    async def told(self, listener: Listener, *, deadline: float | None) -> AsyncGenerator[Told]:
+        """The events of an answer, and its text if wanted, as they are written.
 
-        The last one says that the answer is settled; without that the deadline came first.
-        One caller at a time.
+        The last one says that the answer has ended; without that the deadline came first.
+        Any number of listeners may hear the same answer, each at its own pace.
         """
-        heard = self._heard[item] = 0
+        item = listener.item
+        self._listeners.add(listener)
         try:
             with _Registered(self._made, item, self._somebody):
                 async for _ in self._looks(deadline):
-                    found = self._seen.events.get(_key_of(item), ())
-                    new = tuple(_in_order(found, heard))
-                    heard = self._heard[item] = heard + len(new)
-                    # Behind a full look there may be more, also behind one that began before
-                    # the last events were taken; behind a gap nothing can be told.
-                    all_seen = len(found) < LOOK_EVENTS or found[0].ordinal > heard
-                    told = Told(events=new, settled=item in self._seen.settled and all_seen)
-                    if new or told.settled:
+                    seen = self._seen
+                    told = listener.take(seen.told, settled=item in seen.settled)
+                    if told.events or told.pieces or told.settled:
                         yield told
                     if told.settled:
                         return
         finally:
-            del self._heard[item]
+            self._listeners.discard(listener)
 
     async def _looks(self, deadline: float | None) -> AsyncGenerator[None]:
         loop = asyncio.get_running_loop()
@@ -249,27 +231,11 @@ class Watcher:
                     seen.progress.update(await work.read_progress(tx, memories))
                 if made:
                     seen.settled.update(await settling.settled(tx, made))
-                heard = {
-                    _key_of(i): at for i, at in self._heard.items() if i.tenant_id == tenant_id
-                }
-                if heard:
+                listening = [one for one in self._listeners if one.item.tenant_id == tenant_id]
+                if listening:
                     # Behind that look, so that no event is missed of what is settled.
-                    seen.events.update(await trajectories.read_new(tx, heard, LOOK_EVENTS))
+                    seen.told.update(await look(tx, listening))
         return seen
-
-
-def _in_order(events: Sequence[Event], heard: int) -> Iterator[Event]:
-    """Those that follow the one that was heard last, without a gap."""
-    for event in events:
-        # A look that began before the last events were taken shows these again. Of events
-        # that are written at once one may be seen before those in front of it.
-        if event.ordinal == heard + 1:
-            heard = event.ordinal
-            yield event
-
-
-def _key_of(item: WorkItem) -> AnswerKey:
-    return item.session_key, item.item_id
 
 
 _Awaited = TypeVar("_Awaited")

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata
+from storage.tables.common import count, created, metadata, total
 
 answer = Table(
     "answer",
@@ -58,6 +58,8 @@ answer = Table(
     Column("chosen", JSONB),
     # Whether the text is told as it is written.
     Column("tells_text", Boolean, nullable=False, server_default=text("false")),
+    # A memory that the automatic reader chooses must have applied the log up to here.
+    total("wanted_position"),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],

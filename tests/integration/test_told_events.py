@@ -16,8 +16,9 @@ from service.domain.trajectory import (
 )
 from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
-from service.usecases import consistency
-from service.usecases.consistency import Told, Watcher
+from service.usecases import consistency, listening
+from service.usecases.consistency import Watcher
+from service.usecases.listening import Listener, Told
 from storage import answers, trajectories
 from storage.database import Database, Transaction
 from tests.integration.test_navigate import ask
@@ -71,7 +72,7 @@ async def test_what_is_there_is_told_and_then_what_comes(
 ) -> None:
     item = await question(database)
     await tell(database, item, 1, 2)
-    looks = watcher.told(item, deadline=None)
+    looks = watcher.told(Listener(item=item), deadline=None)
     async with aclosing(looks):
         first = await anext(looks)
         assert first == Told(
@@ -87,11 +88,14 @@ async def test_what_is_there_is_told_and_then_what_comes(
 async def test_a_look_shows_no_more_than_its_limit_and_the_next_go_on(
     database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "LOOK_EVENTS", 2)
+    monkeypatch.setattr(listening, "LOOK_EVENTS", 2)
     item = await question(database)
     await tell(database, item, *range(1, 8))
     await settle(database, item)
-    assert await all_of(watcher.told(item, deadline=None)) == (list(range(1, 8)), True)
+    assert await all_of(watcher.told(Listener(item=item), deadline=None)) == (
+        list(range(1, 8)),
+        True,
+    )
 
 
 async def test_an_event_waits_for_those_in_front_of_it(
@@ -99,7 +103,7 @@ async def test_an_event_waits_for_those_in_front_of_it(
 ) -> None:
     item = await question(database)
     await tell(database, item, 2, 3)
-    looks = watcher.told(item, deadline=None)
+    looks = watcher.told(Listener(item=item), deadline=None)
     async with aclosing(looks):
         coming = asyncio.ensure_future(anext(looks))
         await asyncio.sleep(3 * consistency.WATCH_SECONDS)
@@ -111,36 +115,43 @@ async def test_an_event_waits_for_those_in_front_of_it(
 async def test_an_answer_that_failed_ends_the_wait_whatever_is_missing(
     database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "LOOK_EVENTS", 2)
+    monkeypatch.setattr(listening, "LOOK_EVENTS", 2)
     item = await question(database)
     await tell(database, item, 2, 3)
     await settle(database, item)
-    assert await all_of(watcher.told(item, deadline=None)) == ([], True)
+    assert await all_of(watcher.told(Listener(item=item), deadline=None)) == ([], True)
 
 
 async def test_a_look_that_began_too_early_is_not_the_last_one(
     database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "LOOK_EVENTS", 2)
+    monkeypatch.setattr(listening, "LOOK_EVENTS", 2)
     read_new, looks = trajectories.read_new, 0
 
     async def late(tx: Transaction, heard: Any, limit: int) -> Any:
         nonlocal looks
         looks += 1
         # The second look does not know yet what the first one brought.
-        return await read_new(tx, dict.fromkeys(heard, 0) if looks == 2 else heard, limit)
+        if looks != 2:
+            return await read_new(tx, heard, limit)
+        begun = {(session, answer, 0): (session, answer, at) for session, answer, at in heard}
+        found = await read_new(tx, begun, limit)
+        return {begun[key]: events for key, events in found.items()}
 
     monkeypatch.setattr(trajectories, "read_new", late)
     item = await question(database)
     await tell(database, item, *range(1, 6))
     await settle(database, item)
-    assert await all_of(watcher.told(item, deadline=None)) == (list(range(1, 6)), True)
+    assert await all_of(watcher.told(Listener(item=item), deadline=None)) == (
+        list(range(1, 6)),
+        True,
+    )
 
 
 async def test_a_slow_listener_misses_nothing(database: Database, watcher: Watcher) -> None:
     item = await question(database)
     heard: list[int] = []
-    looks = watcher.told(item, deadline=None)
+    looks = watcher.told(Listener(item=item), deadline=None)
     async with aclosing(looks):
         await tell(database, item, 1)
         async for told in looks:
@@ -162,7 +173,7 @@ async def test_the_deadline_ends_the_wait_without_an_answer(
     item = await question(database)
     await tell(database, item, 1)
     deadline = asyncio.get_running_loop().time() + 4 * consistency.WATCH_SECONDS
-    assert await all_of(watcher.told(item, deadline=deadline)) == ([1], False)
+    assert await all_of(watcher.told(Listener(item=item), deadline=deadline)) == ([1], False)
 
 
 async def test_all_that_wait_are_looked_after_with_one_query(
@@ -177,7 +188,7 @@ async def test_all_that_wait_are_looked_after_with_one_query(
         if "trajectory_event" in arguments[2]:
             statements.append(arguments[2])
 
-    listening = [watcher.told(item, deadline=None) for item in items]
+    listening = [watcher.told(Listener(item=item), deadline=None) for item in items]
     sqlalchemy_event.listen(Engine, "before_cursor_execute", count)
     try:
         firsts = await asyncio.gather(*(anext(looks) for looks in listening))

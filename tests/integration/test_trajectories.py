@@ -73,12 +73,14 @@ async def test_new_events_of_many_answers_are_one_query(database: Database) -> N
         for ordinal in range(1, 6):
             for key in keys[:2]:
                 await trajectories.append(tx, key, replace(EVENT, ordinal=ordinal))
-        found = await trajectories.read_new(tx, {keys[0]: 0, keys[1]: 4, keys[2]: 0}, 3)
+        heard = {(*keys[0], 0), (*keys[0], 3), (*keys[1], 4), (*keys[2], 0)}
+        found = await trajectories.read_new(tx, heard, 3)
     assert {key: [event.ordinal for event in events] for key, events in found.items()} == {
-        keys[0]: [1, 2, 3],
-        keys[1]: [5],
+        (*keys[0], 0): [1, 2, 3],
+        (*keys[0], 3): [4, 5],
+        (*keys[1], 4): [5],
     }
-    assert found[keys[1]] == [replace(EVENT, ordinal=5, reply="")]
+    assert found[*keys[1], 4] == [replace(EVENT, ordinal=5, reply="")]
 
 
 async def test_an_answer_keeps_how_it_was_asked_and_what_came_of_it(database: Database) -> None:

@@ -140,16 +140,21 @@ class AskRequest(_message.Message):
     """Optional. Tell the text of the answer as it is written."""
     model: _builtins.str
     """Optional. The model for DCISO, WHOLE and AUTO, as provider/name, at most 256
-    bytes; empty: the service's. Memories are read by the models of their specs.
+    bytes; empty: the service's. Memories are read by the models of their specs: with
+    other readers it is INVALID_ARGUMENT.
     """
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
-        """Optional. How fresh the memory must be."""
+        """Optional. How fresh the memory must be. What reads the log (DCISO, WHOLE) has
+        all of it at once; AUTO chooses no memory that is behind.
+        """
 
     @_builtins.property
     def navigation(self) -> Global___NavigationRequest:
         """Optional. For trees and state memories; for others FAILED_PRECONDITION
-        (WRONG_MEMORY_KIND). A state memory that is asked without is not navigated.
+        (WRONG_MEMORY_KIND). A state memory that is asked without is not navigated. For
+        AUTO it says how, should it choose to navigate; INVALID_ARGUMENT with the readers
+        PRISM, PCC, DCISO and WHOLE.
         """
 
     @_builtins.property

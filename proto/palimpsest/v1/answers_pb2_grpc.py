@@ -127,7 +127,8 @@ class AnswerServiceServicer:
     def ResumeAnswer(self, request, context):
         """Goes on with the stream of an answer after a lost connection: what comes
         behind the last event and the last piece of text that were heard. Of an
-        answer that has ended it tells the same, and the answer.
+        answer that has ended it tells the same, and the answer. Any number of callers
+        may listen to one answer.
 
         Guarantees: no event is left out or told twice.
         Safety: reads only.

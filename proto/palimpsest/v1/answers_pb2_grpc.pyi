@@ -72,7 +72,8 @@ class AnswerServiceStub:
     ResumeAnswer: _grpc.UnaryStreamMultiCallable[_answers_pb2.ResumeAnswerRequest, _answers_pb2.ResumeAnswerResponse]
     """Goes on with the stream of an answer after a lost connection: what comes
     behind the last event and the last piece of text that were heard. Of an
-    answer that has ended it tells the same, and the answer.
+    answer that has ended it tells the same, and the answer. Any number of callers
+    may listen to one answer.
 
     Guarantees: no event is left out or told twice.
     Safety: reads only.
@@ -142,7 +143,8 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     ResumeAnswer: _aio.UnaryStreamMultiCallable[_answers_pb2.ResumeAnswerRequest, _answers_pb2.ResumeAnswerResponse]  # type: ignore[assignment]
     """Goes on with the stream of an answer after a lost connection: what comes
     behind the last event and the last piece of text that were heard. Of an
-    answer that has ended it tells the same, and the answer.
+    answer that has ended it tells the same, and the answer. Any number of callers
+    may listen to one answer.
 
     Guarantees: no event is left out or told twice.
     Safety: reads only.
@@ -233,7 +235,8 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_answers_pb2.ResumeAnswerResponse], _abc.AsyncIterator[_answers_pb2.ResumeAnswerResponse]]:
         """Goes on with the stream of an answer after a lost connection: what comes
         behind the last event and the last piece of text that were heard. Of an
-        answer that has ended it tells the same, and the answer.
+        answer that has ended it tells the same, and the answer. Any number of callers
+        may listen to one answer.
 
         Guarantees: no event is left out or told twice.
         Safety: reads only.

@@ -13,7 +13,10 @@ from service.rpc.interceptors.base import Around, Context
 
 #: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
 #: Others are read first, and refused with a reason of their own.
-_STORED = {"task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"}
+_STORED = {
+    *("task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"),
+    "expected",
+}
 _NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
 _LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
 #: What to say in place of the patterns of the proto: not everybody reads those.
@@ -47,6 +50,9 @@ def _refuse_nul(message: Message, within: str = "") -> None:
     for field, value in message.ListFields():
         if isinstance(value, Message):
             _refuse_nul(value, f"{within}{field.name}.")
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for number, one in enumerate(value):
+                _refuse_nul(one, f"{within}{field.name}[{number}].")
         elif field.name in _STORED and any("\0" in text for text in _texts(value)):
             name = within + field.name
             raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)

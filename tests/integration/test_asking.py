@@ -1,0 +1,222 @@
+"""Questions as they are stored: to memories, and to sessions without one."""
+
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from service.config import Limits
+from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
+from service.domain.errors import FailedPrecondition, InvalidInput, NotFound
+from service.domain.read_tokens import ReadToken
+from service.domain.readers import ReaderName
+from service.domain.specs import MemorySpec
+from service.domain.state.spec import StateSpec
+from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.spec import TreeSpec
+from service.usecases.ask import Asker, Reading
+from service.usecases.consistency import Consistency, Watcher
+from service.usecases.hints import Hints
+from service.usecases.memories import Memories
+from service.usecases.questions import Question
+from service.usecases.waiting import WaitingRoom
+from storage import answers
+from storage import sessions as session_rows
+from storage.answers import StoredAnswer
+from storage.database import Database
+from storage.tables import answer
+from tests.integration.scripted import SPEC
+from tests.integration.test_bounds import statements
+from tests.integration.writing import append_texts, drop_hints
+
+KEY = session_key(DEFAULT_TENANT, "s")
+TOKEN_KEY = b"token-key"
+SPECS: dict[str, MemorySpec] = {"notes": SPEC, "tree": TreeSpec(), "state": StateSpec()}
+
+
+@pytest.fixture
+async def asker(database: Database) -> Asker:
+    """Asks a session of three chunks, none of them applied, with a memory of each kind."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await session_rows.create(tx, KEY, "s")
+    hints, watcher = Hints(drop_hints), Watcher(database)
+    memories = Memories(database, hints, watcher, TOKEN_KEY, Limits())
+    for name, spec in SPECS.items():
+        await memories.create(DEFAULT_TENANT, "s", name, spec)
+    await append_texts(database, "s", ["a", "b", "c"])
+    return Asker(database, hints, watcher, TOKEN_KEY, WaitingRoom(10))
+
+
+def question(memory: str = "", **said: Any) -> Question:
+    plain: dict[str, Any] = {"query": "Who?", "consistency": Consistency()}
+    return Question(**{"session": "s", "memory": memory} | plain | said)
+
+
+async def began(asker: Asker, asked: Question) -> Reading:
+    """Where the question is read; nobody waits for the answer."""
+    async with aclosing(asker.ask(DEFAULT_TENANT, asked, deadline=None)) as told:
+        first = await anext(told)
+    assert isinstance(first, Reading)
+    return first
+
+
+async def stored(database: Database, reading: Reading) -> StoredAnswer:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found = await answers.get(tx, KEY, reading.answer_id)
+    assert found is not None
+    return found
+
+
+async def count(database: Database) -> int:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return await tx.connection.scalar(select(func.count()).select_from(answer)) or 0
+
+
+@pytest.mark.parametrize(
+    ("said", "reader"),
+    [
+        ({}, ReaderName.AUTO),
+        ({"reader": ReaderName.AUTO}, ReaderName.AUTO),
+        ({"reader": ReaderName.DCISO}, ReaderName.DCISO),
+        ({"reader": ReaderName.WHOLE}, ReaderName.WHOLE),
+    ],
+)
+async def test_what_names_no_memory_reads_the_log_to_its_head(
+    database: Database, asker: Asker, said: dict[str, Any], reader: ReaderName
+) -> None:
+    token = ReadToken(session_key=KEY, incarnation=1, position=2).sign(TOKEN_KEY)
+    for consistency, wanted in (
+        (Consistency(), 0),
+        (Consistency(at_least=token), 2),
+        (Consistency(fully_applied=True), 3),
+    ):
+        reading = await began(asker, question(**said, consistency=consistency))
+        assert (reading.revision, reading.applied_position) == (0, 3)
+        kept = await stored(database, reading)
+        assert (kept.asked_memory, kept.memory_name, kept.asked_spec) == (None, "", None)
+        assert (kept.reader, kept.wanted_position) == (reader, wanted)
+        assert (kept.revision, kept.applied_position, kept.session_name) == (0, 3, "s")
+
+
+async def test_all_that_a_question_says_is_kept(database: Database, asker: Asker) -> None:
+    said: dict[str, Any] = {
+        "browsing": BrowseRequest(option=BrowseOption.RANK, pieces=3),
+        "navigation": NavigationRequest(hybrid_leaves=2),
+        "response_schema": {"type": "string"},
+        "tells_text": True,
+        "model": "a/b",
+    }
+    kept = await stored(database, await began(asker, question(**said)))
+    said["wanted_model"] = said.pop("model")
+    assert {name: getattr(kept, name) for name in said} == said
+
+
+@pytest.mark.parametrize(
+    ("memory", "said", "reader", "navigates"),
+    [
+        ("notes", None, ReaderName.PRISM, False),
+        ("notes", ReaderName.PRISM, ReaderName.PRISM, False),
+        ("tree", None, ReaderName.MEMWALKER, True),
+        ("tree", ReaderName.MEMWALKER, ReaderName.MEMWALKER, True),
+        ("state", None, ReaderName.PCC, False),
+        ("state", ReaderName.PCC, ReaderName.PCC, False),
+        ("state", ReaderName.MEMWALKER, ReaderName.MEMWALKER, True),
+    ],
+)
+async def test_a_memory_is_read_by_the_reader_of_its_kind(
+    database: Database,
+    asker: Asker,
+    memory: str,
+    said: ReaderName | None,
+    reader: ReaderName,
+    navigates: bool,
+) -> None:
+    kept = await stored(database, await began(asker, question(memory, reader=said)))
+    assert (kept.reader, kept.memory_name) == (reader, memory)
+    assert (kept.navigation is not None) == navigates
+    # Nothing is applied yet; a state memory has the whole log at any time.
+    assert kept.applied_position == (3 if memory == "state" else 0)
+
+
+async def test_the_automatic_reader_does_not_wait_for_the_memory_that_is_named(
+    database: Database, asker: Asker
+) -> None:
+    asked = question("notes", reader=ReaderName.AUTO, consistency=Consistency(fully_applied=True))
+    kept = await stored(database, await began(asker, asked))
+    assert (kept.reader, kept.memory_name, kept.wanted_position) == (ReaderName.AUTO, "notes", 3)
+    assert kept.applied_position == 3
+
+
+@pytest.mark.parametrize(
+    ("memory", "said", "field"),
+    [
+        ("notes", {"reader": ReaderName.DCISO}, "memory"),
+        ("notes", {"reader": ReaderName.WHOLE}, "memory"),
+        ("", {"reader": ReaderName.PRISM}, "memory"),
+        ("", {"reader": ReaderName.MEMWALKER}, "memory"),
+        ("", {"reader": ReaderName.PCC}, "memory"),
+        ("notes", {"browsing": BrowseRequest()}, "browsing"),
+        ("", {"reader": ReaderName.WHOLE, "browsing": BrowseRequest()}, "browsing"),
+        (
+            "",
+            {"browsing": BrowseRequest(actions=frozenset({BrowseAction.ANSWER}))},
+            "browsing",
+        ),
+        ("", {"reader": ReaderName.DCISO, "navigation": NavigationRequest()}, "navigation"),
+        ("", {"reader": ReaderName.WHOLE, "navigation": NavigationRequest()}, "navigation"),
+        ("notes", {"reader": ReaderName.PRISM, "navigation": NavigationRequest()}, "navigation"),
+        ("state", {"reader": ReaderName.PCC, "navigation": NavigationRequest()}, "navigation"),
+        ("tree", {"model": "a/b"}, "model"),
+        ("tree", {"reader": ReaderName.MEMWALKER, "model": "a/b"}, "model"),
+        ("", {"consistency": Consistency(at_least="no token")}, "consistency.at_least"),
+    ],
+)
+async def test_what_contradicts_itself_is_refused_by_its_field(
+    database: Database, asker: Asker, memory: str, said: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await began(asker, question(memory, **said))
+    assert refused.value.field == field
+    assert await count(database) == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "reader"),
+    [
+        ("notes", ReaderName.MEMWALKER),
+        ("notes", ReaderName.PCC),
+        ("tree", ReaderName.PRISM),
+        ("tree", ReaderName.PCC),
+        ("state", ReaderName.PRISM),
+    ],
+)
+async def test_a_reader_refuses_memories_of_other_kinds(
+    database: Database, asker: Asker, memory: str, reader: ReaderName
+) -> None:
+    with pytest.raises(FailedPrecondition) as refused:
+        await began(asker, question(memory, reader=reader))
+    assert refused.value.reason == "WRONG_MEMORY_KIND"
+    assert refused.value.metadata["memory"] == memory
+    assert await count(database) == 0
+
+
+async def test_what_is_not_there_is_not_found(database: Database, asker: Asker) -> None:
+    for asked, reason in (
+        (question(session="none"), "SESSION_NOT_FOUND"),
+        (question("none"), "MEMORY_NOT_FOUND"),
+    ):
+        with pytest.raises(NotFound) as refused:
+            await began(asker, asked)
+        assert refused.value.reason == reason
+    assert await count(database) == 0
+
+
+@pytest.mark.parametrize("memory", ["", "notes"])
+async def test_a_question_is_stored_in_one_short_transaction(
+    database: Database, asker: Asker, memory: str
+) -> None:
+    with statements(database) as sent:
+        await began(asker, question(memory))
+    assert [one.split()[0].strip(";") for one in sent] == ["BEGIN", "SELECT", "INSERT", "COMMIT"]
