@@ -1,12 +1,9 @@
 """`palimpsest eval`: how well strategies answer the questions of a dataset, and what it costs."""
 
-import asyncio
-import contextlib
 import hashlib
+import json
 import platform
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,34 +12,31 @@ from uuid import uuid4
 import typer
 from typer.core import TyperGroup
 
-import palimpsest
 from service import logs
 from service.cli import reliability
-from service.cli.evaluation_tables import Progress, show_failures, show_summaries
+from service.cli.evaluation_jobs import Job, now, run_all
+from service.cli.evaluation_tables import show_failures, show_summaries
 from service.cli.output import CommandError, say, show_json
-from service.cli.own_service import own_service
 from service.cli.run import StopSignals, read_config
-from service.config import Config
 from service.domain.baselines.reading import LEAST_WINDOW_TOKENS
+from service.domain.dciso import spec
 from service.evaluation import datasets
-from service.evaluation.measures import Measure, measure_of
-from service.evaluation.memwalker import MemWalkerStrategy, TreeSettings
-from service.evaluation.report import FORMAT, Report, ReportError
-from service.evaluation.run import Run
+from service.evaluation.log_readers import ACTIONS, BrowseSettings
+from service.evaluation.measures import measure_of
+from service.evaluation.memories import MemorySettings
+from service.evaluation.memwalker import TreeSettings
+from service.evaluation.report import FORMAT, Report, ReportError, replace_file
+from service.evaluation.schemas import SchemaChoice
 from service.evaluation.selection import choose
-from service.evaluation.strategies import Strategy, StrategyName
-from service.evaluation.summary import Summary, summarize
+from service.evaluation.strategies import ALL, BASELINES, FIGURE_3, USUAL, StrategyName
+from service.evaluation.strategy_plot import strategy_plot
 
 #: What the paper gives its models to read (section 4).
 WINDOW_TOKENS = 4096
-MAX_WINDOW_TOKENS = 10_000_000
 MAX_CONCURRENCY = 256
 DAY_SECONDS = 86_400.0
 #: Reasons of failures that are shown; all of them are in the report.
 SHOWN_FAILURES = 5
-#: Characters of a document's id in the name of its session.
-_SLUG_CHARACTERS = 40
-
 
 #: The command that `palimpsest eval` is by itself.
 BY_ITSELF = "questions"
@@ -74,43 +68,16 @@ def register(app: typer.Typer) -> None:
     app.add_typer(evaluations, name="eval")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """What is to be run."""
-
-    documents: Sequence[datasets.Document]
-    measure: Measure
-    strategies: tuple[StrategyName, ...]
-    tree: TreeSettings
-    #: As provider/name; empty means the service's own.
-    model: str
-    base_url: str
-    window_tokens: int
-    concurrency: int
-    timeout_seconds: float
-    report: Report
-    #: Whether the service's data is there when the run is continued.
-    is_kept: bool
-    export: Path | None
-
-    @property
-    def has_baselines(self) -> bool:
-        """Whether it asks models besides the service."""
-        return any(name is not StrategyName.MEMWALKER for name in self.strategies)
-
-    def session_of(self, document: datasets.Document) -> str:
-        """The name of a document's session: unlike any other's of any run."""
-        slug = "".join(char if char.isalnum() and char.isascii() else "-" for char in document.id)
-        digest = hashlib.sha256(document.id.encode()).hexdigest()[:8]
-        return f"eval/{self.report.run_id}/{slug[:_SLUG_CHARACTERS]}-{digest}"
-
-
 def evaluate(
     dataset: Annotated[Path, typer.Option(help="Documents with questions, JSON Lines.")],
     limit: Annotated[int, typer.Option(min=1, help="Questions, spread over the documents.")],
     strategies: Annotated[
-        str, typer.Option(help="Which ones, with commas between them.")
-    ] = ",".join(StrategyName),
+        str, typer.Option(help="Which ones, with commas between them; or all.")
+    ] = ",".join(USUAL),
+    figure3: Annotated[
+        bool,
+        typer.Option("--figure3", help="In place of --strategies: the ablations of DCISO's paper."),
+    ] = False,
     shortest: Annotated[bool, typer.Option(help="Prefer the shortest documents.")] = False,
     model: Annotated[str, typer.Option(help="provider/name; default: the service's.")] = "",
     base_url: Annotated[
@@ -119,9 +86,9 @@ def evaluate(
     window: Annotated[
         int,
         typer.Option(
-            min=LEAST_WINDOW_TOKENS,
-            max=MAX_WINDOW_TOKENS,
-            help="Tokens of a baseline's prompt with its reply.",
+            min=spec.LEAST_WINDOW_TOKENS,
+            max=spec.MAX_WINDOW_TOKENS,
+            help="Tokens of a prompt with its reply, of browsing and baselines.",
         ),
     ] = WINDOW_TOKENS,
     segment_tokens: Annotated[int, typer.Option(min=0, help="Of trees; 0: as usual.")] = 0,
@@ -130,7 +97,32 @@ def evaluate(
     reasoning: Annotated[bool, typer.Option(help="Whether navigation says why it moves.")] = True,
     hybrid: Annotated[int, typer.Option(min=0, max=32, help="Leaves to begin with.")] = 0,
     beam: Annotated[int, typer.Option(min=1, max=8, help="Nodes to explore at once.")] = 1,
-    max_calls: Annotated[int, typer.Option(min=0, max=1000, help="Of a navigation.")] = 0,
+    max_calls: Annotated[
+        int, typer.Option(min=0, max=1000, help="Of a navigation or a browsing.")
+    ] = 0,
+    schema: Annotated[
+        SchemaChoice, typer.Option(help="Of PRISM memories: a general one, or a model writes it.")
+    ] = SchemaChoice.GENERAL,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=0, help="Of a step of PRISM memories; 0: as usual.")
+    ] = 0,
+    period: Annotated[
+        int, typer.Option(min=0, help="Chunks that PCC compresses at once; 0: as usual.")
+    ] = 0,
+    state_tokens: Annotated[int, typer.Option(min=0, help="Of PCC's vectors; 0: as usual.")] = 0,
+    pieces: Annotated[
+        int,
+        typer.Option(min=0, max=spec.MAX_PIECES, help="That browsing has ranked; 0: as usual."),
+    ] = 0,
+    actions: Annotated[
+        str, typer.Option(help="What browsing may do, with commas between them; default: all.")
+    ] = "",
+    rerank: Annotated[
+        bool, typer.Option("--rerank", help="A model orders the pieces that are ranked.")
+    ] = False,
+    embedding_model: Annotated[
+        str, typer.Option(help="provider/name, for vectors; default: the service's.")
+    ] = "",
     concurrency: Annotated[
         int, typer.Option(min=1, max=MAX_CONCURRENCY, help="Questions at the same time.")
     ] = 4,
@@ -141,6 +133,9 @@ def evaluate(
         Path | None, typer.Option(help="A JSON file that is written as it goes.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the report of --report.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Where a plot of scores and tokens goes, as SVG.")
+    ] = None,
     export: Annotated[
         Path | None, typer.Option(help="Where right trajectories go, as training data.")
     ] = None,
@@ -158,8 +153,9 @@ def evaluate(
     end. A line of the dataset is a document: id, its text in chunks, turns, steps or text,
     and questions with q and gold; docs/guides/evaluation.md has the format.
     """
-    _check_places(address, base_url, data_dir, report, resume, export)
-    names = _strategies(strategies)
+    _check_service(address, base_url, embedding_model, data_dir)
+    _check_files(report, resume, export, plot)
+    names = _strategies(strategies, figure3, window)
     chosen, digest = _chosen(dataset, limit, shortest)
     tree = TreeSettings(
         segment_tokens=segment_tokens,
@@ -169,6 +165,21 @@ def evaluate(
         hybrid_leaves=hybrid,
         beam=beam,
         max_calls=max_calls,
+        model=model,
+    )
+    memory = MemorySettings(
+        schema=schema,
+        chunk_tokens=chunk_tokens,
+        period=period,
+        state_tokens=state_tokens,
+        model=model,
+    )
+    browse = BrowseSettings(
+        window_tokens=window,
+        pieces=pieces,
+        max_calls=max_calls,
+        rerank=rerank,
+        actions=_actions(actions),
         model=model,
     )
     config = read_config(model=model or None, model_base_url=base_url or None)
@@ -183,7 +194,10 @@ def evaluate(
         "strategies": names,
         "model": model or ("" if address else config.model),
         "window_tokens": window,
+        "embedding_model": embedding_model,
         "tree": asdict(tree),
+        "memory": asdict(memory),
+        "browse": asdict(browse),
         "concurrency": concurrency,
         "timeout_seconds": timeout,
     }
@@ -192,8 +206,11 @@ def evaluate(
         measure=measure,
         strategies=names,
         tree=tree,
+        memory=memory,
+        browse=browse,
         model=model,
         base_url=base_url,
+        embedding_model=embedding_model,
         window_tokens=window,
         concurrency=concurrency,
         timeout_seconds=timeout,
@@ -204,9 +221,11 @@ def evaluate(
     say(f"{len(questions)} questions about {len(chosen)} documents, scored by {measure}")
     # What fails is in the report; a line of the log would go across the bar.
     logs.configure("error", "console")
-    StopSignals()
+    stop = StopSignals()
     try:
-        summaries = _run_all(job, config, address, data_dir)
+        summaries = run_all(job, config, address, data_dir, stop)
+        if plot is not None:
+            replace_file(plot, strategy_plot(summaries, measure, title=dataset.name))
     except ReportError as error:
         raise CommandError(str(error)) from error
     if as_json:
@@ -215,42 +234,69 @@ def evaluate(
     else:
         show_summaries(summaries, measure)
         show_failures((one.failure for one in job.report.results), SHOWN_FAILURES)
-    if report is not None:
-        say(f"the report is in {report}")
+    for what, path in (("report", report), ("plot", plot)):
+        if path is not None:
+            say(f"the {what} is in {path}")
 
 
-def _check_places(
-    address: str,
-    base_url: str,
-    data_dir: Path | None,
-    report: Path | None,
-    resume: bool,
-    export: Path | None,
+def _check_service(
+    address: str, base_url: str, embedding_model: str, data_dir: Path | None
 ) -> None:
     if address and base_url:
         raise CommandError("--base-url is for a service of its own; the one at --address has its")
+    if address and embedding_model:
+        raise CommandError(
+            "--embedding-model is for a service of its own; the one at --address has its"
+        )
     if address and data_dir is not None:
         raise CommandError("--data-dir is for a service of its own, not for one at --address")
+
+
+def _check_files(report: Path | None, resume: bool, export: Path | None, plot: Path | None) -> None:
     if resume and report is None:
         raise CommandError("--resume goes on with the report that --report names")
-    for name, path in (("--report", report), ("--export", export)):
+    for name, path in (("--report", report), ("--export", export), ("--plot", plot)):
         if path is not None and not path.absolute().parent.is_dir():
             raise CommandError(f"{name}: there is no folder {path.absolute().parent}")
-    if export is not None and export.exists() and not resume:
-        raise CommandError(f"{export} is there already; name another file for --export")
+    for name, path in (("--export", export), ("--plot", plot)):
+        if path is not None and path.exists() and not resume:
+            raise CommandError(f"{path} is there already; name another file for {name}")
 
 
-def _strategies(said: str) -> tuple[StrategyName, ...]:
-    names = [one.strip() for one in said.split(",") if one.strip()]
+def _strategies(said: str, figure3: bool, window: int) -> tuple[StrategyName, ...]:
+    if figure3:
+        return tuple(one for one in StrategyName if one in FIGURE_3)
+    names = _listed(said)
+    if names == ["all"]:
+        names = list(ALL)
     known = set(StrategyName)
     for name in names:
         if name not in known:
             raise CommandError(
-                f"there is no strategy {name!r}; there are {', '.join(StrategyName)}"
+                f"there is no strategy {name!r}; there are all and {', '.join(StrategyName)}"
             )
     if not names:
         raise CommandError("--strategies names none")
+    if window < LEAST_WINDOW_TOKENS and not set(names).isdisjoint(BASELINES):
+        raise CommandError(
+            f"--window: {', '.join(BASELINES)} need {LEAST_WINDOW_TOKENS:,} tokens or more"
+        )
     return tuple(one for one in StrategyName if one in names)
+
+
+def _actions(said: str) -> tuple[str, ...]:
+    names = _listed(said)
+    for name in names:
+        if name not in ACTIONS:
+            raise CommandError(f"there is no action {name!r}; there are {', '.join(ACTIONS)}")
+    request = spec.BrowseRequest(actions=frozenset(map(spec.BrowseAction, names or ACTIONS)))
+    if problem := request.problem():
+        raise CommandError(f"--actions: {problem}")
+    return tuple(name for name in ACTIONS if name in names)
+
+
+def _listed(said: str) -> list[str]:
+    return [one.strip() for one in said.split(",") if one.strip()]
 
 
 def _chosen(path: Path, limit: int, shortest: bool) -> tuple[list[datasets.Document], str]:
@@ -267,11 +313,11 @@ def _report(path: Path | None, resume: bool, settings: dict[str, Any]) -> Report
     head = {
         "format": FORMAT,
         "run_id": uuid4().hex[:12],
-        "created": _now(),
-        "updated": _now(),
+        "created": now(),
+        "updated": now(),
         "complete": False,
         # As a file has it, so that a report that is read again compares equal.
-        "settings": {**settings, "strategies": list(settings["strategies"])},
+        "settings": json.loads(json.dumps(settings)),
         "versions": {
             "palimpsest": metadata.version("palimpsest-server"),
             "litellm": metadata.version("litellm"),
@@ -285,106 +331,3 @@ def _report(path: Path | None, resume: bool, settings: dict[str, Any]) -> Report
         return Report.begin(path, head)
     except ReportError as error:
         raise CommandError(str(error)) from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _run_all(job: Job, config: Config, address: str, data_dir: Path | None) -> Sequence[Summary]:
-    """Runs what is left to be run; the summaries of all of it."""
-    from service.app import CannotStart
-
-    left = any(
-        not job.report.is_done(name, document.id, question.number)
-        for name in job.strategies
-        for document in job.documents
-        for question in document.questions
-    )
-    try:
-        if left and address:
-            asyncio.run(_run(job, config, address))
-        elif left:
-            service = own_service(config, model=job.model, base_url=job.base_url, data_dir=data_dir)
-            with service as (own, at):
-                asyncio.run(_run(job, own, at))
-    except CannotStart as error:
-        raise CommandError(str(error)) from error
-    finally:
-        summaries = _summaries(job.report)
-        job.report.write(updated=_now(), summaries=[asdict(one) for one in summaries])
-    job.report.write(complete=True)
-    return summaries
-
-
-def _summaries(report: Report) -> list[Summary]:
-    held = {one.strategy for one in report.results}
-    return [summarize(name, report.results, report.builds) for name in StrategyName if name in held]
-
-
-async def _run(job: Job, config: Config, address: str) -> None:
-    from service.evaluation.exporting import TrajectoryFile
-
-    total = sum(len(document.questions) for document in job.documents) * len(job.strategies)
-    done = sum(
-        job.report.is_done(name, document.id, question.number)
-        for name in job.strategies
-        for document in job.documents
-        for question in document.questions
-    )
-    async with palimpsest.connect(address) as client:
-        exporter = None if job.export is None else TrajectoryFile(job.export, client)
-        with Progress(total, done, "questions") as progress:
-            run = Run(
-                job.documents,
-                job.report,
-                measure=job.measure,
-                # What a folder that goes away held is gone: it is built, and paid, again.
-                place="kept" if job.is_kept else uuid4().hex[:12],
-                concurrency=job.concurrency,
-                on_result=lambda one: progress.show(one.strategy, failed=bool(one.failure)),
-                exporter=exporter,
-            )
-            async with _opened(job, config, client) as strategies:
-                await run.go(strategies)
-    if exporter is not None:
-        say(f"{exporter.examples} moves of right answers are in {job.export}")
-        for failure in exporter.failures:
-            say(f"not exported: {failure}")
-
-
-@contextlib.asynccontextmanager
-async def _opened(
-    job: Job, config: Config, client: palimpsest.Client
-) -> AsyncIterator[dict[StrategyName, Strategy]]:
-    from service.app import asking
-    from service.domain.baselines.reading import Baseline
-    from service.evaluation.baseline_runs import BaselineStrategy
-
-    found: dict[StrategyName, Strategy] = {}
-    async with contextlib.AsyncExitStack() as stack:
-        if StrategyName.MEMWALKER in job.strategies:
-            found[StrategyName.MEMWALKER] = MemWalkerStrategy(
-                client,
-                job.tree,
-                timeout_seconds=job.timeout_seconds,
-                session_of=job.session_of,
-            )
-        if job.has_baselines:
-            if config.database_url is None:
-                raise CommandError(
-                    "baselines ask the model themselves and write to the service's ledger: set"
-                    " PALIMPSEST_DATABASE_URL to that of the service, or --strategies memwalker"
-                )
-            desk = await stack.enter_async_context(asking(config))
-            for name in job.strategies:
-                if name is not StrategyName.MEMWALKER:
-                    found[name] = BaselineStrategy(
-                        Baseline(name),
-                        desk,
-                        client,
-                        model=job.model or config.model,
-                        window_tokens=job.window_tokens,
-                        session_of=job.session_of,
-                    )
-        yield found

@@ -1,6 +1,6 @@
 """What `palimpsest eval` shows: how far it is, and a line for each strategy."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -84,10 +84,13 @@ def _sections(measure: Measure) -> Sequence[tuple[str, Sequence[_Row]]]:
                 ("questions", lambda one: f"{one.questions:,}"),
                 ("failed", lambda one: f"{one.failed:,}"),
                 (measure.value, lambda one: f"{one.score:.3f}"),
+                *_other_scores(measure),
                 ("exact match", lambda one: f"{one.exact:.3f}"),
                 ("no answer", lambda one: _percent(one.no_answer_rate)),
                 ("evidence shown", lambda one: _percent(one.evidence_shown)),
                 ("evidence cited", lambda one: _percent(one.evidence_cited)),
+                ("gold cited", lambda one: _percent(one.gold_cited)),
+                ("tokens/question", lambda one: f"{one.tokens_per_question:,.0f}"),
             ),
         ),
         ("answering", _spending(_answering, "s/question", lambda one: one.seconds)),
@@ -102,7 +105,27 @@ def _sections(measure: Measure) -> Sequence[tuple[str, Sequence[_Row]]]:
                 ("… where right", _of_walks(lambda walks: walks.text_read_successful)),
             ),
         ),
+        (
+            "browsing",
+            (
+                ("pieces read", lambda one: NONE if one.pieces is None else f"{one.pieces:.1f}"),
+                ("chosen", lambda one: _listed(one.chosen)),
+            ),
+        ),
     )
+
+
+def _other_scores(measure: Measure) -> Sequence[_Row]:
+    rows: dict[Measure, _Row] = {
+        Measure.F1: ("f1", lambda one: f"{one.f1:.3f}"),
+        Measure.ROUGE_L: ("rouge_l", lambda one: f"{one.rouge_l:.3f}"),
+    }
+    return [row for other, row in rows.items() if other is not measure]
+
+
+def _listed(chosen: Mapping[str, int]) -> str:
+    """A line for each."""
+    return "\n".join(f"{name} {count}" for name, count in chosen.items()) or NONE
 
 
 def _answering(one: Summary) -> Spent | None:

@@ -12,17 +12,26 @@ from service.config import Config
 
 @contextlib.contextmanager
 def own_service(
-    config: Config, *, model: str, base_url: str, data_dir: Path | None = None
+    config: Config,
+    *,
+    model: str,
+    base_url: str,
+    embedding_model: str = "",
+    data_dir: Path | None = None,
 ) -> Iterator[tuple[Config, str]]:
     """A service on this machine; the configuration of whoever works on its data, its address.
 
-    Without `data_dir` its data goes when it stops. An empty `model` or `base_url` means the
-    configured one. Raises CommandError when it cannot start.
+    Without `data_dir` its data goes when it stops. An empty `model`, `base_url` or
+    `embedding_model` means the configured one. Raises CommandError when it cannot start.
     """
     from service.embedded.processes import ServerError
     from service.embedded.stack import Stack, TemporaryStack
 
-    said = {"PALIMPSEST_MODEL": model, "PALIMPSEST_MODEL_BASE_URL": base_url}
+    said = {
+        "PALIMPSEST_MODEL": model,
+        "PALIMPSEST_MODEL_BASE_URL": base_url,
+        "PALIMPSEST_EMBEDDING_MODEL": embedding_model,
+    }
     changes = {name: value for name, value in said.items() if value}
     try:
         stack = (

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.splitting import split
 from service.domain.tokens import estimate_tokens
+from service.evaluation.words import holds, normalized, telling
 
 #: Bytes of a line, and documents of a file.
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -38,7 +39,7 @@ class Question:
     golds: tuple[str, ...]
     #: The options of a multiple-choice question, 2 or more; else empty.
     options: tuple[str, ...] = ()
-    #: Positions of the chunks that hold the answer; empty when the dataset does not say.
+    #: Positions of the chunks that hold the answer; empty when nobody says.
     evidence: frozenset[int] = frozenset()
 
 
@@ -122,13 +123,28 @@ def _document(value: Any) -> Document:
     if not isinstance(value, dict):
         raise _Wrong("a document is a JSON object")
     chunks, places = _chunks(value)
-    questions = _list(value.get("questions", []), "questions")
-    return Document(
-        id=_text(value.get("id"), "id"),
-        chunks=chunks,
-        questions=tuple(
-            _question(one, number, places) for number, one in enumerate(questions, start=1)
-        ),
+    asked = _list(value.get("questions", []), "questions")
+    questions = tuple(_question(one, number, places) for number, one in enumerate(asked, start=1))
+    if "steps" in value:
+        questions = _with_evidence(questions, chunks)
+    return Document(id=_text(value.get("id"), "id"), chunks=chunks, questions=questions)
+
+
+def _with_evidence(questions: Sequence[Question], chunks: Sequence[Chunk]) -> tuple[Question, ...]:
+    """Runs of agents come without evidence: it is every step that has a right answer in it."""
+    texts = [normalized(chunk.as_text()) for chunk in chunks]
+    return tuple(
+        one
+        if one.evidence
+        else replace(
+            one,
+            evidence=frozenset(
+                position
+                for position, text in enumerate(texts, start=1)
+                if holds(text, telling(one.golds))
+            ),
+        )
+        for one in questions
     )
 
 

@@ -1,10 +1,14 @@
-"""Trajectories of right answers as examples to train a model with (section 7 of the paper)."""
+"""Trajectories of right answers as examples to train a model with.
+
+Of navigations (arXiv 2310.05029, section 7) and of browsings.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import palimpsest
+from palimpsest.asking import Asking
 from palimpsest.navigation_values import TrainingExample
 from service.evaluation.memwalker import MEMORY
 from service.evaluation.report import Result
@@ -27,13 +31,13 @@ class TrajectoryFile:
     async def write(self, session: str, results: Sequence[Result]) -> bool:
         """Appends the moves of these answers; False, and nothing is written, when it cannot."""
         scores = {one.answer_id: one.score for one in results}
-        tree = self._client.session(session).tree(MEMORY)
-        wanted = list(scores)
         examples: list[TrainingExample] = []
         try:
-            for at in range(0, len(wanted), MAX_ANSWERS):
-                some = tree.export_trajectories(wanted[at : at + MAX_ANSWERS])
-                examples += [one async for one in some]
+            for memory, wanted in _by_memory(results).items():
+                asking = Asking(self._client, session, memory)
+                for at in range(0, len(wanted), MAX_ANSWERS):
+                    some = asking.export(wanted[at : at + MAX_ANSWERS])
+                    examples += [one async for one in some]
             with self._path.open("a", encoding="utf-8") as file:
                 file.writelines(_line(one, scores[one.answer_id]) for one in examples)
         except palimpsest.PalimpsestError as error:
@@ -44,6 +48,14 @@ class TrajectoryFile:
             return False
         self.examples += len(examples)
         return True
+
+
+def _by_memory(results: Iterable[Result]) -> dict[str, list[str]]:
+    """Answers by the memory that they were navigated in; those of the log have none."""
+    found: dict[str, list[str]] = {}
+    for one in results:
+        found.setdefault("" if one.walk is None else MEMORY, []).append(one.answer_id)
+    return found
 
 
 def _line(one: TrainingExample, score: float) -> str:

@@ -6,13 +6,14 @@ Exact match and token F1 as SQuAD has them (arXiv 1606.05250), ROUGE-L as an F-m
 
 import re
 import statistics
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.evaluation.datasets import Question
+from service.evaluation.datasets import Document, Question
+from service.evaluation.strategies import CitedSpan
+from service.evaluation.words import holds, normalized, telling
 
 #: Words of a dataset's right answers from which on they count as long, by their median.
 LONG_ANSWER_WORDS = 20
@@ -22,7 +23,6 @@ RECOVERED_SCORE = 0.5
 #: Words of a text that ROUGE-L looks at; its time grows with the product of two of them.
 MAX_ROUGE_WORDS = 5000
 
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WORD = re.compile(r"\w+")
 
 
@@ -71,13 +71,6 @@ def score(answer: str, question: Question, measure: Measure) -> Scores:
     return Scores(score=by[used], exact=exact, f1=f1, rouge_l=rouge)
 
 
-def normalized(text: str) -> str:
-    """Lower case, without punctuation and articles, one blank between words."""
-    lower = text.casefold()
-    bare = "".join(char for char in lower if not unicodedata.category(char).startswith("P"))
-    return " ".join(_ARTICLES.sub(" ", bare).split())
-
-
 def exact_match(answer: str, gold: str) -> float:
     """1 when both are the same after `normalized`, else 0."""
     return float(normalized(answer) == normalized(gold))
@@ -112,6 +105,32 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
     return row[-1]
 
 
-def recall(evidence: frozenset[int], seen: Iterable[int]) -> float | None:
-    """The share of the evidence's positions that were seen; None without evidence."""
-    return len(evidence.intersection(seen)) / len(evidence) if evidence else None
+def recall(evidence: frozenset[int], seen: Iterable[int] | None) -> float | None:
+    """The share of the evidence's positions that were seen; None without evidence, or where
+    nobody can say what was seen."""
+    if not evidence or seen is None:
+        return None
+    return len(evidence.intersection(seen)) / len(evidence)
+
+
+def gold_cited(
+    document: Document, question: Question, spans: Iterable[CitedSpan] | None
+) -> float | None:
+    """1 when a cited span has a right answer word for word, else 0.
+
+    None where that cannot be: without citations of characters, or when no right answer
+    stands in the text so, or it is yes or no.
+    """
+    golds = telling(question.golds)
+    if spans is None or not golds:
+        return None
+    texts = [chunk.as_text() for chunk in document.chunks]
+    if not any(holds(normalized(text), golds) for text in texts):
+        return None
+    # What lies outside the text holds nothing.
+    cited = (
+        texts[one.position - 1][one.from_character : one.to_character]
+        for one in spans
+        if 1 <= one.position <= len(texts)
+    )
+    return float(any(holds(normalized(text), golds) for text in cited))

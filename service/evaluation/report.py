@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from service.evaluation.datasets import Document, Question
-from service.evaluation.measures import Scores, recall
+from service.evaluation.measures import Scores, gold_cited, recall
 from service.evaluation.strategies import Outcome, Prepared, Spent, StrategyName, Walk
 
-FORMAT = 1
+#: 1 knew neither browsing nor choices.
+FORMAT = 2
 #: A report is written at most so often while the run goes on, and always at its end.
 WRITE_SECONDS = 1.0
 #: Settings that a continued run may change: they affect no result.
@@ -57,12 +58,22 @@ class Result:
     #: where the dataset names no evidence, or the strategy has no citations.
     evidence_shown: float | None = None
     evidence_cited: float | None = None
+    #: Whether a cited span has a right answer word for word: 1 or 0; None where that cannot be.
+    gold_cited: float | None = None
     spent: Spent = field(default_factory=Spent)
     #: Wall time, with that of others that were asked at the same time.
     seconds: float = 0.0
     walk: Walk | None = None
+    #: As in Outcome.
+    pieces: int | None = None
+    chosen: str = ""
     #: Whether its trajectory was exported.
     exported: bool = False
+
+    @property
+    def has_trajectory(self) -> bool:
+        """Whether it was navigated or browsed to, by who was asked."""
+        return not self.chosen and (self.walk is not None or self.pieces is not None)
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -92,7 +103,6 @@ def result_of(
     seconds: float,
 ) -> Result:
     """The result of a question that was answered, or has no answer."""
-    cited = None if outcome.cited is None else recall(question.evidence, outcome.cited)
     return Result(
         strategy=strategy,
         document=document.id,
@@ -106,10 +116,13 @@ def result_of(
         answer=outcome.text,
         no_answer=outcome.no_answer,
         evidence_shown=recall(question.evidence, outcome.seen),
-        evidence_cited=cited,
+        evidence_cited=recall(question.evidence, outcome.cited),
+        gold_cited=gold_cited(document, question, outcome.spans),
         spent=outcome.spent,
         seconds=seconds,
         walk=outcome.walk,
+        pieces=outcome.pieces,
+        chosen=outcome.chosen,
         **asdict(scores),
     )
 
@@ -269,8 +282,10 @@ def _load(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ReportError(f"{path} is no report: it is not JSON") from error
     wanted = {"format", "run_id", "settings", "versions", "questions", "builds"}
-    if not isinstance(found, dict) or found.keys() & wanted != wanted or found["format"] != FORMAT:
+    if not isinstance(found, dict) or found.keys() & wanted != wanted:
         raise ReportError(f"{path} is no report of this release")
+    if found["format"] != FORMAT:
+        raise ReportError(f"{path} is a report of another release; begin another report")
     return found
 
 

@@ -114,7 +114,7 @@ class Run:
             one
             for one in self._report.results
             if (one.strategy, one.document, one.session) == (name, document.id, prepared.session)
-            and one.walk is not None
+            and one.has_trajectory
             and not one.exported
             and is_right(one)
         ]

@@ -1,6 +1,7 @@
 """What the results of a strategy come to."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from service.evaluation.measures import RECOVERED_SCORE
@@ -36,9 +37,14 @@ class Summary:
     failed: int
     score: float
     exact: float
+    f1: float
+    rouge_l: float
     #: Of the questions with evidence that did not fail; None without such.
     evidence_shown: float | None
     evidence_cited: float | None
+    #: Of the questions whose right answer stands in the text, and that did not fail: those
+    #: with a citation whose characters have it.
+    gold_cited: float | None
     #: Questions without an answer, of those that did not fail.
     no_answer_rate: float | None
     #: Of answers, and of what was done with documents before.
@@ -48,6 +54,12 @@ class Summary:
     seconds: float | None
     building_seconds: float | None
     walks: WalkSummary | None
+    #: Pieces of the log that browsing looked at for a question; None where nothing was browsed.
+    pieces: float | None
+    #: How often the automatic reader chose what, most often first; empty where it was not asked.
+    chosen: dict[str, int]
+    #: Of all prompts and replies, those of building included.
+    tokens_per_question: float
 
 
 def summarize(strategy: str, results: Collection[Result], builds: Collection[Build]) -> Summary:
@@ -61,15 +73,25 @@ def summarize(strategy: str, results: Collection[Result], builds: Collection[Bui
         failed=len(mine) - len(done),
         score=sum(one.score for one in mine) / len(mine),
         exact=sum(one.exact for one in mine) / len(mine),
+        f1=sum(one.f1 for one in mine) / len(mine),
+        rouge_l=sum(one.rouge_l for one in mine) / len(mine),
         evidence_shown=_mean([one.evidence_shown for one in done]),
         evidence_cited=_mean([one.evidence_cited for one in done]),
+        gold_cited=_mean([one.gold_cited for one in done]),
         no_answer_rate=_share(sum(bool(one.no_answer) for one in done), len(done)),
         spent=added(one.spent for one in mine),
         building=added(one.spent for one in built),
         seconds=_mean([one.seconds for one in done]),
         building_seconds=_mean([one.seconds for one in built]),
         walks=_walks(done),
+        pieces=_mean([one.pieces for one in done]),
+        tokens_per_question=(_tokens(mine) + _tokens(built)) / len(mine),
+        chosen=dict(Counter(one.chosen for one in done if one.chosen).most_common()),
     )
+
+
+def _tokens(found: Iterable[Result | Build]) -> int:
+    return sum(one.spent.input_tokens + one.spent.output_tokens for one in found)
 
 
 def is_right(result: Result) -> bool:

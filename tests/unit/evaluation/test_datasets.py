@@ -61,6 +61,28 @@ def test_steps_and_texts(tmp_path: Path) -> None:
     assert "".join(chunk.text for chunk in long.chunks) == text
 
 
+def test_the_evidence_of_a_run_is_where_the_answer_stands(tmp_path: Path) -> None:
+    steps = [
+        {"observation": "Sam lives in Oslo.", "thought": "Now Ann.", "action": "Search[Ann]"},
+        {"observation": "", "thought": "Nothing yet.", "action": "Look"},
+        {"observation": "Ann has no house in oslo; she left.", "thought": "no"},
+    ]
+    asked = [
+        {"q": "Where?", "gold": "Oslo"},
+        {"q": "Both?", "gold": "No"},
+        {"q": "Who?", "gold": "Ben"},
+        {"q": "Here?", "gold": "Oslo", "evidence": {"sections": [2]}},
+    ]
+    run, story = read_lines(
+        tmp_path,
+        changed(chunks=None, steps=steps, questions=asked),
+        changed(id="two", questions=[{"q": "?", "gold": "First."}]),
+    )
+    found = [set(one.evidence) for one in run.questions]
+    assert found == [{1, 3}, set(), set(), {2}], "yes and no stand anywhere"
+    assert not story.questions[0].evidence, "what others leave out is left out"
+
+
 def test_golds_are_kept_once_and_letters_name_options(tmp_path: Path) -> None:
     several, lettered = read_lines(
         tmp_path,

@@ -2,17 +2,20 @@
 
 import pytest
 
-from service.evaluation.datasets import Question
+from service.domain.chunks import Chunk, ChunkKind
+from service.evaluation.datasets import Document, Question
 from service.evaluation.measures import (
     Measure,
     exact_match,
+    gold_cited,
     measure_of,
-    normalized,
     recall,
     rouge_l,
     score,
     token_f1,
 )
+from service.evaluation.strategies import CitedSpan
+from service.evaluation.words import holds, normalized, telling
 
 
 def question(*golds: str, options: tuple[str, ...] = ()) -> Question:
@@ -95,3 +98,37 @@ def test_the_measure_fits_the_form() -> None:
 def test_recall_is_of_the_evidence() -> None:
     assert recall(frozenset({1, 2, 3, 4}), [2, 3, 9]) == 0.5
     assert recall(frozenset(), [1]) is None
+    assert recall(frozenset({1}), None) is None, "nobody can say"
+
+
+def test_words_are_looked_for_as_wholes() -> None:
+    golds = telling(("Yes.", "The Blue Whale", "no", "...", "17"))
+    assert golds == ("blue whale", "17")
+    assert holds(normalized("It saw a blue whale!"), golds)
+    assert not holds(normalized("Blue whales; 1,700 of them"), golds)
+    assert not holds(normalized("yes"), telling(("yes",)))
+
+
+def cites(answer: str, *spans: tuple[int, int, int], text: str = "He fed the fox.") -> float | None:
+    chunks = tuple(Chunk(kind=ChunkKind.TEXT, text=one) for one in ("Nothing.", text))
+    asked = question(answer)
+    document = Document(id="d", chunks=chunks, questions=(asked,))
+    found = [CitedSpan(position=p, from_character=f, to_character=t) for p, f, t in spans]
+    return gold_cited(document, asked, found)
+
+
+def test_a_cited_span_has_the_answer_or_not() -> None:
+    assert cites("the fox", (2, 0, 15)) == 1.0
+    assert cites("the fox", (1, 0, 8), (2, 7, 14)) == 1.0
+    assert cites("the fox", (2, 0, 10)) == 0.0, "the characters end before it"
+    assert cites("the fox", (1, 0, 8)) == 0.0
+    assert cites("the fox") == 0.0
+    assert cites("the fox", (3, 0, 15), (0, 0, 15)) == 0.0, "no such chunk"
+
+
+def test_what_cannot_be_cited_is_not_counted() -> None:
+    assert cites("a wolf", (2, 0, 15)) is None, "it does not stand in the text"
+    assert cites("yes", (2, 0, 4), text="Yes!") is None
+    asked = question("fox")
+    chunks = (Chunk(kind=ChunkKind.TEXT, text="A fox."),)
+    assert gold_cited(Document(id="d", chunks=chunks, questions=(asked,)), asked, None) is None

@@ -3,7 +3,12 @@
 import re
 from xml.etree import ElementTree
 
+from service.evaluation.measures import Measure
 from service.evaluation.plots import lines
+from service.evaluation.strategies import Spent
+from service.evaluation.strategy_plot import strategy_plot
+from service.evaluation.summary import summarize
+from tests.unit.evaluation.results import result
 
 SERIES = {"one <way>": [(10.0, 1.0), (200.0, 0.25)], "another": [(10.0, 0.5), (200.0, 0.0)]}
 
@@ -38,3 +43,36 @@ def test_the_same_figures_give_the_same_file() -> None:
 def test_it_names_no_script_and_no_picture_elsewhere() -> None:
     assert re.findall(r'(?:href|src)="([^"]*)"', drawn()) == []
     assert "<script" not in drawn()
+
+
+def strategies(count: int) -> str:
+    results = [
+        result(
+            1,
+            strategy=f"way-{n}",
+            score=n / count,
+            evidence_shown=None if n % 2 else 0.5,
+            spent=Spent(calls=1, input_tokens=10**n, output_tokens=0),
+        )
+        for n in range(count)
+    ]
+    found = [summarize(f"way-{n}", results, []) for n in range(count)]
+    return strategy_plot(found, Measure.F1, title="a <set>")
+
+
+def test_every_strategy_has_a_dot_where_it_has_a_figure() -> None:
+    root = ElementTree.fromstring(strategies(4))
+    texts = [one.text for one in root.iter() if one.tag.endswith("}text")]
+    assert {"a <set>: f1", "a <set>: evidence shown", "1", "1,000"} <= set(texts)
+    assert "a <set>: evidence cited" not in texts, "nobody has one"
+    assert (texts.count("way-1"), texts.count("way-2")) == (1, 2)
+    dots = [dot for dot in root.iter() if dot.tag.endswith("}circle")]
+    assert len(dots) == 4 + 2
+    assert len({(dot.get("fill"), dot.get("r")) for dot in dots}) == 4
+    assert strategies(4) == strategies(4)
+
+
+def test_any_number_of_strategies_has_looks_of_its_own() -> None:
+    root = ElementTree.fromstring(strategies(22))
+    dots = [dot for dot in root.iter() if dot.tag.endswith("}circle")]
+    assert len({(dot.get("fill"), dot.get("r")) for dot in dots}) == 22

@@ -26,6 +26,7 @@ def test_a_report_that_is_read_again_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     report = Report.begin(path, head())
     report.add(result(1, walk=walk(), options=("a", "b"), score=0.5))
+    report.add(result(4, pieces=3, chosen="dciso-rank", gold_cited=1.0))
     report.add(result(2, failure="it broke"))
     report.built(
         Build(strategy="memwalker", document="d", place="p", spent=Spent(calls=1), seconds=0.5)
@@ -72,7 +73,8 @@ def test_it_is_readable_while_the_run_goes_on(tmp_path: Path) -> None:
         (None, "is not there"),
         ("{", "it is not JSON"),
         ("[]", "is no report of this release"),
-        (json.dumps({**head(), "format": 0, "questions": [], "builds": []}), "no report of this"),
+        (json.dumps({**head(), "format": 0, "questions": [], "builds": []}), "of another release"),
+        (json.dumps({**head(), "format": 1, "questions": [], "builds": []}), "of another release"),
         (json.dumps({**head(), "questions": [{}], "builds": []}), "no report of this release"),
         (json.dumps({**head(limit=9), "questions": [], "builds": []}), "was made with limit 9"),
         (

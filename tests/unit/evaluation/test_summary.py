@@ -26,6 +26,8 @@ def test_means_are_over_all_and_a_failure_counts_as_nothing() -> None:
     assert (found.no_answer_rate, found.seconds) == (0.5, 2.0)
     assert found.spent == Spent(calls=4, input_tokens=20, output_tokens=8)
     assert found.walks is None
+    assert found.tokens_per_question == pytest.approx(28 / 3)
+    assert (found.pieces, found.chosen) == (None, {})
 
 
 def test_nothing_is_said_of_what_is_not_there() -> None:
@@ -43,6 +45,7 @@ def test_building_is_apart_and_prices_are_of_what_has_one() -> None:
     assert found.building == Spent(calls=6, input_tokens=60, output_tokens=6, cost_micro_usd=5)
     assert found.building_seconds == 2.0
     assert found.spent.calls == 2
+    assert found.tokens_per_question == 14 + 66
 
 
 def test_walks_are_counted_as_the_paper_does() -> None:
@@ -70,3 +73,22 @@ def test_no_stray_path_has_no_recovery_rate() -> None:
     found = summarize("memwalker", [result(1, walk=walk())], []).walks
     assert found is not None
     assert (found.stray_ratio, found.recovery_rate) == (0.0, None)
+
+
+def test_browsing_and_choices_are_counted() -> None:
+    found = summarize(
+        "auto",
+        [
+            result(1, strategy="auto", chosen="whole", gold_cited=1.0, f1=0.5, rouge_l=0.25),
+            result(2, strategy="auto", chosen="dciso-rank", pieces=4, gold_cited=0.0),
+            result(3, strategy="auto", chosen="whole"),
+            result(4, strategy="auto", failure="it broke"),
+            result(5, strategy="auto", chosen="dciso-rank", pieces=1),
+            result(6, strategy="auto", chosen="whole"),
+        ],
+        [],
+    )
+    assert list(found.chosen.items()) == [("whole", 3), ("dciso-rank", 2)]
+    assert (found.pieces, found.gold_cited) == (2.5, 0.5)
+    assert found.f1 == pytest.approx(0.5 / 6)
+    assert found.rouge_l == pytest.approx(0.25 / 6)

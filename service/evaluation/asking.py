@@ -1,0 +1,136 @@
+"""Questions to the service, and what comes of them for an evaluation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from grpc import aio
+
+import palimpsest
+from palimpsest import asking, convert
+from palimpsest.errors import from_rpc
+from palimpsest.navigation_values import TrajectoryEvent
+from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from service.evaluation.datasets import Question
+from service.evaluation.sessions import spent_of
+from service.evaluation.strategies import CitedSpan, Failed, Outcome, Walk
+
+#: What the service is given beyond the time that an answer may take.
+SLACK_SECONDS = 5.0
+#: Events whose text the model read, among those that look at a part of the log.
+_READ = frozenset({"leaf", "piece"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A complete answer, and what its reader told."""
+
+    answer: answers_pb2.Answer
+    events: Sequence[TrajectoryEvent]
+
+    @property
+    def shown(self) -> frozenset[int]:
+        """Positions of the leaves and the pieces that the model read."""
+        return _positions(one for one in self.events if one.kind in _READ)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that browsing looked at, each counted once."""
+        return len({one.node_id for one in self.events if one.kind == "piece"})
+
+    @property
+    def cited(self) -> frozenset[int]:
+        """Positions of the chunks that the answer names."""
+        return frozenset(one.position for one in self.answer.citations if one.position)
+
+    @property
+    def covered(self) -> frozenset[int]:
+        """Positions of what the answer cites, with all that stands under its nodes."""
+        return self.cited | _positions(self.answer.citations)
+
+    @property
+    def spans(self) -> tuple[CitedSpan, ...]:
+        """Characters that the answer cites."""
+        return tuple(
+            CitedSpan(
+                position=one.position,
+                from_character=one.from_character,
+                to_character=one.to_character,
+            )
+            for one in self.answer.citations
+            if one.to_character
+        )
+
+    def outcome(
+        self,
+        *,
+        seen: frozenset[int] | None,
+        cited: frozenset[int],
+        pieces: int | None = None,
+        chosen: str = "",
+    ) -> Outcome:
+        """What came of the question."""
+        read = convert.answer(self.answer)
+        counts = read.statistics
+        return Outcome(
+            text="" if read.no_answer else read.text,
+            no_answer=read.no_answer or "",
+            model=read.model,
+            spent=spent_of(read.usage),
+            seen=seen,
+            cited=cited,
+            spans=self.spans,
+            answer_id=read.answer_id,
+            walk=None
+            if counts is None
+            else Walk(
+                valid_actions=counts.valid_actions,
+                invalid_actions=counts.invalid_actions,
+                reverts=counts.reverts,
+                leaves_read=counts.leaves_read,
+                tokens=counts.tokens,
+                text_tokens=counts.text_tokens,
+            ),
+            pieces=pieces,
+            chosen=chosen,
+        )
+
+
+async def ask(
+    client: palimpsest.Client, request: answers_pb2.AskRequest, timeout_seconds: float
+) -> Asked:
+    """Asks, and waits for the answer. Raises Failed when there is none."""
+    stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
+    events: list[TrajectoryEvent] = []
+    try:
+        async for response in stub.Ask(request, timeout=timeout_seconds + SLACK_SECONDS):
+            match response.WhichOneof("event"):
+                case "trajectory_event":
+                    events.append(asking.event(response.trajectory_event))
+                case "answer":
+                    return _complete(response.answer, events)
+    except aio.AioRpcError as error:
+        raise Failed(str(from_rpc(error, client.address))) from error
+    raise Failed("the service ended the call without an answer")
+
+
+def in_words(question: Question) -> str:
+    """A question for readers that take no options: they are part of it."""
+    if not question.options:
+        return question.text
+    options = "\n".join(f"- {option}" for option in question.options)
+    return f"{question.text}\nAnswer with one of these, word for word:\n{options}"
+
+
+def _complete(answer: answers_pb2.Answer, events: Sequence[TrajectoryEvent]) -> Asked:
+    if answer.status != answers_pb2.Answer.STATUS_COMPLETE:
+        raise Failed(answer.failure or "the answer was not made")
+    return Asked(answer=answer, events=events)
+
+
+def _positions(nodes: Iterable[TrajectoryEvent | answers_pb2.Citation]) -> frozenset[int]:
+    return frozenset(
+        position
+        for node in nodes
+        if node.from_position
+        for position in range(node.from_position, node.to_position + 1)
+    )

@@ -1,0 +1,190 @@
+"""Readers of the log: what is asked for by which name, and what comes of it."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+import palimpsest
+from palimpsest import asking
+from palimpsest.v1 import answers_pb2
+from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
+from service.evaluation import log_readers
+from service.evaluation.asking import Asked, in_words
+from service.evaluation.datasets import Question
+from service.evaluation.indexing import Indexes
+from service.evaluation.log_readers import ACTIONS, NAMES, BrowseSettings, LogStrategy
+from service.evaluation.sessions import Place
+from service.evaluation.strategies import (
+    ALL,
+    BASELINES,
+    FIGURE_3,
+    Outcome,
+    Prepared,
+    Spent,
+    StrategyName,
+)
+from tests.unit.evaluation.results import document
+
+Answer = answers_pb2.Answer
+Event = answers_pb2.TrajectoryEvent
+
+
+class Service:
+    """Hears what is asked, and answers what it is told to."""
+
+    def __init__(self, answer: Answer, events: Sequence[Event] = ()) -> None:
+        self.answer = answer
+        self.events = [asking.event(one) for one in events]
+        self.asked: list[answers_pb2.AskRequest] = []
+
+    async def ask(
+        self, _: object, request: answers_pb2.AskRequest, timeout_seconds: float
+    ) -> Asked:
+        assert timeout_seconds == 60.0
+        self.asked.append(request)
+        return Asked(answer=self.answer, events=self.events)
+
+
+async def outcome(
+    monkeypatch: pytest.MonkeyPatch,
+    name: StrategyName,
+    service: Service,
+    settings: BrowseSettings | None = None,
+    *,
+    uncompressed: frozenset[int] = frozenset(),
+) -> Outcome:
+    monkeypatch.setattr(log_readers, "ask", service.ask)
+    client = cast(palimpsest.Client, None)
+    place = Place(client=client, session_of=lambda one: one.id, timeout_seconds=60.0)
+    indexes = Indexes(client, wants_vectors=False, timeout_seconds=60.0)
+    strategy = LogStrategy(name, place, settings or BrowseSettings(), indexes)
+    prepared = Prepared(session="s", spent=Spent(), state=uncompressed)
+    asked = document("d", 1)
+    return await strategy.ask(asked, prepared, asked.questions[0])
+
+
+def complete(**fields: Any) -> Answer:
+    return Answer(status=Answer.STATUS_COMPLETE, text="1", model="m", answer_id="a", **fields)
+
+
+def piece(number: int, first: int, last: int) -> Event:
+    return Event(
+        kind=Event.KIND_PIECE, node_id=f"p.{number}", from_position=first, to_position=last
+    )
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - {"whole", "auto"}))
+async def test_every_way_to_browse_can_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, name: StrategyName
+) -> None:
+    service = Service(complete(reader=answers_pb2.READER_DCISO))
+    settings = BrowseSettings(window_tokens=1000, pieces=3, max_calls=9, rerank=True, model="p/m")
+    await outcome(monkeypatch, name, service, settings)
+    (request,) = service.asked
+    assert (request.reader, request.memory, request.model) == (answers_pb2.READER_DCISO, "", "p/m")
+    sent = request.browsing
+    assert (sent.window_tokens, sent.pieces, sent.max_calls, sent.rerank) == (1000, 3, 9, True)
+    actions = {name for name, number in ACTIONS.items() if number in sent.actions}
+    assert not BrowseRequest(actions=frozenset(map(BrowseAction, actions)) or ALL_ACTIONS).problem()
+
+
+async def test_ablations_have_the_actions_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    browse = answers_pb2.BrowseRequest
+    closing = {browse.ACTION_ANSWER, browse.ACTION_AGGREGATION}
+    for name, wanted in (
+        (StrategyName.RETRIEVE_ONLY, {browse.ACTION_RETRIEVE}),
+        (StrategyName.APPEND_MOVE, {browse.ACTION_APPEND, browse.ACTION_MOVE}),
+    ):
+        service = Service(complete(reader=answers_pb2.READER_DCISO))
+        await outcome(monkeypatch, name, service, BrowseSettings(actions=("merge",)))
+        assert set(service.asked[0].browsing.actions) == wanted | closing
+    service = Service(complete(reader=answers_pb2.READER_DCISO))
+    settings = BrowseSettings(actions=("merge", "answer"))
+    await outcome(monkeypatch, StrategyName.DCISO, service, settings)
+    assert set(service.asked[0].browsing.actions) == {browse.ACTION_MERGE, browse.ACTION_ANSWER}
+
+
+async def test_reading_whole_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    cited = answers_pb2.Citation(position=2, from_character=1, to_character=4)
+    service = Service(complete(reader=answers_pb2.READER_WHOLE, citations=[cited]))
+    found = await outcome(monkeypatch, StrategyName.WHOLE, service)
+    assert not service.asked[0].HasField("browsing")
+    assert found.seen == frozenset({1, 2})
+    assert found.cited == frozenset({2})
+    assert found.spans is not None
+    (span,) = found.spans
+    assert (span.position, span.from_character, span.to_character) == (2, 1, 4)
+    assert (found.pieces, found.chosen) == (None, "")
+
+
+async def test_browsing_shows_the_pieces_and_cites_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    understood = Event(kind=Event.KIND_UNDERSTANDING, from_position=1, to_position=9)
+    cited = answers_pb2.Citation(position=2, from_position=2, to_position=4, node_id="p.2")
+    service = Service(
+        complete(reader=answers_pb2.READER_DCISO, citations=[cited]),
+        [understood, piece(2, 2, 4), piece(2, 2, 4), piece(3, 7, 7)],
+    )
+    found = await outcome(monkeypatch, StrategyName.DCISO_SCAN, service)
+    assert found.seen == frozenset({2, 3, 4, 7})
+    assert found.cited == frozenset({2})
+    assert found.spans == ()
+    assert found.pieces == 2, "a piece that was asked about twice is one"
+
+
+@pytest.mark.parametrize(
+    ("reader", "option", "chosen", "seen", "cited"),
+    [
+        ("WHOLE", "UNSPECIFIED", "whole", {1, 2}, {1}),
+        ("PRISM", "UNSPECIFIED", "prism", None, {1}),
+        ("PCC", "UNSPECIFIED", "pcc", {2}, {1, 2, 3}),
+        ("MEMWALKER", "UNSPECIFIED", "memwalker", {5}, {1, 2, 3}),
+        ("DCISO", "SCAN", "dciso-scan", {5}, {1}),
+    ],
+)
+async def test_what_was_read_is_as_the_choice_reads(
+    monkeypatch: pytest.MonkeyPatch,
+    reader: str,
+    option: str,
+    chosen: str,
+    seen: set[int] | None,
+    cited: set[int],
+) -> None:
+    choice = Answer.Choice(
+        reader=answers_pb2.Reader.Value(f"READER_{reader}"),
+        option=answers_pb2.BrowseRequest.Option.Value(f"OPTION_{option}"),
+    )
+    looks = {
+        "MEMWALKER": [Event(kind=Event.KIND_LEAF, from_position=5, to_position=5)],
+        "DCISO": [piece(1, 5, 5)],
+    }
+    service = Service(
+        complete(
+            reader=answers_pb2.READER_AUTO,
+            choice=choice,
+            citations=[answers_pb2.Citation(position=1, from_position=1, to_position=3)],
+        ),
+        looks.get(reader, []),
+    )
+    found = await outcome(monkeypatch, StrategyName.AUTO, service, uncompressed=frozenset({2}))
+    assert found.chosen == chosen
+    assert found.seen == (None if seen is None else frozenset(seen))
+    assert found.cited == frozenset(cited)
+    assert found.pieces == (1 if reader == "DCISO" else None)
+
+
+async def test_no_answer_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = complete(reader=answers_pb2.READER_WHOLE, no_answer=answers_pb2.NO_ANSWER_NOT_FOUND)
+    found = await outcome(monkeypatch, StrategyName.WHOLE, Service(answer))
+    assert (found.text, found.no_answer) == ("", "not_found")
+
+
+def test_options_are_told_in_words() -> None:
+    question = Question(number=1, text="Who?", golds=("Ann",), options=("Ann", "Ben"))
+    assert in_words(question).splitlines()[-2:] == ["- Ann", "- Ben"]
+    assert in_words(Question(number=1, text="Who?", golds=("Ann",))) == "Who?"
+
+
+def test_every_strategy_is_in_a_group() -> None:
+    assert set(ALL) | set(FIGURE_3) == set(StrategyName)
+    assert set(NAMES).isdisjoint(BASELINES)
