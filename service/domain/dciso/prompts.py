@@ -32,9 +32,9 @@ from service.domain.tree.fitting import (
 
 #: Tokens of a reply at most, and which share of the window.
 OUTPUT_TOKENS = 1024
-OUTPUT_SHARE = 6
+OUTPUT_SHARE = 8
 #: Which share of the window is kept free, up to MARGIN_TOKENS.
-MARGIN_SHARE = 16
+MARGIN_SHARE = 32
 #: Which share of what is free the notes before may have beside a piece.
 NOTES_SHARE = 4
 #: Of a window, for the query in other words; longer ones are not used.
@@ -48,7 +48,7 @@ LEAST_PIECE_TOKENS = 16
 #: Retrieved pieces are not made smaller than this, where the window has room for it.
 LEAST_RANKED_TOKENS = 128
 #: For the fault of a reply and for sizes, at the end of a prompt.
-END_TOKENS = 48
+END_TOKENS = 32
 #: For the line above a note.
 NOTE_HEAD_TOKENS = 6
 
@@ -67,7 +67,7 @@ class Again:
 
     def line(self) -> str:
         """What is said of it at the end of the prompt."""
-        return f"Your last reply was no use: {self.fault}.\n" if self.fault else ""
+        return f"Your last reply was no use: {self.fault}. Reply again.\n" if self.fault else ""
 
 
 FIRST = Again()
@@ -108,7 +108,7 @@ class Prompts:
         """Tokens that every prompt has for texts: pieces and notes. Raises TextTooLong."""
         step = max(self.window_tokens // QUERY_STEP_SHARE, 1)
         query = -(-self.count(self.query) // step) * step
-        fixed = self._task_tokens + 4 * self._block_tokens + query + self.look_for_tokens
+        fixed = self._task_tokens + 3 * self._block_tokens + query + self.look_for_tokens
         free = self.room - fixed - END_TOKENS
         if free < 2 * LEAST_PIECE_TOKENS:
             raise TextTooLong(
@@ -154,8 +154,8 @@ class Prompts:
     @cached_property
     def _block_tokens(self) -> int:
         """Of a title and the marks about a text."""
-        empty = "[QUESTION]\n" + marked("", self.marker_key)
-        return self.count(empty) + MARK_MARGIN_TOKENS * marks_in(empty) + 2
+        empty = "[QUESTION]\n" + marked("\nLook for: ", self.marker_key)
+        return self.count(empty) + MARK_MARGIN_TOKENS * marks_in(empty)
 
     def understand(self, options: Sequence[BrowseOption], again: Again = FIRST) -> ModelAsk:
         """What the query is about and how to read for it."""
@@ -259,9 +259,8 @@ class Prompts:
         return [Segment(kind=SegmentKind.CHUNK, text=shown_notes, reusable=False)]
 
     def _last(self, again: Again, size: int = 0) -> Segment:
-        lines = "[QUESTION]\n" + marked(self.query, self.marker_key)
-        if self.look_for:
-            lines += "[LOOK FOR]\n" + marked(self.look_for, self.marker_key)
+        look_for = f"\nLook for: {self.look_for}" if self.look_for else ""
+        lines = "[QUESTION]\n" + marked(self.query + look_for, self.marker_key)
         if size:
             lines += f"Text has at most {size} tokens.\n"
         return Segment(kind=SegmentKind.QUERY, text=lines + again.line(), reusable=False)

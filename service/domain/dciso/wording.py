@@ -23,7 +23,7 @@ _DATA = (
 )
 _PIECE = (
     "You read a long text piece by piece for a question. [TEXT] is one piece: chunks, each"
-    " below its number. [NOTES]: what was noted before. [LOOK FOR]: what matters.\n"
+    " below its number. [NOTES]: what was noted before.\n"
 )
 _ACTIONS = {
     BrowseAction.MOVE: "move: it says nothing that helps",
@@ -46,7 +46,7 @@ _FROM_NOTES = (
 )
 _FROM_TEXT = (
     "You answer a question from the pieces of a long text that stand under [TEXT]: chunks,"
-    " each below its number. [LOOK FOR]: what matters.\n"
+    " each below its number.\n"
 )
 _HOW = {
     BrowseAction.ANSWER: "Answer in as few words as it takes, from them alone.\n",

@@ -7,7 +7,7 @@ from typing import Any
 from service.domain.dciso.browsing import Browsed, browse
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.packing import frames, piece_of
-from service.domain.dciso.pieces import Frame
+from service.domain.dciso.pieces import Frame, Piece
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseOption, BrowseRequest
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
@@ -59,13 +59,14 @@ class Log:
             for position, text in self.chunks
         ]
 
+    def look_at(self, frame: Frame) -> Piece:
+        return piece_of(frame, self.chunks[frame.from_position - 1 : frame.to_position])
+
     def look(self, lookup: object, frames: Sequence[Frame]) -> Any:
         self.lookups.append(lookup)
         match lookup:
             case ReadPiece(number=number):
-                frame = frames[number - 1]
-                held = self.chunks[frame.from_position - 1 : frame.to_position]
-                return piece_of(frame, held)
+                return self.look_at(frames[number - 1])
             case RankPieces(count=count):
                 return tuple(self.best[:count])
         raise AssertionError(f"an unknown look-up: {lookup}")
