@@ -13,6 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.baselines.contents import CarryContent, ReadContent
+from service.domain.dciso.contents import (
+    CloseContent,
+    CondenseContent,
+    PieceContent,
+    UnderstandContent,
+)
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
 from service.domain.prism.amending import value_at
@@ -45,6 +51,7 @@ from service.domain.tree.contents import (
 from service.llm import (
     offline_answers,
     offline_baselines,
+    offline_browsing,
     offline_navigation,
     offline_schema,
     offline_shaping,
@@ -94,6 +101,8 @@ def complete(content: object) -> str:
             return offline_states.complete(content)
         case TriageContent() | LeafContent() | RememberContent() | MergeContent():
             return offline_navigation.complete(content)
+        case UnderstandContent() | PieceContent() | CloseContent() | CondenseContent():
+            return offline_browsing.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
 
 
