@@ -12,6 +12,7 @@ from typing import Any
 
 from service.domain.dciso.spec import BrowseAction
 from service.domain.flows import CUT_OFF
+from service.domain.telling import json_text, spoken_so_far
 from service.domain.tree.reply_parts import said
 
 #: Characters of a reply that are read.
@@ -48,11 +49,24 @@ _QUOTE_LINE = re.compile(
 _NUMBER = re.compile(r"\d{1,19}")
 _WORD = re.compile(r"[a-z_]+")
 _AROUND = " \t\r\n.,;:!*_`\"'“”‘’()[]{}<>-"
-_NULL = re.compile(
-    r"null|none|nil|n/?a|nothing|no answer|nothing (?:relevant|that helps)|not mentioned"
-    r"|no relevant (?:information|text)(?: (?:was )?found)?",
-    re.IGNORECASE,
+#: What models write for null.
+_NULL_WORDS = (
+    "null",
+    "none",
+    "nil",
+    "n/a",
+    "nothing",
+    "no answer",
+    "nothing relevant",
+    "nothing that helps",
+    "not mentioned",
+    "no relevant information",
+    "no relevant information found",
+    "no relevant information was found",
 )
+#: What stands behind a text, for one that is still being written.
+_END_NAMES = ("quotes", "quotations", "evidence", "sources", "notes used")
+_MAYBE_END = re.compile(r"(?:quotes?|quotations?|evidence)[ \t]{0,4}\d{0,19}", re.IGNORECASE)
 #: What models call the actions.
 _NAMES = {
     **dict.fromkeys(("move", "next", "skip", "pass", "null", "none"), BrowseAction.MOVE),
@@ -114,7 +128,7 @@ class PieceReply:
 def is_null(text: str) -> bool:
     """Whether a text is empty, or a word for that."""
     bare = text.strip(_AROUND)
-    return not bare or _NULL.fullmatch(bare) is not None
+    return not bare or bare.lower() in _NULL_WORDS
 
 
 def read_piece(reply: str, offers: Sequence[BrowseAction]) -> PieceReply:
@@ -143,7 +157,8 @@ def _action(
     named = action_of(parts.action)
     if named is not None and named in offers:
         return named
-    if len(doing) == 1 and (named is None or len(offers) <= 2):
+    if len(doing) == 1:
+        # There was nothing to choose: what it calls that does not matter.
         return doing[0]
     if not parts.action and parts.is_null and BrowseAction.MOVE in offers:
         return BrowseAction.MOVE
@@ -300,23 +315,31 @@ def _unfenced(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telling:
-    """What of an unfinished reply is the answer's text; empty as long as that is not known."""
+    """What of an unfinished reply is the answer's text; empty as long as that is not known.
+
+    It only grows while the reply grows.
+    """
 
     offers: tuple[BrowseAction, ...]
 
     def __call__(self, reply: str) -> str:
         """The beginning of the answer, without what may still turn out to be something else."""
-        text = said(reply).lstrip()
-        if text.startswith(("{", "```json")):
-            action, so_far = _begun(text, "action"), _begun(text, "text")
+        so_far = spoken_so_far(reply)
+        if so_far.lstrip().startswith("{"):
+            action, text = json_text(reply, "action"), json_text(reply, "text")
         else:
-            begin = _TEXT.search(text)
+            begin = _TEXT.search(so_far)
             if begin is None:
                 return ""
-            found = _ACTION.search(text, 0, begin.start())
-            action, so_far = found["action"] if found else "", _settled(text[begin.end() :])
-        is_answer = len(self.offers) <= 2 or action_of(action) is BrowseAction.ANSWER
-        return "" if not is_answer or _may_be_null(so_far) else so_far.strip()
+            named = _ACTION.search(so_far, 0, begin.start())
+            action = named["action"] if named else ""
+            text = _settled(so_far[begin.end() :]).strip()
+        is_answer = not _is_choice(self.offers) or action_of(action) is BrowseAction.ANSWER
+        return text if is_answer and not _may_be_null(text) else ""
+
+
+def _is_choice(offers: Sequence[BrowseAction]) -> bool:
+    return len([one for one in offers if one is not BrowseAction.MOVE]) > 1
 
 
 def _settled(body: str) -> str:
@@ -324,26 +347,10 @@ def _settled(body: str) -> str:
     body = _without_end(body)[0]
     head, _, last = body.rpartition("\n")
     begun = last.strip(_AROUND).lower()
-    if any(name.startswith(begun) for name in ("quotes", "sources", "evidence", "quotations")):
-        return head
-    return body
+    is_open = any(name.startswith(begun) for name in _END_NAMES) or _MAYBE_END.fullmatch(begun)
+    return head if is_open else body
 
 
 def _may_be_null(text: str) -> bool:
     bare = text.strip(_AROUND).lower()
-    names = ("null", "none", "nothing", "no answer", "not mentioned", "no relevant")
-    return is_null(text) or any(name.startswith(bare) for name in names)
-
-
-def _begun(text: str, name: str) -> str:
-    """A string of an object of JSON that is being written, as far as it is."""
-    found = re.search(rf'"{name}"\s{{0,8}}:\s{{0,8}}"((?:[^"\\]|\\.)*)', text, re.DOTALL)
-    if found is None:
-        return ""
-    raw = re.sub(r"\\u[0-9a-fA-F]{0,3}$", "", found[1])
-    try:
-        whole: str = json.loads(f'"{raw}"', strict=False)
-    except ValueError:
-        return ""
-    # Half of a pair of surrogates: the other half is still to come.
-    return _kept(whole[:-1] if whole and "\ud800" <= whole[-1] <= "\udfff" else whole)
+    return is_null(text) or any(word.startswith(bare) for word in _NULL_WORDS)
