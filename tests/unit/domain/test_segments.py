@@ -10,6 +10,8 @@ from uuid import UUID
 import pytest
 
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.dciso import wording
+from service.domain.dciso.spec import ALL_ACTIONS, BrowseOption, BrowseRequest
 from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope
 from service.domain.paths import Path
@@ -30,6 +32,7 @@ from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.summarizing import compress, summarize
 from service.llm.gateway import call_key
 from service.llm.prefix_cache import prefix_of
+from tests.unit.domain.dciso import browsing
 from tests.unit.domain.navigating import UP, Tree, down, run, says, scripted
 from tests.unit.domain.state.contexts import context, vector
 
@@ -268,6 +271,31 @@ def state_answer_asks() -> list[ModelAsk]:
     ]
 
 
+def browse_asks(*, structured: bool) -> list[ModelAsk]:
+    """Two questions on one log, read in each way, with what is asked again on the way."""
+    log = browsing.Log(("Ann came. " * 20, "Ben left. " * 20, "Cid slept."), best=(2, 1))
+    note, ends = browsing.does("append", "Ann. " * 60), "Text: Ann"
+    ways: list[tuple[BrowseRequest, list[str]]] = [
+        (browsing.request(BrowseOption.DYNAMIC, ALL_ACTIONS), ["hm", "Query: Tell.", note, note]),
+        (browsing.request(BrowseOption.CARRY), [browsing.says("Ann.")] * 3),
+        (browsing.request(BrowseOption.RANK), []),
+        (browsing.request(BrowseOption.INDEPENDENT, window_tokens=600), [note] * 3 + [ends] * 2),
+        (browsing.request(BrowseOption.SCAN), [browsing.NULL]),
+    ]
+    return [
+        ask
+        for asked, replies in ways
+        for query in ("Who?", "What?")
+        for ask in browsing.run(
+            log,
+            browsing.scripted(*replies, *[ends] * 9),
+            asked,
+            query=query,
+            structured=structured,
+        ).asks
+    ]
+
+
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
     "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
@@ -284,6 +312,8 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "state, steps": compress_steps_asks,
     "state, vectors": compress_vectors_asks,
     "answer, state": state_answer_asks,
+    "browse": lambda: browse_asks(structured=False),
+    "browse, structured": lambda: browse_asks(structured=True),
 }
 
 
@@ -308,7 +338,9 @@ def common(one: ModelAsk, other: ModelAsk) -> int:
 
 
 def test_every_purpose_has_a_flow_here() -> None:
-    assert {ask.purpose for name in FLOWS for ask in FLOWS[name]()} == set(Purpose)
+    # Vectors are of texts as they are: no prompt is made for them.
+    purposes = set(Purpose) - {Purpose.EMBED}
+    assert {ask.purpose for name in FLOWS for ask in FLOWS[name]()} == purposes
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -370,6 +402,20 @@ def test_questions_on_one_tree_share_what_they_read() -> None:
     for one, other in zip(who, what, strict=True):
         bases = [s for s in one.segments if s.kind is SegmentKind.BASE]
         assert len(ids(one)) >= 1 + len(bases)
+        assert ids(one) == ids(other)
+        assert one.text != other.text
+
+
+def test_questions_on_one_log_share_the_pieces_that_they_read() -> None:
+    asks = FLOWS["browse"]()
+    who, what = (
+        [ask for ask in asks if ask.template == wording.PIECE and query in ask.text]
+        for query in ("\nWho?\n", "\nWhat?\n")
+    )
+    assert len(who) == len(what) > 3
+    for one, other in zip(who, what, strict=True):
+        # Instructions and piece.
+        assert len(ids(one)) == 2
         assert ids(one) == ids(other)
         assert one.text != other.text
 

@@ -60,7 +60,8 @@ class Log:
         ]
 
     def look_at(self, frame: Frame) -> Piece:
-        return piece_of(frame, self.chunks[frame.from_position - 1 : frame.to_position])
+        held = self.texts[frame.from_position - 1 : frame.to_position]
+        return piece_of(frame, enumerate(held, frame.from_position))
 
     def look(self, lookup: object, frames: Sequence[Frame]) -> Any:
         self.lookups.append(lookup)
