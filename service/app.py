@@ -17,6 +17,7 @@ from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.llm.caller import Caller
+from service.llm.embedding import CannotEmbed, Embedder, open_embedder
 from service.llm.facts import Facts, ModelFacts
 from service.llm.gateway import Gateway, MakesCalls
 from service.llm.prefix_cache import PrefixIndex
@@ -141,11 +142,19 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             ),
             Answerer(database, gateway, facts, keys.marker, config),
             Generator(database, gateway, keys.marker, config),
-            Indexer(database, None, config),
+            Indexer(database, _embedder(config, database), config),
             config,
         )
         ready()
         await worker.run(stop)
+
+
+def _embedder(config: Config, database: Database) -> Embedder | None:
+    """What makes vectors; None where none are configured."""
+    try:
+        return open_embedder(config, Journal(database, lease_seconds=config.call_lease_seconds))
+    except CannotEmbed as error:
+        raise CannotStart(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,6 +47,8 @@ DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database_url)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
+#: Numbers of the longest vector.
+MAX_DIMENSIONS = 16_000
 #: The model that serves when none is configured: deterministic, no network.
 OFFLINE_MODEL = "offline/extractive"
 
@@ -136,6 +138,25 @@ class Config(BaseSettings):
     model_timeout_seconds: Seconds = 120.0
     #: Transport tries of one model call before its step counts as failed.
     model_tries: Count = 3
+
+    #: The language of sessions that name none: a configuration of PostgreSQL's text search.
+    search_language: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] = "english"
+    #: The model for vectors: local/minilm, or litellm's name; empty: search is by words only.
+    #: The same for all processes.
+    embedding_model: Annotated[str, Field(pattern=r"^([^/\s]+/\S+)?$", max_length=200)] = ""
+    #: Base URL and key of an OpenAI-compatible endpoint, for embedding models named openai/….
+    embedding_base_url: str | None = None
+    embedding_api_key: SecretStr | None = None
+    #: Numbers of each vector, where litellm's list does not know them; fewer than the model's
+    #: own are asked of it.
+    embedding_dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)] | None = None
+    #: Of a longer chunk each part of so many tokens has a vector of its own.
+    embedding_max_tokens: Annotated[int, Field(ge=16)] = 256
+    #: What stands before a question, and before a chunk, where a model was trained so.
+    embedding_query_prefix: Annotated[str, Field(max_length=500)] = ""
+    embedding_chunk_prefix: Annotated[str, Field(max_length=500)] = ""
+    #: How long a call for vectors may take.
+    embedding_timeout_seconds: Seconds = 60.0
 
     #: How long a worker or caller that dies keeps others from the calls it was to make;
     #: renewed while a call is under way.

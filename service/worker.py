@@ -21,6 +21,8 @@ _log = structlog.get_logger("palimpsest.worker")
 
 #: Items that one look of the reconciler brings back, of each kind.
 RECONCILE_ITEMS = 1000
+#: How often a worker, from its start on, looks for sessions without vectors of its model.
+NOTE_SECONDS = 3600.0
 
 
 class Worker:
@@ -54,6 +56,7 @@ class Worker:
             asyncio.create_task(self._hints.run()),
             asyncio.create_task(self._every(self._config.reconcile_seconds, self._reconcile)),
             asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
+            asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
         ]
         try:
             await self._dispatcher.run(
@@ -101,7 +104,7 @@ class Worker:
         if freed:
             _log.warning("freed what dead workers held", items=freed)
 
-    async def _every(self, seconds: float, look: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
         while True:
             try:
                 await look()

@@ -249,6 +249,16 @@ async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
     return (await tx.connection.execute(statement)).rowcount == 1
 
 
+async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
+    """Notes sessions to be indexed, for vectors of another model."""
+    statement = (
+        update(session)
+        .where(session.c.session_key.in_(keys), session.c.has_unindexed.is_(False))
+        .values(has_unindexed=True, index_ready_at=func.now())
+    )
+    await tx.connection.execute(statement)
+
+
 async def put_off(
     tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
 ) -> None:

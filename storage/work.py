@@ -79,6 +79,25 @@ async def unindexed(connection: AsyncConnection, limit: int) -> Sequence[WorkIte
     return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
 
 
+async def unembedded(
+    connection: AsyncConnection, model: str, after: UUID, limit: int
+) -> Sequence[WorkItem]:
+    """Up to `limit` sessions behind `after` that nobody indexes and that lack vectors of `model`.
+
+    In the order of their keys. Needs `Database.sweeping`.
+    """
+    await connection.execute(select(func.set_config("app.embedding_model", model, True)))
+    statement = (
+        select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
+        # Which ones lack them is for the policy `session_unembedded` to say.
+        .where(session.c.session_key > after, session.c.has_unindexed.is_(False))
+        .order_by(session.c.session_key)
+        .limit(limit)
+    )
+    rows = await connection.execute(statement)
+    return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
+
+
 async def read_progress(
     tx: Transaction, wanted: Sequence[tuple[UUID, UUID]]
 ) -> dict[tuple[UUID, UUID], Progress]:

@@ -49,9 +49,9 @@ CREATE POLICY session_unindexed ON session FOR SELECT TO palimpsest_sweeper
 DROP POLICY IF EXISTS session_unembedded ON session;
 CREATE POLICY session_unembedded ON session FOR SELECT TO palimpsest_sweeper
     USING (NOT has_unindexed AND head > 0
+        AND nullif(current_setting('app.embedding_model', true), '') IS NOT NULL
         AND (embedding_model <> current_setting('app.embedding_model', true)
-            OR embedded_position < head
-                AND current_setting('app.embedding_model', true) IS NOT NULL));
+            OR embedded_position < head));
 GRANT SELECT (session_key, tenant_id, has_unindexed, index_ready_at, head, indexed_position)
     ON session TO palimpsest_sweeper;
 """

@@ -122,6 +122,7 @@ def migrate() -> None:
     """
     import migrations
     from service.dispatch.setup import DispatchMismatch, install
+    from service.llm.embedding import known_dimensions
     from storage import search_setup
     from storage.database import sqlalchemy_url
     from storage.errors import StorageError, translated
@@ -133,7 +134,7 @@ def migrate() -> None:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
             install(_url(dispatch) if dispatch else url)
-            support = search_setup.install(url)
+            support = search_setup.install(url, known_dimensions(config))
     except (StorageError, DispatchMismatch) as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")

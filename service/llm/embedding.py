@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.domain.ledger import CallScope
+from service.config import Config
+from service.domain.flows import ModelReply
+from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.llm.model_map import entry_of
+
+#: Begins the names of models that a package brings along.
+LOCAL = "local/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +37,26 @@ class EmbeddingFailed(Exception):
         self.retry_seconds = retry_seconds
 
 
+class CannotEmbed(Exception):
+    """The configured model cannot be used by this process; the message is one clear line."""
+
+
+class EmbeddingLedger(Protocol):
+    """Where calls for vectors are begun and kept, durably."""
+
+    async def begin(
+        self, scope: CallScope, key: bytes, wanted: Reservation
+    ) -> ModelReply | Busy | Lease:
+        """The right to make the call. Raises BudgetExhausted."""
+        ...
+
+    async def record(
+        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
+    ) -> ModelReply | None:
+        """Writes what became of the call."""
+        ...
+
+
 class Embedder(Protocol):
     """Makes vectors by one model."""
 
@@ -42,6 +68,10 @@ class Embedder(Protocol):
     @property
     def dimensions(self) -> int | None:
         """Numbers of each vector; None until it is known, at the first one at the latest."""
+        ...
+
+    async def warm(self) -> None:
+        """Loads what it needs, so that the first text does not wait. Raises CannotEmbed."""
         ...
 
     async def embed_chunks(
@@ -56,3 +86,37 @@ class Embedder(Protocol):
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
         """The vector of a question, of length 1. Raises EmbeddingFailed, BudgetExhausted."""
         ...
+
+
+def open_embedder(config: Config, ledger: EmbeddingLedger) -> Embedder | None:
+    """The configured embedder; None when there is none. Raises CannotEmbed.
+
+    It takes no time: models and libraries are loaded at the first text, or by `warm`.
+    """
+    if not config.embedding_model:
+        return None
+    # Late: who searches by words needs neither.
+    if config.embedding_model.startswith(LOCAL):
+        from service.llm.local_embedder import LocalEmbedder
+
+        return LocalEmbedder(config)
+    from service.llm.litellm_embedder import LitellmEmbedder
+
+    return LitellmEmbedder(config, ledger)
+
+
+def known_dimensions(config: Config) -> int | None:
+    """Numbers of each vector of the configured model; None without one, or if it is not known."""
+    if not config.embedding_model:
+        return None
+    if config.embedding_model.startswith(LOCAL):
+        from service.llm.local_embedder import dimensions_of
+
+        return dimensions_of(config.embedding_model)
+    return config.embedding_dimensions or own_dimensions(config)
+
+
+def own_dimensions(config: Config) -> int | None:
+    """What litellm's list says of the model; None for an endpoint of one's own."""
+    entry = None if config.embedding_base_url else entry_of(config.embedding_model)
+    return None if entry is None else entry.vector_size

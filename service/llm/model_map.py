@@ -34,6 +34,8 @@ class MapEntry:
     #: US dollars for a token that is read from the cache, or written to it.
     cached_usd: float | None
     written_usd: float | None
+    #: Numbers of a vector, by default, of a model that makes vectors.
+    vector_size: int | None
     #: Tokens of the longest prompt.
     window_tokens: int | None
     #: Prefixes with fewer tokens are not kept.
@@ -120,12 +122,14 @@ def _entries() -> Mapping[str, MapEntry]:
 def _entry(said: Mapping[str, Any]) -> MapEntry:
     window = said.get("max_input_tokens") or said.get("max_tokens")
     least = said.get("prompt_cache_min_tokens")
+    vector_size = said.get("output_vector_size")
     return MapEntry(
         provider=said.get("litellm_provider") or "",
         input_usd=said.get("input_cost_per_token"),
         output_usd=said.get("output_cost_per_token"),
         cached_usd=said.get("cache_read_input_token_cost"),
         written_usd=said.get("cache_creation_input_token_cost"),
+        vector_size=int(vector_size) if vector_size else None,
         window_tokens=int(window) if window else None,
         min_tokens=int(least) if least else None,
         structured=said.get("supports_response_schema"),

@@ -131,7 +131,7 @@ class LitellmTransport:
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
-            raise _failure(litellm, error, model) from error
+            raise failure_of(litellm, error, model) from error
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure("the model's response holds no reply", retryable=True)
@@ -216,7 +216,7 @@ def _listed_cost(litellm: Any, response: Any, model: str) -> int | None:
     return round(float(cost) * MICRO)
 
 
-def _failure(litellm: Any, error: Exception, model: str) -> Exception:
+def failure_of(litellm: Any, error: Exception, model: str) -> Exception:
     """What a failed call means to us; an error that is no provider's comes back as it is.
 
     The message names the kind and the status only: what providers write may repeat the

@@ -6,6 +6,7 @@ away, or refused by a budget. Then they are tried again later, and words go on m
 
 import asyncio
 from collections.abc import Sequence
+from uuid import UUID
 
 import structlog
 from opentelemetry import metrics
@@ -17,9 +18,10 @@ from service.domain.ledger import CallScope
 from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
 from service.usecases.failing import MAX_BACKOFF_SECONDS, cause_of
-from storage import chunk_index
+from storage import chunk_index, work
 from storage.chunk_index import IndexPlace, NewVector, Overtaken
 from storage.database import Database
+from storage.errors import StorageError
 
 _log = structlog.get_logger("palimpsest.index")
 
@@ -32,6 +34,8 @@ EMBED_BYTES = 512 * 1024
 EMBED_AT_ONCE = 4
 #: Who finds as many at it comes back after this long.
 BUSY_SECONDS = 1.0
+#: Sessions that are noted at once for another model.
+NOTE_ITEMS = 500
 #: Failures behind which the wait grows no more.
 MAX_DOUBLINGS = 20
 
@@ -80,6 +84,29 @@ class Indexer:
                 return None
         return 0.0
 
+    async def note_all(self) -> int:
+        """Notes the sessions of all tenants that lack vectors of the configured model; how many.
+
+        Those that get chunks are noted anyway; the others would wait for one. Raises
+        StorageError.
+        """
+        if self._embedder is None:
+            return 0
+        noted, after = 0, UUID(int=0)
+        while True:
+            async with self._database.sweeping() as connection:
+                items = await work.unembedded(connection, self._embedder.model, after, NOTE_ITEMS)
+            if not items:
+                return noted
+            by_tenant: dict[UUID, list[UUID]] = {}
+            for item in items:
+                by_tenant.setdefault(item.tenant_id, []).append(item.session_key)
+            for tenant_id, keys in by_tenant.items():
+                async with self._database.transaction(tenant_id) as tx:
+                    await chunk_index.note_unembedded(tx, keys)
+            noted += len(items)
+            after = items[-1].session_key
+
     def _lacks_vectors(self, place: IndexPlace) -> bool:
         assert self._embedder is not None, "nobody asks without one"
         is_whole = place.embedded_position == place.head
@@ -116,6 +143,11 @@ class Indexer:
                 await self._put_off(item, place, error)
                 # Words of what came meanwhile are not to wait.
                 return True
+            except Exception as error:
+                # A defect, which goes on as it is; but not again at once, for ever.
+                if not isinstance(error, StorageError):
+                    await self._put_off(item, place, error)
+                raise
         return True
 
     async def _embed(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> None:
@@ -149,18 +181,16 @@ class Indexer:
             )
         _EMBEDDED.add(len(chunks))
 
-    async def _put_off(
-        self, item: WorkItem, place: IndexPlace, error: EmbeddingFailed | BudgetExhausted
-    ) -> None:
+    async def _put_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
         """Counts a failed try; the next one is later, and never before who refused says."""
         _FAILED.add(1)
+        seconds = MAX_BACKOFF_SECONDS
         if isinstance(error, BudgetExhausted):
-            seconds = error.resume_seconds or MAX_BACKOFF_SECONDS
-        elif error.retryable:
+            # One that is raised is seen at the next look, and looking costs nothing.
+            seconds = min(error.resume_seconds or seconds, seconds)
+        elif isinstance(error, EmbeddingFailed) and error.retryable:
             backoff = self._config.step_backoff_seconds * 2.0 ** min(place.attempts, MAX_DOUBLINGS)
-            seconds = max(min(backoff, MAX_BACKOFF_SECONDS), error.retry_seconds or 0.0)
-        else:
-            seconds = MAX_BACKOFF_SECONDS
+            seconds = max(min(backoff, seconds), error.retry_seconds or 0.0)
         cause = cause_of(error)
         _log.warning(
             "chunks not embedded",
