@@ -24,6 +24,8 @@ def litellm_library() -> Any:
     # On, a parameter that a server refuses is dropped and the call made again unseen:
     # a retry that is not ours, with another meaning than the journal's key says.
     litellm.drop_params = False
+    # For vectors it takes our 0 for nothing said, and this number in its place.
+    litellm.DEFAULT_MAX_RETRIES = 0
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost
