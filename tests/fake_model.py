@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
+from tests.fake_streams import Streaming
+
 
 @dataclass
 class FakeModel:
@@ -23,6 +25,10 @@ class FakeModel:
         f'[OBJECTS FOR ADD]\n{{"$.topics.t{n}": {{"add": ["x"]}}}}'
     )
     url: str = ""
+    #: How it answers who asks for a stream.
+    streaming: Streaming = field(default_factory=Streaming)
+    #: Streams that whoever asked did not read to their end.
+    left: int = 0
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a completion request."""
@@ -77,7 +83,11 @@ def served(model: Responds) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])
-            status, headers, body = model.respond(json.loads(self.rfile.read(length)))
+            request = json.loads(self.rfile.read(length))
+            status, headers, body = model.respond(request)
+            if request.get("stream") and status == 200 and isinstance(model, FakeModel):
+                self._stream(model, model.streaming.events(body))
+                return
             raw = body.encode()
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **headers}.items():
@@ -85,6 +95,29 @@ def served(model: Responds) -> Iterator[str]:
             self.send_header("Content-Length", str(len(raw)))
             self.end_headers()
             self.wfile.write(raw)
+
+        def _stream(self, model: FakeModel, events: Iterator[bytes | None]) -> None:
+            # Chunks, so that a stream that breaks is not taken for one that ends.
+            self.protocol_version = "HTTP/1.1"
+            self.send_response(200)
+            for name, value in (
+                ("Content-Type", "text/event-stream"),
+                ("Transfer-Encoding", "chunked"),
+                ("Connection", "close"),
+            ):
+                self.send_header(name, value)
+            self.end_headers()
+            self.close_connection = True
+            for event in events:
+                if event is None:
+                    return
+                try:
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+                except ConnectionError:
+                    # Whoever asked has gone.
+                    model.left += 1
+                    return
+            self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:
             """Keeps quiet."""

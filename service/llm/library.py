@@ -6,6 +6,7 @@ caches and callbacks stay off: those are ours.
 
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -26,6 +27,9 @@ def litellm_library() -> Any:
     litellm.drop_params = False
     # For vectors it takes our 0 for nothing said, and this number in its place.
     litellm.DEFAULT_MAX_RETRIES = 0
+    # Of a stream litellm gives up on a model that repeats itself, and not of a reply in one
+    # piece. Each has its bound of tokens.
+    litellm.REPEATED_STREAMING_CHUNK_LIMIT = sys.maxsize
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost

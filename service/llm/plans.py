@@ -1,12 +1,14 @@
 """How a call is made: by which deployment, with which marks, and what is expected of it."""
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope, Lease
 from service.llm.prefix_cache import Prefix
+from service.llm.telling import OnText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +48,9 @@ class Plan:
     marks: tuple[int, ...] = ()
     #: What a provider may find the prompt's prefix by; empty: nothing.
     cache_key: str = ""
+    #: Gets what the model writes while it writes; None: nobody reads along, and the reply
+    #: comes in one piece.
+    on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
 
 #: Of a call without marks, of a model with one deployment.
@@ -70,6 +75,8 @@ class CallOrder:
     plan: Plan
     #: Of the owner's calls so many may be with the model at once; 0: there is no bound.
     at_once: int = 0
+    #: Who reads along; as in `service.llm.telling`.
+    on_text: OnText | None = field(default=None, compare=False)
 
     @property
     def reply_key(self) -> str:

@@ -5,7 +5,7 @@ litellm is imported off the event loop, since that takes seconds.
 
 import asyncio
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from service.llm.plans import PLAIN, Plan
 from service.llm.prices import Prices
 from service.llm.renderers import render
 from service.llm.settings import Settings
+from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
 from service.llm.usage import Usage, usage_of
 
 #: Where a provider says when to try again.
@@ -124,10 +125,12 @@ class LitellmTransport:
         try:
             with asking(ask.content), unrecorded():
                 arguments = self._arguments(ask, model, plan)
-                if plan.deployment:
-                    response = await self._deployments.complete(plan.deployment, arguments)
+                if plan.on_text is not None and not model.startswith("offline/"):
+                    response = await self._streamed(arguments, plan, plan.on_text)
                 else:
-                    response = await litellm.acompletion(**arguments)
+                    response = await self._response(arguments, plan)
+        except BrokenStream as error:
+            raise ModelFailure(str(error), retryable=True) from error
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
@@ -136,6 +139,21 @@ class LitellmTransport:
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure("the model's response holds no reply", retryable=True)
         return self._completion(response, ask, model)
+
+    async def _response(self, arguments: dict[str, Any], plan: Plan) -> Any:
+        """litellm's response, or its stream when the arguments ask for one."""
+        if plan.deployment:
+            return await self._deployments.complete(plan.deployment, arguments)
+        return await self._litellm.acompletion(**arguments)
+
+    async def _streamed(
+        self, arguments: dict[str, Any], plan: Plan, on_text: Callable[[str], None]
+    ) -> Any:
+        """The response to a call whose reply is told while it is written."""
+        # litellm's own bound holds between two parts of a stream, not for all of it.
+        async with asyncio.timeout(self._config.model_timeout_seconds):
+            stream = await self._response({**arguments, **STREAMED}, plan)
+            return await whole_response(self._litellm, stream, lambda text: on_text(storable(text)))
 
     def _arguments(self, ask: ModelAsk, model: str, plan: Plan) -> dict[str, Any]:
         prices = self._prices.of(model)
@@ -195,15 +213,10 @@ class LitellmTransport:
 
 def _text(response: Any, ask: ModelAsk) -> str:
     choice = response.choices[0]
-    text = _storable(choice.message.content or "")
+    text = storable(choice.message.content or "")
     if ask.purpose in _MARKED and getattr(choice, "finish_reason", None) == "length":
         text += CUT_OFF
     return text
-
-
-def _storable(text: str) -> str:
-    """A reply without what no database keeps: NUL, and halves of surrogate pairs."""
-    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _listed_cost(litellm: Any, response: Any, model: str) -> int | None:

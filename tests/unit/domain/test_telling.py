@@ -118,10 +118,11 @@ def test_what_is_told_of_json(reply: str, told: str) -> None:
 
 @given(
     st.dictionaries(st.sampled_from(["why", "n", "x"]), st.recursive(
-        st.none() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.just("answer"), inner),
+        st.none() | st.integers() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("answer"), inner),
+            max_leaves=3,
     )),
-    st.text(),
+    st.text(max_size=40),
     st.booleans(),
     st.sampled_from([None, 2]),
 )  # fmt: skip

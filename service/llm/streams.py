@@ -1,0 +1,58 @@
+"""Streams: a reply that litellm brings in parts, and what it comes to as a whole."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+#: What a call's arguments get for a stream, with the provider's usage at its end.
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class BrokenStream(Exception):
+    """A stream that ended before its reply; the message is one sentence."""
+
+
+async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], None]) -> Any:
+    """The response that a stream comes to, as litellm has it of a call without one.
+
+    `on_text` gets each part of the reply. Raises litellm's errors and BrokenStream.
+    """
+    said: list[str] = []
+    usage: Any = None
+    finish_reason: str | None = None
+    try:
+        async for part in stream:
+            usage = getattr(part, "usage", None) or usage
+            for choice in part.choices[:1]:
+                finish_reason = choice.finish_reason or finish_reason
+                if text := choice.delta.content:
+                    said.append(text)
+                    on_text(text)
+    finally:
+        # A stream that nobody reads to its end keeps its connection.
+        await stream.aclose()
+    # litellm's own parts, before it adds what a provider did not say.
+    parts: Sequence[Any] = stream.chunks
+    has_usage = any(getattr(part, "usage", None) is not None for part in parts)
+    if not has_usage and not any(_finish(part) for part in parts):
+        raise BrokenStream("the model's reply ended before its end")
+    message = {"role": "assistant", "content": "".join(said)}
+    response = litellm.ModelResponse(
+        choices=[{"index": 0, "finish_reason": finish_reason, "message": message}]
+    )
+    response.model = stream.model
+    # Of what a provider did not say litellm has an estimate of its own here, and nothing where
+    # there is no stream: ours is made where every other one is.
+    response.usage = usage if has_usage else litellm.Usage()
+    return response
+
+
+def _finish(part: Any) -> str | None:
+    for choice in part.choices[:1]:
+        reason: str | None = choice.finish_reason
+        return reason
+    return None
+
+
+def storable(text: str) -> str:
+    """Text of a model without what no database keeps: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode()
