@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from service.domain.flows import ModelReply
 from service.llm.caller import LeaseLost
 from service.llm.gateway import MakesCalls
 from service.llm.plans import CallOrder
+from service.llm.telling import OnText
 from service.llm.transport import ModelFailure
 from storage.errors import Unreachable
 
@@ -44,16 +46,17 @@ class RemoteCaller:
         self._reading: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._numbers = count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, _Waiting] = {}
 
     async def make(self, order: CallOrder) -> ModelReply:
         """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
         number = next(self._numbers)
         said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        raw = frame({"id": number, "order": order_to_json(order)})
+        tells = {} if order.on_text is None else {"tells": True}
+        raw = frame({"id": number, "order": order_to_json(order), **tells})
         try:
             writer = await self._connected()
-            self._waiting[number] = said
+            self._waiting[number] = _Waiting(said=said, key=order.key, on_text=order.on_text)
             writer.write(raw)
             await writer.drain()
         except OSError as error:
@@ -63,6 +66,12 @@ class RemoteCaller:
             return _reply(await said)
         finally:
             self._waiting.pop(number, None)
+
+    def call_off(self, key: bytes) -> None:
+        """Ends a call that is under way and that nobody wants any more."""
+        for number, waiting in self._waiting.items():
+            if waiting.key == key and self._writer is not None:
+                self._writer.write(frame({"id": number, "call_off": key.hex()}))
 
     async def start(self) -> None:
         """Starts or finds the process now, so that the first call does not wait for it."""
@@ -112,15 +121,32 @@ class RemoteCaller:
         try:
             while (said := await read_frame(reader)) is not None:
                 waiting = self._waiting.get(said["id"])
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(said)
+                if waiting is not None and not waiting.said.done():
+                    waiting.hear(said)
         finally:
             if self._writer is writer:
                 self._writer = None
             writer.close()
             for waiting in self._waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(_gone("it went away"))
+                if not waiting.said.done():
+                    waiting.said.set_exception(_gone("it went away"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Waiting:
+    """Who waits for a call."""
+
+    #: The frame with the outcome.
+    said: asyncio.Future[dict[str, Any]]
+    key: bytes
+    on_text: OnText | None
+
+    def hear(self, said: dict[str, Any]) -> None:
+        """Takes a frame of the caller."""
+        if "heard" not in said:
+            self.said.set_result(said)
+        elif self.on_text is not None:
+            self.on_text(said["heard"], said["restarts"])
 
 
 def near_model(model: str) -> bool:
@@ -139,6 +165,11 @@ class NearOrFar:
         """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
         caller = self._near if near_model(order.model) else self._far
         return await caller.make(order)
+
+    def call_off(self, key: bytes) -> None:
+        """Ends a call that is under way and that nobody wants any more."""
+        self._near.call_off(key)
+        self._far.call_off(key)
 
 
 def _gone(cause: str) -> ModelFailure:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import structlog
 
 from service.caller.wire import frame, order_from_json, read_frame, reply_to_json
 from service.llm.caller import Caller, LeaseLost
+from service.llm.telling import OnText
 from service.llm.transport import ModelFailure
 from storage.errors import StorageError
 
@@ -27,8 +29,11 @@ class CallerServer:
         """Serves one worker until it goes."""
         making: set[asyncio.Task[None]] = set()
         try:
-            while (order := await read_frame(reader)) is not None:
-                task = asyncio.create_task(self._answer(order, writer))
+            while (said := await read_frame(reader)) is not None:
+                if "call_off" in said:
+                    self._caller.call_off(bytes.fromhex(said["call_off"]))
+                    continue
+                task = asyncio.create_task(self._answer(said, writer))
                 making.add(task)
                 task.add_done_callback(making.discard)
         except ValueError as error:
@@ -72,17 +77,24 @@ class CallerServer:
             await asyncio.gather(*self._connections, return_exceptions=True)
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
-    async def _answer(self, order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        said = {"id": order["id"], **await self._outcome(order["order"])}
+    async def _answer(self, said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        number = said["id"]
+
+        def hear(text: str, restarts: bool) -> None:
+            # A reply is small: nothing waits for a worker that reads slowly.
+            if not writer.is_closing():
+                writer.write(frame({"id": number, "heard": text, "restarts": restarts}))
+
+        outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
         try:
-            writer.write(frame(said))
+            writer.write(frame({"id": number, **outcome}))
             await writer.drain()
         except (ConnectionError, RuntimeError) as error:
             _log.info("nobody waits for a reply any more; it is stored", cause=str(error))
 
-    async def _outcome(self, order: dict[str, Any]) -> dict[str, Any]:
+    async def _outcome(self, order: dict[str, Any], on_text: OnText | None) -> dict[str, Any]:
         try:
-            reply = await self._caller.make(order_from_json(order))
+            reply = await self._caller.make(replace(order_from_json(order), on_text=on_text))
         except ModelFailure as error:
             return {
                 "failure": str(error),

@@ -1,7 +1,13 @@
 """What worker and caller say to each other: one JSON object a frame, its length before it.
 
 Both ends are of the same release: a worker starts its caller, and a shared one is
-restarted together with the workers of its machine.
+restarted together with the workers of its machine. Meanwhile either may be of the release
+before: a worker says when it wants to hear what the model writes, and a caller that does
+not know that says the reply alone.
+
+A worker says {"id", "order"} of a call, with "tells" to read along, and {"id", "call_off"} with
+the call's key when nobody wants it any more. A caller says {"id", "heard", "restarts"} of
+what the model writes, and last {"id"} with the outcome.
 """
 
 import asyncio
@@ -18,6 +24,8 @@ from service.llm.prefix_cache import Prefix
 #: Bytes of a frame. A prompt has at most a few megabytes.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
+#: Who reads along is at the other end.
+_PLAN_FIELDS = tuple(name for name in Plan.__slots__ if name != "on_text")
 
 
 async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
@@ -73,7 +81,7 @@ def order_to_json(order: CallOrder) -> dict[str, Any]:
             "tokens": list(prefix.tokens),
         },
         "route": {name: getattr(route, name) for name in Route.__slots__},
-        "plan": {name: getattr(plan, name) for name in Plan.__slots__},
+        "plan": {name: getattr(plan, name) for name in _PLAN_FIELDS},
     }
 
 

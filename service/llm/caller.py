@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -22,6 +22,7 @@ from service.llm.learning import Learner
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.slots import Slots
+from service.llm.telling import Told
 from service.llm.transport import Completion, ModelFailure, Transport
 
 _log = structlog.get_logger("palimpsest.llm")
@@ -90,6 +91,9 @@ class Caller:
         self._renewal_seconds = lease_seconds / RENEWALS
         self._sleep = sleep
         self._running: set[asyncio.Task[ModelReply]] = set()
+        #: By key, of the calls that are under way: what ends their tries.
+        self._stops: dict[bytes, asyncio.Timeout | None] = {}
+        self._called_off: set[bytes] = set()
         self._tracer = trace.get_tracer("palimpsest.llm")
         meter = metrics.get_meter("palimpsest.llm")
         self._seconds = meter.create_histogram(
@@ -100,12 +104,21 @@ class Caller:
         """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError.
 
         A call that has begun goes on to its end, and its reply is stored, also when
-        whoever waits for it is cancelled.
+        whoever waits for it is cancelled. Who does not want it any more calls it off.
         """
         task = asyncio.create_task(self._make(order))
         self._running.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
+
+    def call_off(self, key: bytes) -> None:
+        """Ends a call that nobody wants any more, whatever it has cost: it fails for good."""
+        if key not in self._stops:
+            return
+        self._called_off.add(key)
+        stop = self._stops[key]
+        if stop is not None:
+            stop.reschedule(asyncio.get_running_loop().time())
 
     async def finish(self) -> None:
         """Waits for all calls that are under way."""
@@ -119,18 +132,27 @@ class Caller:
             task.exception()
 
     async def _make(self, order: CallOrder) -> ModelReply:
+        self._stops[order.key] = None
+        try:
+            return await self._make_in_tries(order)
+        finally:
+            self._stops.pop(order.key, None)
+            self._called_off.discard(order.key)
+
+    async def _make_in_tries(self, order: CallOrder) -> ModelReply:
         # An order may have waited: the lease must hold until it is renewed meanwhile.
         if time.monotonic() >= order.lease_deadline - self._renewal_seconds:
             await self._hold(order)
         async with self._kept(order):
             # Where another deployment can be asked, that is better than to wait.
             tries = 1 if order.route.spare else self._tries
+            told = None if order.on_text is None else Told(order.on_text)
             for attempt in range(1, tries + 1):
                 if attempt > 1:
                     # Who stood still, or had no database, may have lost it meanwhile.
                     await self._hold(order)
                 async with self._slots.one(order.scope.owner_id, order.at_once):
-                    made = await self._try_whole(order)
+                    made = await self._try_whole(order, told)
                 failure = made.failure
                 last = failure is not None and (not failure.retryable or attempt == tries)
                 call = self._record(order, made)
@@ -173,11 +195,11 @@ class Caller:
         if not await self._renew(order):
             raise LeaseLost
 
-    async def _try_whole(self, order: CallOrder) -> _Made:
+    async def _try_whole(self, order: CallOrder, told: Told | None) -> _Made:
         """One try; a defect that breaks it ends the intent, and is raised as it is."""
         start = time.perf_counter()
         try:
-            return await self._try(order)
+            return await self._try(order, told)
         except Exception as error:
             # Nobody will store an outcome: the next try must not wait for this one's
             # lease, nor budgets keep its reservation.
@@ -188,7 +210,7 @@ class Caller:
             )
             raise
 
-    async def _try(self, order: CallOrder) -> _Made:
+    async def _try(self, order: CallOrder, told: Told | None) -> _Made:
         ask, model = order.ask, order.model
         attributes = {"gen_ai.request.model": model, "palimpsest.purpose": ask.purpose.value}
         start = time.perf_counter()
@@ -196,7 +218,7 @@ class Caller:
         failure: ModelFailure | None = None
         with self._tracer.start_as_current_span("palimpsest.call", attributes=attributes) as span:
             try:
-                completion = await self._transport.complete(ask, model, order.plan)
+                completion = await self._complete(order, told)
                 span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
                 span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
             except ModelFailure as error:
@@ -205,6 +227,26 @@ class Caller:
         seconds = time.perf_counter() - start
         self._seconds.record(seconds, attributes)
         return _Made(completion, failure, round(seconds * 1000))
+
+    async def _complete(self, order: CallOrder, told: Told | None) -> Completion:
+        """One try, unless the call is called off. Raises ModelFailure."""
+        plan = order.plan
+        if told is not None:
+            told.begin()
+            plan = replace(plan, on_text=told.more)
+        if order.key in self._called_off:
+            raise _called_off()
+        stop = asyncio.timeout(None)
+        try:
+            async with stop:
+                self._stops[order.key] = stop
+                return await self._transport.complete(order.ask, order.model, plan)
+        except TimeoutError:
+            if not stop.expired():
+                raise
+            raise _called_off() from None
+        finally:
+            self._stops[order.key] = None
 
     def _record(self, order: CallOrder, made: _Made) -> Call:
         done = made.completion
@@ -229,6 +271,10 @@ class Caller:
             if done
             else None,
         )
+
+
+def _called_off() -> ModelFailure:
+    return ModelFailure("the call was called off: nobody wants its reply", retryable=False)
 
 
 def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:

@@ -10,9 +10,11 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import UUID
 
 from opentelemetry import metrics
 
@@ -25,6 +27,7 @@ from service.llm.leaders import Leaders, Turn
 from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
+from service.llm.telling import OnText, Told
 from service.llm.transport import ModelFailure
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
@@ -50,6 +53,10 @@ class MakesCalls(Protocol):
 
     async def make(self, order: CallOrder) -> ModelReply:
         """The reply, stored durably. Raises ModelFailure, LeaseLost."""
+        ...
+
+    def call_off(self, key: bytes) -> None:
+        """Ends a call that is under way and that nobody wants any more."""
         ...
 
 
@@ -87,6 +94,8 @@ class Gateway:
         self._forms = forms
         self._sleep = sleep
         self._leaders = Leaders(prices, seconds=lease_seconds)
+        #: Keys of the calls that are with the caller, by tenant and occasion.
+        self._under_way: dict[tuple[UUID, str], set[bytes]] = {}
         self._replays = metrics.get_meter("palimpsest.llm").create_counter(
             "palimpsest.llm.replays", description="Replies found in the journal"
         )
@@ -96,13 +105,22 @@ class Gateway:
         return self._forms is not None and self._forms.structured(model)
 
     async def call(
-        self, ask: ModelAsk, *, model: str, scope: CallScope, at_once: int = 0
+        self,
+        ask: ModelAsk,
+        *,
+        model: str,
+        scope: CallScope,
+        at_once: int = 0,
+        on_text: OnText | None = None,
     ) -> ModelReply:
         """The reply to `ask`, paid for at most once for its occasion.
 
         Of the scope's owner at most `at_once` calls are with the model at once; 0: no
         bound. Waits while another worker makes the same call. Raises ModelFailure when no try
         of it succeeds.
+
+        `on_text` gets the reply while the model writes it: anew when the model is asked
+        anew, and all at once where the reply is there already.
         """
         prefix = prefix_of(
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
@@ -116,9 +134,22 @@ class Gateway:
             key=call_key(ask, prefix, model, scope, settings),
             prompt_tokens=_prompt_tokens(ask),
             at_once=at_once,
+            told=None if on_text is None else Told(on_text),
         )
         with self._leaders.turn(prefix, model) as turn:
-            return await self._reply(wanted, turn)
+            reply = await self._reply(wanted, turn)
+        if wanted.told is not None:
+            wanted.told.whole(reply.text)
+        return reply
+
+    def call_off(self, scope: CallScope) -> None:
+        """Ends the calls of an occasion that are under way; they fail, whatever they cost.
+
+        For an occasion that nobody wants any more. Whoever only stops waiting is cancelled:
+        then a call goes on, and its reply is there for the next one who wants it.
+        """
+        for key in self._under_way.get(_occasion_of(scope), ()):
+            self._caller.call_off(key)
 
     async def _reply(self, wanted: "_Wanted", turn: Turn) -> ModelReply:
         model, look, moves = wanted.model, FIRST_LOOK_SECONDS, MAX_MOVES
@@ -166,14 +197,29 @@ class Gateway:
             route=route,
             plan=self._plan(wanted, route, turn),
             at_once=wanted.at_once,
+            on_text=None if wanted.told is None else wanted.told.again(),
         )
         turn.going(order.plan)
         # About how many tokens of the prompt have to be read anew.
         fresh = max(wanted.prompt_tokens - route.predicted_tokens, 1)
-        async with self._chooser.going(route, fresh):
-            reply = await self._caller.make(order)
+        with self._listed(wanted):
+            async with self._chooser.going(route, fresh):
+                reply = await self._caller.make(order)
         turn.back()
         return reply
+
+    @contextmanager
+    def _listed(self, wanted: "_Wanted") -> Iterator[None]:
+        """A call can be called off meanwhile."""
+        occasion = _occasion_of(wanted.scope)
+        keys = self._under_way.setdefault(occasion, set())
+        keys.add(wanted.key)
+        try:
+            yield
+        finally:
+            keys.discard(wanted.key)
+            if not keys:
+                self._under_way.pop(occasion, None)
 
     def _plan(self, wanted: "_Wanted", route: Route, turn: Turn) -> Plan:
         return Plan(
@@ -215,11 +261,17 @@ class _Wanted:
     prompt_tokens: int
     #: As in `CallOrder`.
     at_once: int
+    #: What was told of the reply; None: nobody reads along.
+    told: Told | None
 
     @property
     def reply_key(self) -> str:
         """What a copy of the reply is found by."""
         return reply_key(self.scope, self.key)
+
+
+def _occasion_of(scope: CallScope) -> tuple[UUID, str]:
+    return scope.tenant_id, scope.occasion
 
 
 def _prompt_tokens(ask: ModelAsk) -> int:

@@ -1,0 +1,131 @@
+"""Frames of what a model writes, between a worker and its caller."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.caller.client import RemoteCaller
+from service.caller.server import CallerServer
+from service.caller.wire import frame, read_frame, reply_to_json
+from service.domain.flows import ModelReply
+from service.llm.caller import Caller
+from service.llm.gateway import Gateway
+from service.llm.routing import Router
+from service.llm.transport import ModelFailure
+from tests.fake_index import DictIndex
+from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger
+from tests.unit.llm.test_telling import ASK, Heard, Writing, at_once
+
+
+@asynccontextmanager
+async def far(folder: Path, writing: Writing, ledger: Ledger) -> AsyncIterator[Gateway]:
+    """A gateway whose calls a caller makes at the other end of a socket."""
+    caller = Caller(
+        writing, ledger, DictIndex(), prices=lambda _: PLAIN, tries=3, lease_seconds=9,
+        sleep=at_once,
+    )  # fmt: skip
+    path, ready, stop = folder / "caller", asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(CallerServer(caller).listen(path, stop, ready.set))
+    await ready.wait()
+    try:
+        async with connected(path, ledger) as gateway:
+            yield gateway
+    finally:
+        stop.set()
+        await serving
+
+
+@asynccontextmanager
+async def connected(path: Path, ledger: Ledger) -> AsyncIterator[Gateway]:
+    remote = RemoteCaller(path, stop_seconds=1)
+    chooser = Router((), DictIndex(), lambda _: PLAIN)
+    try:
+        yield Gateway(
+            ledger, chooser, remote, prices=lambda _: PLAIN, lease_seconds=9, sleep=at_once
+        )
+    finally:
+        await remote.close()
+
+
+async def test_what_is_written_is_heard_before_the_reply_is_there(tmp_path: Path) -> None:
+    heard, ledger = Heard(), Ledger()
+    lasts: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    writing = Writing([(["ä", "b 🚢"], None)], waits=lambda: lasts)
+    async with far(tmp_path, writing, ledger) as gateway:
+        call = asyncio.create_task(gateway.call(ASK, model="m", scope=SCOPE, on_text=heard.on_text))
+        async with asyncio.timeout(30):
+            while heard.pieces < 2:
+                await asyncio.sleep(0.01)
+        assert not call.done()
+        lasts.set_result(None)
+        assert (await call).text == heard.text == "äb 🚢"
+        assert (heard.pieces, heard.restarts) == (2, 0)
+
+
+async def test_a_try_that_broke_begins_anew_at_the_other_end(tmp_path: Path) -> None:
+    heard = Heard()
+    writing = Writing([(["a"], ModelFailure("it broke", retryable=True)), (["b", "c"], None)])
+    async with far(tmp_path, writing, Ledger()) as gateway:
+        await gateway.call(ASK, model="m", scope=SCOPE, on_text=heard.on_text)
+    assert (heard.text, heard.restarts, heard.pieces) == ("bc", 1, 3)
+
+
+async def test_a_call_without_a_reader_has_no_such_frames(tmp_path: Path) -> None:
+    writing = Writing([(["a", "b"], None)])
+    async with far(tmp_path, writing, Ledger()) as gateway:
+        assert (await gateway.call(ASK, model="m", scope=SCOPE)).text == "ab"
+    assert [plan.on_text for plan in writing.plans] == [None]
+
+
+async def test_a_call_is_called_off_at_the_other_end(tmp_path: Path) -> None:
+    heard, ledger = Heard(), Ledger()
+    writing = Writing([(["a"], None)], waits=lambda: asyncio.get_running_loop().create_future())
+    async with far(tmp_path, writing, ledger) as gateway:
+        call = asyncio.create_task(gateway.call(ASK, model="m", scope=SCOPE, on_text=heard.on_text))
+        async with asyncio.timeout(30):
+            while not heard.pieces:
+                await asyncio.sleep(0.01)
+            gateway.call_off(SCOPE)
+            with pytest.raises(ModelFailure, match="called off"):
+                await call
+    assert not ledger.intents
+
+
+@asynccontextmanager
+async def answering(
+    path: Path, answer: Callable[[dict[str, Any], asyncio.StreamWriter], Awaitable[None]]
+) -> AsyncIterator[None]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (said := await read_frame(reader)) is not None:
+            await answer(said, writer)
+        writer.close()
+
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    server = await asyncio.start_unix_server(serve, sock=listening)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def test_a_caller_of_the_release_before_says_the_reply_alone(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def answer(said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        asked.append(said)
+        reply = ModelReply(text="ab", model="m")
+        writer.write(frame({"id": said["id"], **reply_to_json(reply)}))
+
+    heard = Heard()
+    async with answering(tmp_path / "old", answer), connected(tmp_path / "old", Ledger()) as one:
+        reply = await one.call(ASK, model="m", scope=SCOPE, on_text=heard.on_text)
+        assert (reply.text, heard.text, heard.pieces) == ("ab", "ab", 1)
+        await one.call(ASK, model="other", scope=SCOPE)
+    assert [sorted(said) for said in asked] == [["id", "order", "tells"], ["id", "order"]]
+    assert "on_text" not in str(asked)
