@@ -16,7 +16,7 @@ from service.domain.prism.amending import MISSING, settle, value_at
 from service.domain.prism.amendments import Amendment, Rejection, Revision
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import CONSOLIDATION_OUTPUT_TOKENS, STEP_OUTPUT_TOKENS
-from service.domain.prism.replies import read_answer
+from service.domain.prism.replies import read_answer, told_answer
 from service.domain.prism.revisions import parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
@@ -235,6 +235,7 @@ def answer(
             value=memory.value,
         ),
         max_output_tokens=ANSWER_OUTPUT_TOKENS,
+        telling=told_answer,
     )
     (reply,) = yield [ask]
     text, named = read_answer(reply.text)

@@ -3,11 +3,18 @@
 import re
 from collections.abc import Sequence
 
+from service.domain.telling import section_text
+
 # Blanks are bounded: a pattern that can begin at each of many blanks takes quadratic time.
 _HEADER = r"^[ \t]{0,16}\*{0,3}\[[ \t]{0,4}%s[ \t]{0,4}\]\*{0,3}[ \t]{0,4}:?"
 _ANSWER = re.compile(_HEADER % "ANSWER", re.IGNORECASE | re.MULTILINE)
 _PATHS = re.compile(_HEADER % "PATHS", re.IGNORECASE | re.MULTILINE)
 _BULLET = re.compile(r"^[\s*•-]*(?:\d+[.)])?\s*`?")
+
+
+def told_answer(reply: str) -> str:
+    """What of an unfinished reply is the answer, as `read_answer` will find it."""
+    return section_text(reply, _ANSWER, _PATHS)
 
 
 def read_answer(text: str) -> tuple[str, Sequence[str]]:

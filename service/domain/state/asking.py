@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
-from service.domain.state.asking_replies import read_answer
+from service.domain.state.asking_replies import read_answer, told_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
@@ -121,6 +121,7 @@ def answer(
             content=content,
             max_output_tokens=output_tokens,
             attempt=attempt,
+            telling=told_answer,
         )
         (reply,) = yield [ask]
         said = read_answer(reply.text, known)

@@ -1,10 +1,11 @@
 """Reading a model's reply to a question about a working context."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from service.domain.flows import CUT_OFF
+from service.domain.telling import section_text
 from service.domain.thoughts import is_thought, spoken
 
 #: Characters of a reply that are read.
@@ -43,6 +44,23 @@ _NOTHING = re.compile(
     r" does(?: not|n['’]t) say(?: so| it)?",
     re.IGNORECASE,
 )
+#: All that _NOTHING matches.
+_NOTHINGS = (
+    *("no answer", "there is no answer"),
+    *(
+        f"{article}{working}{thing} does{negation} say{end}"
+        for article in ("", "the ", "this ")
+        for working in ("", "working ")
+        for thing in ("context", "state", "memory", "text", "it", "that")
+        for negation in (" not", "n't", "n’t")
+        for end in ("", " so", " it")
+    ),
+)
+#: A last line that may become a loose header of steps.
+_MAYBE_STEPS = re.compile(rf"{_BLANKS}{_MARKUP}{_BLANKS}([a-z]{{1,9}}){_MARKUP}\Z", re.IGNORECASE)
+_STEPS_WORDS = ("steps", "positions", "sources")
+#: What stands between positions, as far as it may be there.
+_BETWEEN = re.compile(r"(?:s|st|ste|a|an|t|n|no|non)?\Z", re.IGNORECASE)
 _AROUND = " \t\r\n.*_`\"'()[]<>"
 
 
@@ -73,6 +91,37 @@ def read_answer(reply: str, known: Collection[int]) -> Said | None:
         return Said(text="")
     named = _named(text[steps.end() :], frozenset(known)) if steps else ()
     return Said(text=answer, positions=tuple(dict.fromkeys(named)))
+
+
+def told_answer(reply: str) -> str:
+    """What of an unfinished reply is the answer, as `read_answer` will find it.
+
+    Of a reply without the header that was asked for nothing: what its answer is shows at
+    its end. Nothing either of what says, or may come to say, that there is no answer.
+    """
+    text = section_text(reply[:MAX_REPLY_CHARACTERS], _ANSWER, _STEPS, last=True)
+    said = _without_loose_steps(text)
+    bare = said.strip(_AROUND)
+    return "" if _NOTHING.fullmatch(bare) or _may_become(bare, _NOTHINGS) else said
+
+
+def _without_loose_steps(text: str) -> str:
+    """A text without an end that is, or may become, a loose header with positions."""
+    for match in reversed([*_LOOSE_STEPS.finditer(text)]):
+        if any(
+            _BETWEEN.match(text, end) and _ONLY_POSITIONS.fullmatch(text, match.end(), end)
+            for end in range(max(len(text) - 3, match.end()), len(text) + 1)
+        ):
+            return text[: match.start()].rstrip()
+    line = text.rfind("\n") + 1
+    found = _MAYBE_STEPS.match(text, line)
+    if found is not None and _may_become(found[1], _STEPS_WORDS):
+        return text[:line].rstrip()
+    return text
+
+
+def _may_become(text: str, ones: Iterable[str]) -> bool:
+    return any(one.startswith(text.casefold()) for one in ones)
 
 
 def _bare(reply: str) -> str:
