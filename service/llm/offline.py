@@ -48,6 +48,7 @@ from service.domain.tree.contents import (
     SummarizeContent,
     TriageContent,
 )
+from service.domain.whole import WholeContent
 from service.llm import (
     offline_answers,
     offline_baselines,
@@ -87,7 +88,7 @@ def complete(content: object) -> str:
             return _revise(content)
         case ConsolidateContent():
             return _consolidate(content)
-        case AnswerContent() | ContextAnswerContent():
+        case AnswerContent() | ContextAnswerContent() | WholeContent():
             return offline_answers.complete(content)
         case SchemaContent():
             return offline_schema.complete(content)

@@ -1,7 +1,8 @@
 """The offline model as a reader of memories: the sentences that fit a question best.
 
 They are taken word for word, by the rarity of the question's words that they have; of a
-PRISM memory with their paths, of a working context with the positions of their steps.
+PRISM memory with their paths, of a working context with the positions of their steps, of a
+whole log with their chunks.
 """
 
 import math
@@ -14,6 +15,7 @@ from service.domain.json_values import Json
 from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.tree import PLACEHOLDER
 from service.domain.state.asking import ContextAnswerContent
+from service.domain.whole import WholeContent
 from service.llm.offline_baselines import sentences
 from service.llm.offline_replies import ReplyPath, write
 from service.llm.texts import name_words, stem, terms
@@ -37,9 +39,15 @@ NO_ANSWER = "no answer"
 _ASKED = ("?", '?"', "？")
 
 
-def complete(content: AnswerContent | ContextAnswerContent) -> str:
+def complete(content: AnswerContent | ContextAnswerContent | WholeContent) -> str:
     """The reply to a question."""
-    return _answer(content) if isinstance(content, AnswerContent) else _answer_context(content)
+    match content:
+        case AnswerContent():
+            return _answer(content)
+        case ContextAnswerContent():
+            return _answer_context(content)
+        case WholeContent():
+            return _answer_whole(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,17 @@ def _answer_context(content: ContextAnswerContent) -> str:
     text = " ".join(dict.fromkeys(leaf.text for leaf in chosen)) or NO_ANSWER
     positions = dict.fromkeys(str(leaf.path[0]) for leaf in chosen if leaf.path)
     return "\n".join(["[ANSWER]", text, "[STEPS]", *positions, ""])
+
+
+def _answer_whole(content: WholeContent) -> str:
+    # The newest first: of what is said twice the later is right.
+    leaves = [
+        leaf for position, text in reversed(content.chunks) for leaf in _said(text, (position,))
+    ]
+    chosen = _chosen(leaves, content.query)
+    text = " ".join(dict.fromkeys(leaf.text for leaf in chosen)) or NO_ANSWER
+    quotes = dict.fromkeys(f'{leaf.path[0]}: "{leaf.text}"' for leaf in chosen)
+    return "\n".join(["[ANSWER]", text, "[QUOTES]", *quotes, ""])
 
 
 def _parts(content: ContextAnswerContent) -> Iterator[_Leaf]:

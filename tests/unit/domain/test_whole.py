@@ -1,0 +1,147 @@
+"""Reading whole: what the prompt has, how replies are read, and that the window holds."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain import whole
+from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
+from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import NoAnswer
+from service.domain.tree.fitting import TextTooLong
+from service.domain.whole import Quote, WholeDraft, needed_tokens, read_reply, told
+from service.llm.offline import complete
+
+CHUNKS = ((1, "Ann has a red key."), (2, "It rains."), (3, "Ben takes the red key to box 7."))
+QUERY = "Where is the red key?"
+TERMS: dict[str, Any] = {"marker_key": b"key", "count": estimate_tokens}
+
+
+def flow_of(chunks: Any = CHUNKS, query: str = QUERY, window: int = 32_768) -> Flow[WholeDraft]:
+    return whole.answer(chunks, query, window_tokens=window, **TERMS)
+
+
+def run(flow: Flow[WholeDraft], *replies: str) -> tuple[WholeDraft, list[ModelAsk]]:
+    asks: list[ModelAsk] = []
+    left = list(replies)
+    try:
+        asks += next(flow)
+        while True:
+            asks += flow.send([ModelReply(text=left.pop(0), model="m")])
+    except StopIteration as end:
+        assert not left
+        return end.value, asks
+
+
+def test_an_answer_and_its_quotes() -> None:
+    said = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "takes the red key to box 7"\n1: "a red key"\n'
+    draft, (asked,) = run(flow_of(), said)
+    assert (draft.text, draft.no_answer) == ("In box 7.", None)
+    assert draft.quotes == (
+        Quote(position=3, text="takes the red key to box 7"),
+        Quote(position=1, text="a red key"),
+    )
+    assert all(text in asked.text for _, text in CHUNKS)
+    assert asked.text.index(CHUNKS[2][1]) < asked.text.index(QUERY)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "quotes"),
+    [
+        ("In box 7.", "In box 7.", ()),
+        ("**Answer:** In box 7.\n**Quotes:**\n- [3] “box 7”", "In box 7.", ((3, "box 7"),)),
+        ("<think>[ANSWER] 1</think>\n[ANSWER]\nBox 7.", "Box 7.", ()),
+        ("[ANSWER]\nBox 7.\n[QUOTES]\n3 - 'box 7'\n3 - 'box 7'", "Box 7.", ((3, "box 7"),)),
+        ("[ANSWER]\nBox 7.\n[QUOTES]\nnone", "Box 7.", ()),
+        ("[ANSWER]\nno answer\n[QUOTES]\n", "", ()),
+        ("[ANSWER]\nThe log does not say.\n", "", ()),
+        ("[ANSWER]\nBox 7" + CUT_OFF, "Box 7", ()),
+    ],
+)
+def test_replies_as_models_write_them(reply: str, text: str, quotes: Any) -> None:
+    expected = tuple(Quote(position=position, text=words) for position, words in quotes)
+    assert read_reply(reply) == (text, expected)
+
+
+@pytest.mark.parametrize("reply", ["", "  \n", "[ANSWER]\n[QUOTES]\n", "<think>hm"])
+def test_replies_without_an_answer(reply: str) -> None:
+    assert read_reply(reply) is None
+
+
+def test_an_empty_log_costs_nothing() -> None:
+    draft, asks = run(flow_of(()))
+    assert (draft.no_answer, asks) == (NoAnswer.EMPTY, [])
+
+
+def test_three_replies_without_an_answer_are_the_end() -> None:
+    draft, asks = run(flow_of(), "", " ", "[ANSWER]")
+    assert (draft.no_answer, len(asks)) == (NoAnswer.UNREADABLE, 3)
+    assert [one.attempt for one in asks] == [0, 1, 2]
+
+
+def test_no_answer_is_a_result() -> None:
+    draft, _ = run(flow_of(), "[ANSWER]\nno answer\n[QUOTES]\n")
+    assert (draft.text, draft.no_answer) == ("", NoAnswer.NOT_FOUND)
+
+
+def test_a_log_that_does_not_fit_is_refused_with_the_figures() -> None:
+    chunks = [(n, "word " * 100) for n in range(1, 60)]
+    with pytest.raises(TextTooLong, match=r"the log has \d+ tokens .* room for 2944 tokens"):
+        next(flow_of(chunks, window=4096))
+
+
+def test_a_log_that_grows_shares_the_beginning_of_its_prompt() -> None:
+    chunks = [(n, f"Day {n}.") for n in range(1, 60)]
+    (first,), (second,) = (next(flow_of(chunks[:upto])) for upto in (40, 59))
+    shared = [a == b for a, b in zip(first.segments, second.segments, strict=False)]
+    assert shared == [True, True, True, False, False], "the task and two blocks of sixteen"
+    assert [one.reusable for one in first.segments] == [True, True, True, False, False]
+    assert first.segments[2].text.count("Day ") == 16
+
+
+@given(
+    sizes=st.lists(st.integers(0, 400), max_size=40),
+    query=st.text(min_size=1, max_size=300),
+    window=st.integers(500, 6000),
+)
+def test_it_fits_or_is_refused(sizes: list[int], query: str, window: int) -> None:
+    chunks = [(n, "ab " * size) for n, size in enumerate(sizes, 1)]
+    needed = needed_tokens(chunks, query, window_tokens=window, **TERMS)
+    try:
+        asks = next(flow_of(chunks, query, window))
+    except StopIteration:
+        assert not chunks
+    except TextTooLong:
+        assert needed is None
+    else:
+        assert needed is not None
+        assert estimate_tokens(asks[0].text) + asks[0].max_output_tokens <= needed <= window
+
+
+def test_the_answer_is_told_as_it_is_written() -> None:
+    reply = '[ANSWER]\nIn box 7,\nsince Ben took it.\n[QUOTES]\n3: "to box 7"\n'
+    heard = [told(reply[:length]) for length in range(len(reply) + 1)]
+    assert heard[-1] == "In box 7,\nsince Ben took it."
+    assert all(later.startswith(sooner) for sooner, later in pairwise(heard))
+    assert "In box 7" in heard
+
+
+@pytest.mark.parametrize("reply", ["[ANSWER]\nno answer\n[QUOTES]\n", "<think>[ANSWER]\nhm"])
+def test_what_is_no_answer_is_not_told(reply: str) -> None:
+    assert {told(reply[:length]) for length in range(len(reply) + 1)} == {""}
+
+
+def test_the_offline_model_quotes_what_it_answers_with() -> None:
+    (asked,) = next(flow_of())
+    assert read_reply(complete(asked.content)) == (
+        "Ann has a red key. Ben takes the red key to box 7.",
+        (
+            Quote(position=1, text="Ann has a red key."),
+            Quote(position=3, text="Ben takes the red key to box 7."),
+        ),
+    )
+    (asked,) = next(flow_of(query="Who built the bridge?"))
+    assert read_reply(complete(asked.content)) == ("", ())
