@@ -140,7 +140,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
                 Builder(database, gateway, facts, keys.marker, config),
                 Compressor(database, gateway, facts, keys.marker, config),
             ),
-            Answerer(database, gateway, facts, keys.marker, config),
+            Answerer(database, gateway, facts, keys.marker, config, prices=prices.of),
             Generator(database, gateway, keys.marker, config),
             Indexer(database, _embedder(config, database), config),
             config,

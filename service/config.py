@@ -132,6 +132,9 @@ class Config(BaseSettings):
     model_settings: ModelSettings = Field(default_factory=dict)
     #: Tokens of a prompt and its reply, for models that litellm's list does not know.
     model_window_tokens: Count = 32_768
+    #: A log is read whole by the automatic reader when prompt and reply have no more tokens
+    #: than this, and fit the window of the model; 1: never.
+    auto_whole_tokens: Count = 32_768
     #: Several deployments of models: a JSON list, or the path of a file with one.
     deployments: Deployments = ()
     #: How long a model call may take.

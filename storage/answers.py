@@ -64,6 +64,8 @@ class Chosen:
     #: As the stored answer has them; None for other readers.
     navigation: NavigationRequest | None = None
     browsing: BrowseRequest | None = None
+    #: Events of the answer up to the one that tells this choice; those of the reader follow.
+    events: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

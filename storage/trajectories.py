@@ -36,11 +36,15 @@ async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
     await tx.connection.execute(statement.on_conflict_do_nothing())
 
 
-async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind) -> int:
-    """The ordinal of an answer's first event of a kind; without one, that behind the last."""
-    first = func.min(trajectory_event.c.ordinal).filter(
-        trajectory_event.c.event["kind"].as_string() == kind.value
+async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: int = 0) -> int:
+    """The ordinal of an answer's first event of a kind behind `after`.
+
+    Without one, that behind the last event of all.
+    """
+    is_it = (trajectory_event.c.event["kind"].as_string() == kind.value) & (
+        trajectory_event.c.ordinal > after
     )
+    first = func.min(trajectory_event.c.ordinal).filter(is_it)
     last = func.coalesce(func.max(trajectory_event.c.ordinal), 0)
     statement = select(func.coalesce(first, last + 1)).where(
         trajectory_event.c.session_key == key[0], trajectory_event.c.answer_id == key[1]

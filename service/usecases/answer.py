@@ -3,15 +3,20 @@
 from collections.abc import Callable
 
 from service.config import Config
+from service.domain.prices import ModelPrices
+from service.domain.readers import ReaderName
 from service.domain.specs import MemoryKind, kind_of
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
+from service.usecases.answer_auto import AutoReader
 from service.usecases.answer_prism import PrismReader
 from service.usecases.answer_state import ContextReader
+from service.usecases.answer_whole import WholeReader
 from service.usecases.answering import AnswerCalls, Reader
 from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
+from service.usecases.reading_facts import Knowledge
 from service.usecases.shaping import Shaper
 from storage import answers
 from storage.answers import StoredAnswer
@@ -30,6 +35,8 @@ class Answerer(Maker[StoredAnswer]):
         facts: Callable[[str], ModelFacts],
         marker_key: bytes,
         config: Config,
+        *,
+        prices: Callable[[str], ModelPrices] | None = None,
     ) -> None:
         super().__init__(database, gateway, marker_key, config)
         calls = AnswerCalls(database, gateway)
@@ -40,17 +47,25 @@ class Answerer(Maker[StoredAnswer]):
             MemoryKind.TREE: self._navigator,
             MemoryKind.STATE: ContextReader(database, calls, facts, marker_key, config),
         }
+        self._log_readers: dict[ReaderName, Reader] = {
+            ReaderName.WHOLE: WholeReader(database, calls, facts, marker_key, config),
+        }
+        known = Knowledge(
+            facts=facts,
+            prices=prices,
+            config=config,
+            marker_key=marker_key,
+            browses=ReaderName.DCISO in self._log_readers,
+        )
+        self._log_readers[ReaderName.AUTO] = AutoReader(database, calls, known, self._reader)
 
     async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:
         """The question."""
         return await answers.get(tx, item.session_key, item.item_id)
 
     async def produce(self, item: WorkItem, wanted: StoredAnswer) -> None:
-        """Reads the memory as it was when the question came, by the reader of its kind."""
-        reader = self._readers[kind_of(wanted.spec)]
-        if wanted.navigation is not None:
-            reader = self._navigator
-        made = await reader.answer(item, wanted)
+        """Reads the memory or the log as it was when the question came."""
+        made = await self._reader(wanted).answer(item, wanted)
         made = await self._shaper.shape(item, wanted, made)
         async with self._database.transaction(item.tenant_id) as tx:
             await answers.complete(
@@ -64,3 +79,13 @@ class Answerer(Maker[StoredAnswer]):
                 statistics=made.statistics,
                 value=made.value,
             )
+
+    def _reader(self, wanted: StoredAnswer) -> Reader:
+        """Who reads: whom the question names, else the reader of the memory's kind."""
+        if wanted.reader in self._log_readers:
+            return self._log_readers[wanted.reader]
+        if wanted.asked_memory is None:
+            return self._log_readers[ReaderName.AUTO]
+        if wanted.navigation is not None:
+            return self._navigator
+        return self._readers[kind_of(wanted.spec)]

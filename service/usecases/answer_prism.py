@@ -34,7 +34,9 @@ class PrismReader:
         async with self._database.transaction(item.tenant_id) as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)
-        return MadeAnswer(text=draft.text, citations=citations, model=model)
+        return MadeAnswer(
+            text=draft.text, citations=citations, model=model, rests=bool(draft.paths)
+        )
 
 
 async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:

@@ -124,7 +124,7 @@ def _place(quote: Quote, texts: Mapping[int, str]) -> tuple[int, int, int] | Non
         return quote.position, *span
     if len(quote.text) < TELLING_CHARACTERS:
         return None
-    for position in reversed(texts):
+    for position in sorted(texts, reverse=True):
         span = located(texts[position], quote.text)
         if span is not None:
             return position, *span

@@ -38,6 +38,8 @@ class MadeAnswer:
     statistics: Statistics | None = None
     #: By the schema that was asked for.
     value: Any = None
+    #: Whether the model named anything that it rests on.
+    rests: bool = True
 
 
 class Reader(Protocol):
@@ -57,7 +59,7 @@ def scope_of(item: WorkItem, asked: StoredAnswer) -> CallScope:
     )
 
 
-#: Events of an automatic reader's choice, in front of those of the reader that it chose.
+#: Events of an automatic reader's first choice, in front of those of the reader.
 CHOICE_EVENTS = 1
 
 
@@ -82,7 +84,7 @@ class AnswerCalls:
     async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
         """Stores an event of the reader, for whoever waits to see it at once."""
         if asked.chosen is not None:
-            event = replace(event, ordinal=event.ordinal + CHOICE_EVENTS)
+            event = replace(event, ordinal=event.ordinal + asked.chosen.events)
         await self.record(item, asked, event)
 
     async def record(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
@@ -90,10 +92,13 @@ class AnswerCalls:
         async with self._database.transaction(item.tenant_id) as tx:
             await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
 
-    async def next_ordinal(self, item: WorkItem, asked: StoredAnswer, kind: EventKind) -> int:
+    async def next_ordinal(
+        self, item: WorkItem, asked: StoredAnswer, kind: EventKind, after: int = 0
+    ) -> int:
         """Where events of a kind go on behind all that were told before.
 
-        Where they are told already, by a worker that died, it is the first of these.
+        Where such are told already behind `after`, by a worker that died, the first of these.
         """
+        key = asked.session_key, asked.answer_id
         async with self._database.transaction(item.tenant_id) as tx:
-            return await trajectories.next_ordinal(tx, (asked.session_key, asked.answer_id), kind)
+            return await trajectories.next_ordinal(tx, key, kind, after)
