@@ -45,6 +45,20 @@ def best_excerpt(value: str, text: str, characters: int, *, around: str = "") ->
     return "".join(sentences[first : last + 1]).strip()[:characters]
 
 
+def best_span(value: str, text: str) -> tuple[int, int] | None:
+    """Where the sentence of `text` is whose words cover `value` best: from and to, in characters.
+
+    None when no sentence has any of its words.
+    """
+    found = [match for match in _SENTENCE.finditer(text) if match[0].strip()]
+    wanted = set(_words(value))
+    if not any(wanted.intersection(_words(match[0])) for match in found):
+        return None
+    match = found[_best(value, "", [match[0] for match in found])]
+    start = match.start() + len(match[0]) - len(match[0].lstrip())
+    return start, start + len(match[0].strip())
+
+
 def _best(value: str, around: str, texts: Sequence[str]) -> int:
     """The index of the text whose words cover `value` best."""
     if len(texts) == 1:

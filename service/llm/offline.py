@@ -23,6 +23,7 @@ from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
 from service.domain.prism.amending import value_at
 from service.domain.prism.asking import AnswerContent, ConsolidateContent, ReviseContent
+from service.domain.reranking import RerankContent
 from service.domain.schemas.generation import SchemaContent
 from service.domain.schemas.tree import (
     PLACEHOLDER,
@@ -54,6 +55,7 @@ from service.llm import (
     offline_baselines,
     offline_browsing,
     offline_navigation,
+    offline_reranking,
     offline_schema,
     offline_shaping,
     offline_states,
@@ -104,6 +106,8 @@ def complete(content: object) -> str:
             return offline_navigation.complete(content)
         case UnderstandContent() | PieceContent() | CloseContent() | CondenseContent():
             return offline_browsing.complete(content)
+        case RerankContent():
+            return offline_reranking.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
 
 

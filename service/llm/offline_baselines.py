@@ -31,7 +31,7 @@ def complete(content: ReadContent | CarryContent) -> str:
 def _read(content: ReadContent) -> str:
     said = [one for text in content.texts for one in sentences(text)]
     words = [set(terms(one)) for one in said]
-    rarity = _rarity(words)
+    rarity = weights_of(words)
     wanted = set(terms(content.query))
     scores = [sum(rarity[word] for word in held & wanted) for held in words]
     if content.options:
@@ -89,6 +89,7 @@ def sentences(text: str) -> list[str]:
     return [one for one in flat if one]
 
 
-def _rarity(words: Sequence[set[str]]) -> dict[str, float]:
+def weights_of(words: Sequence[set[str]]) -> dict[str, float]:
+    """How much a word weighs: the fewer of the texts have it the more."""
     holders = Counter(word for held in words for word in held)
     return {word: math.log(1 + len(words) / count) for word, count in holders.items()}

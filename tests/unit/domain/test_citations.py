@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.citations import best_excerpt, best_position
+from service.domain.citations import best_excerpt, best_position, best_span
 
 TEXT = (
     "The mill stood by a river. The miller had three sons. They shared the mill, the ass, the cat."
@@ -49,3 +49,16 @@ def test_the_excerpt_is_a_part_of_the_text(value: str, text: str, characters: in
 @given(st.text(alphabet='ab .\n。!"', max_size=60))
 def test_the_whole_text_fits_where_there_is_room(text: str) -> None:
     assert best_excerpt("a", text, 1000) == text.strip()
+
+
+def test_the_best_sentence_has_a_place() -> None:
+    text = "Ann: The sea was calm.\n\n  A wolf ran by the sea.  Nobody saw it."
+    span = best_span("Which wolf?", text)
+    assert span is not None
+    assert text[slice(*span)] == "A wolf ran by the sea."
+
+
+def test_a_text_without_the_words_has_no_best_place() -> None:
+    assert best_span("wolf", "The sea was calm. Nobody came.") is None
+    assert best_span("...", "The sea.") is None
+    assert best_span("sea", "") is None
