@@ -32,6 +32,7 @@ from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
+from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
@@ -56,8 +57,10 @@ from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.rebuild import Rebuilder
+from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser
 from service.usecases.schemas import Schemas
+from service.usecases.search import Searcher
 from service.usecases.trajectories import Trajectories
 from service.usecases.trees import Trees
 from service.usecases.waiting import WaitingRoom
@@ -79,7 +82,7 @@ class CannotStart(Exception):
 
 async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
     """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
-    async with _process(config, "serve") as (database, keys, dispatcher):
+    async with _process(config, "serve") as (database, keys, dispatcher), AsyncExitStack() as stack:
         hints = Hints(dispatcher.hint)
         watcher = Watcher(database)
         appender = Appender(database, hints, keys.token, config.limits)
@@ -95,6 +98,10 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         trajectories = Trajectories(
             database, Facts(config).of, LitellmTransport(config).structured, keys.marker, config
         )
+        # Models are asked by searches that rerank, if ever: nothing is started before.
+        gateway = await _gateway(config, database, keys, stack, Prices(config), when_asked=True)
+        reranker = Reranker(gateway, Facts(config).of, keys.marker, config)
+        searcher = Searcher(database, None, reranker.order, config)
         server = Server(
             Services(
                 sessions=SessionService(database, pages),
@@ -111,6 +118,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 trees=TreeService(Trees(database, memories), pages),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
+                search=SearchService(searcher),
             ),
             config.limits,
         )
@@ -208,23 +216,25 @@ async def _gateway(
     prices: Prices,
     *,
     near_only: bool = False,
+    when_asked: bool = False,
 ) -> Gateway:
     """The way to every model; `stack` ends it.
 
-    With `near_only` all calls are made in this process: they end when it is killed.
+    With `near_only` all calls are made in this process: they end when it is killed. What
+    it takes to ask is there from the beginning, or `when_asked` for the first time.
     """
     index = _index(config, keys, stack)
     journal = Journal(database, lease_seconds=config.call_lease_seconds)
     transport = LitellmTransport(config)
     near = _caller(config, transport, journal, index, prices)
     stack.push_async_callback(near.finish)
-    if near_only or near_model(config.model):
+    if not when_asked and (near_only or near_model(config.model)):
         await transport.warm()
     maker: MakesCalls = near
     if not near_only:
         far = RemoteCaller(config.caller_socket, stop_seconds=config.stop_seconds)
         stack.push_async_callback(far.close)
-        if not near_model(config.model):
+        if not when_asked and not near_model(config.model):
             await far.start()
         maker = NearOrFar(near, far)
     return Gateway(

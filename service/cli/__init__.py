@@ -19,6 +19,7 @@ from service.cli import (
     memories,
     run,
     schemas,
+    search,
     sessions,
     states,
     talk,
@@ -42,6 +43,7 @@ run.register(app)
 talk.register(app)
 asking.register(app)
 sessions.register(app)
+search.register(app)
 memories.register(app)
 trees.register(app)
 states.register(app)

@@ -23,6 +23,8 @@ from palimpsest.v1 import (
     memories_pb2_grpc,
     schemas_pb2,
     schemas_pb2_grpc,
+    search_pb2,
+    search_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
     states_pb2,
@@ -46,6 +48,7 @@ from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.schemas import SchemaService
+from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
 from service.rpc.trajectories import TrajectoryService
@@ -69,6 +72,7 @@ class Services:
     trees: TreeService
     trajectories: TrajectoryService
     states: StateService
+    search: SearchService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -120,6 +124,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "states": (
         states_pb2_grpc.add_StateServiceServicer_to_server,
         states_pb2.DESCRIPTOR.services_by_name["StateService"],
+    ),
+    "search": (
+        search_pb2_grpc.add_SearchServiceServicer_to_server,
+        search_pb2.DESCRIPTOR.services_by_name["SearchService"],
     ),
 }
 

@@ -25,6 +25,7 @@ from palimpsest.memory import Memory
 from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.provenance import Provenance
+from palimpsest.search_values import FoundChunk, SearchIndex, SearchResult
 from palimpsest.session import Session
 from palimpsest.state_values import ChatMessage, StateSettings, StateVector
 from palimpsest.states import State
@@ -73,6 +74,7 @@ __all__ = [
     "Edit",
     "Flushed",
     "Folded",
+    "FoundChunk",
     "Memory",
     "MemoryInfo",
     "MemoryState",
@@ -86,6 +88,8 @@ __all__ = [
     "Revised",
     "Revision",
     "SchemaDraft",
+    "SearchIndex",
+    "SearchResult",
     "Session",
     "SessionInfo",
     "State",

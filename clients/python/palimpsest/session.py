@@ -1,17 +1,19 @@
 """A session: its log, its memories, its answers."""
 
-from collections.abc import AsyncIterator, Sequence
-from datetime import date, timedelta
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import date, datetime, timedelta
 
 from palimpsest import asking, convert, costs, specs, values
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
-from palimpsest.connection import Connection
+from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.costs import Cost, Level, SpendReport
 from palimpsest.errors import AlreadyExists
 from palimpsest.memory import Memory
 from palimpsest.navigation_values import TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.schemas import Schema
+from palimpsest.search import Search
+from palimpsest.search_values import ChunkKind, SearchIndex, SearchMode, SearchResult
 from palimpsest.state_values import Period as StatePeriod
 from palimpsest.state_values import StateSettings
 from palimpsest.states import State
@@ -50,6 +52,7 @@ class Session:
         self._usage = usage_pb2_grpc.UsageServiceStub(channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(channel)
         self._budgets = Budgets(client, name)
+        self._search = Search(client, name)
 
     async def create(self, *, exist_ok: bool = False) -> None:
         """Creates it. Raises AlreadyExists, unless `exist_ok`."""
@@ -101,6 +104,48 @@ class Session:
             for message in page.chunks:
                 yield convert.chunk(message)
             position = page.next_position
+
+    async def search(
+        self,
+        query: str,
+        *,
+        limit: int = 0,
+        mode: SearchMode = "auto",
+        from_position: int = 0,
+        to_position: int = 0,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        kinds: Collection[ChunkKind] = (),
+        metadata: Mapping[str, str] | None = None,
+        rerank: bool = False,
+        timeout: float = CALL_SECONDS,
+    ) -> SearchResult:
+        """Finds the chunks that fit a query best: words, not an expression.
+
+        At most `limit` (1 to 100; 0: 10), and fewer where they are long. Only chunks from
+        `from_position` to `to_position`, committed from `since` to before `until`, of one
+        of `kinds`, whose metadata has all of `metadata`; what is not given excludes none.
+        `rerank` lets a model order the best. Raises NotFound, InvalidArgument, ValueError
+        for what cannot be sent, FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED),
+        Unavailable (EMBEDDING_FAILED).
+        """
+        return await self._search.search(
+            query,
+            limit=limit,
+            mode=mode,
+            from_position=from_position,
+            to_position=to_position,
+            since=since,
+            until=until,
+            kinds=kinds,
+            metadata=metadata,
+            rerank=rerank,
+            timeout=timeout,
+        )
+
+    async def search_index(self) -> SearchIndex:
+        """How far words and vectors of the session are. Raises NotFound."""
+        return await self._search.index()
 
     async def create_memory(
         self,

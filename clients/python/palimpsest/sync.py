@@ -14,6 +14,7 @@ from palimpsest.budgets import Budget, BudgetSet, Period
 from palimpsest.costs import Cost, SpendReport
 from palimpsest.navigation_values import TrajectoryEvent
 from palimpsest.schemas import Schema
+from palimpsest.search_values import SearchIndex, SearchResult
 from palimpsest.sync_loop import Loop
 from palimpsest.sync_memories import Memory, Provenance, State, Tree, Watch
 
@@ -117,6 +118,14 @@ class Session:
     def chunks(self, *, from_position: int = 1) -> Iterator[values.Chunk]:
         """The log from a position on."""
         return self._loop.iterate(self._session.chunks(from_position=from_position))
+
+    def search(self, query: str, **options: Any) -> SearchResult:
+        """Finds the chunks that fit a query best."""
+        return self._loop.run(self._session.search(query, **options))
+
+    def search_index(self) -> SearchIndex:
+        """How far words and vectors of the session are."""
+        return self._loop.run(self._session.search_index())
 
     def create_memory(self, name: str, schema: Schema | None = None, **spec: Any) -> "Memory":
         """Creates a PRISM memory."""

@@ -1,0 +1,120 @@
+"""SearchService."""
+
+from datetime import UTC, datetime
+
+from palimpsest.v1 import search_pb2, search_pb2_grpc
+from service.domain.chunks import ChunkKind
+from service.domain.errors import InvalidInput
+from service.domain.reasons import Reason
+from service.rpc import convert
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.usecases.search import (
+    ChunkFilter,
+    Found,
+    FoundPage,
+    IndexState,
+    Searcher,
+    SearchMode,
+    SearchQuery,
+)
+
+#: Chunks when the caller does not say how many.
+DEFAULT_LIMIT = 10
+
+_MODES = {
+    SearchMode.DEFAULT: search_pb2.SEARCH_MODE_UNSPECIFIED,
+    SearchMode.WORDS: search_pb2.SEARCH_MODE_WORDS,
+    SearchMode.VECTORS: search_pb2.SEARCH_MODE_VECTORS,
+    SearchMode.HYBRID: search_pb2.SEARCH_MODE_HYBRID,
+}
+_MODES_OF = {number: mode for mode, number in _MODES.items()}
+_KINDS_OF = {
+    search_pb2.CHUNK_KIND_TEXT: ChunkKind.TEXT,
+    search_pb2.CHUNK_KIND_MESSAGE: ChunkKind.MESSAGE,
+    search_pb2.CHUNK_KIND_STEP: ChunkKind.STEP,
+}
+
+
+class SearchService(search_pb2_grpc.SearchServiceServicer):
+    """See search.proto."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+
+    async def SearchChunks(  # noqa: N802 - named by the proto
+        self, request: search_pb2.SearchChunksRequest, context: Context
+    ) -> search_pb2.SearchChunksResponse:
+        """Finds the chunks that fit a query best."""
+        query = SearchQuery(
+            query=request.query,
+            limit=request.limit or DEFAULT_LIMIT,
+            mode=_MODES_OF[request.mode],
+            filter=_filter(request.filter) if request.HasField("filter") else None,
+            rerank=request.rerank,
+        )
+        page = await self._searcher.find(current_tenant(), request.session, query)
+        return search_pb2.SearchChunksResponse(
+            chunks=[_found(page, one, rank) for rank, one in enumerate(page.found, 1)],
+            mode=_MODES[page.mode],
+            index=_index(page.index),
+        )
+
+    async def GetSearchIndex(  # noqa: N802
+        self, request: search_pb2.GetSearchIndexRequest, context: Context
+    ) -> search_pb2.GetSearchIndexResponse:
+        """Says how far the index is."""
+        state = await self._searcher.index(current_tenant(), request.session)
+        return search_pb2.GetSearchIndexResponse(index=_index(state))
+
+
+def _filter(message: search_pb2.ChunkFilter) -> ChunkFilter:
+    return ChunkFilter(
+        from_position=message.from_position,
+        to_position=message.to_position,
+        from_time=_time(message, "from_time"),
+        to_time=_time(message, "to_time"),
+        kinds=frozenset(_KINDS_OF[kind] for kind in message.kinds),
+        metadata=dict(message.metadata),
+    )
+
+
+def _time(message: search_pb2.ChunkFilter, field: str) -> datetime | None:
+    if not message.HasField(field):  # type: ignore[arg-type]  # one of its two times
+        return None
+    try:
+        found: datetime = getattr(message, field).ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            f"filter.{field} is no time from the year 1 to the year 9999",
+            field=f"filter.{field}",
+        ) from None
+    return found
+
+
+def _found(page: FoundPage, one: Found, rank: int) -> search_pb2.FoundChunk:
+    message = search_pb2.FoundChunk(
+        rank=rank,
+        score=one.score,
+        words_rank=one.words_rank,
+        vectors_rank=one.vectors_rank,
+        words_score=one.words_score,
+        vectors_score=one.vectors_score,
+        from_character=one.from_character,
+        to_character=one.to_character,
+    )
+    convert.write_logged_chunk(page.chunks[one.position], message.chunk)
+    return message
+
+
+def _index(state: IndexState) -> search_pb2.SearchIndex:
+    return search_pb2.SearchIndex(
+        head=state.head,
+        indexed_position=state.indexed_position,
+        embedded_position=state.embedded_position,
+        language=state.language,
+        embedding_model=state.embedding_model,
+        vectors_unavailable=state.vectors_unavailable,
+        failure=state.failure,
+    )

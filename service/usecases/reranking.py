@@ -1,0 +1,66 @@
+"""Reranking: a model orders what a search found."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from service.config import Config
+from service.domain.flows import ModelAsk, ModelReply
+from service.domain.ledger import CallScope
+from service.domain.reranking import rerank
+from service.llm.driver import drive
+from service.llm.facts import ModelFacts
+
+
+class CallsModels(Protocol):
+    """The gateway."""
+
+    def structured(self, model: str) -> bool:
+        """Whether the model writes its reply by a schema."""
+        ...
+
+    async def call(self, ask: ModelAsk, *, model: str, scope: CallScope) -> ModelReply:
+        """The reply to a prompt."""
+        ...
+
+
+class Reranker:
+    """Orders texts by a model, in one process."""
+
+    def __init__(
+        self,
+        gateway: CallsModels,
+        facts_of: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+    ) -> None:
+        self._gateway = gateway
+        self._facts_of = facts_of
+        self._marker_key = marker_key
+        self._model = config.model
+
+    async def order(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        scope: CallScope,
+        window_tokens: int,
+        model: str = "",
+    ) -> Sequence[int]:
+        """The indexes of the texts, best first.
+
+        No prompt with its reply has more than `window_tokens`, nor more than the model
+        takes; without a `model` the service's default is asked. Raises ModelFailure,
+        NoOrder, BudgetExhausted.
+        """
+        name = model or self._model
+        facts = self._facts_of(name)
+        flow = rerank(
+            query,
+            texts,
+            marker_key=self._marker_key,
+            window_tokens=min(window_tokens, facts.window_tokens),
+            structured=self._gateway.structured(name),
+            count=facts.count,
+        )
+        return await drive(flow, lambda ask: self._gateway.call(ask, model=name, scope=scope))
