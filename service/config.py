@@ -172,6 +172,8 @@ class Config(BaseSettings):
     worker_concurrency: Count = 16
     #: Model calls that one worker process makes at once for one summary tree.
     build_concurrency: Count = 32
+    #: Model calls that one worker process makes at once for one answer that is browsed.
+    browse_concurrency: Count = 8
     #: How often a worker says that it lives.
     heartbeat_seconds: Seconds = 5.0
     #: After this silence a worker counts as dead and its locks are freed.

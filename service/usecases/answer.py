@@ -14,6 +14,7 @@ from service.usecases.answer_prism import PrismReader
 from service.usecases.answer_state import ContextReader
 from service.usecases.answer_whole import WholeReader
 from service.usecases.answering import AnswerCalls, Reader
+from service.usecases.browse import Browser, OpensRanks
 from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
 from service.usecases.reading_facts import Knowledge
@@ -37,7 +38,9 @@ class Answerer(Maker[StoredAnswer]):
         config: Config,
         *,
         prices: Callable[[str], ModelPrices] | None = None,
+        ranks: OpensRanks | None = None,
     ) -> None:
+        """Without `ranks` nobody browses."""
         super().__init__(database, gateway, marker_key, config)
         calls = AnswerCalls(database, gateway)
         self._shaper = Shaper(calls, facts, marker_key)
@@ -50,6 +53,9 @@ class Answerer(Maker[StoredAnswer]):
         self._log_readers: dict[ReaderName, Reader] = {
             ReaderName.WHOLE: WholeReader(database, calls, facts, marker_key, config),
         }
+        if ranks is not None:
+            browser = Browser(database, calls, ranks, facts, marker_key, config)
+            self._log_readers[ReaderName.DCISO] = browser
         known = Knowledge(
             facts=facts,
             prices=prices,

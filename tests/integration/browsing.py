@@ -1,12 +1,11 @@
-"""Logs that are browsed by tests: pieces of so many characters, and retrieval by a word."""
+"""Logs that are browsed by tests, in pieces of so many characters."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.dciso.pieces import Frame
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.usecases.browsed_log import Hit, LogRange, Texts
+from service.usecases.browsed_log import LogRange, Texts
 from storage import sessions
 from storage.database import Database
 from tests.integration.writing import append_chunks
@@ -58,17 +57,3 @@ def _frame(number: int, start: tuple[int, int], end: tuple[int, int], tokens: in
         to_character=end[1],
         tokens=tokens,
     )
-
-
-@dataclass
-class Ranked:
-    """Retrieval that names what it is told to."""
-
-    hits: Sequence[Hit] = ()
-    #: How it was asked: the query, the limit, and whether with a model.
-    asked: list[tuple[str, int, bool]] = field(default_factory=list)
-
-    async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[Hit]:
-        self.asked.append((query, limit, rerank))
-        hits = list(self.hits)
-        return (hits[::-1] if rerank else hits)[:limit]

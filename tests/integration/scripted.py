@@ -22,6 +22,8 @@ from service.llm.gateway import Gateway
 from service.llm.plans import Plan
 from service.llm.transport import Completion
 from service.usecases.answer import Answerer
+from service.usecases.browse import OpensRanks
+from service.usecases.browsed_log import Ranks
 from service.usecases.build_tree import Builder
 from service.usecases.compress import Compressor
 from service.usecases.revise import Reviser
@@ -29,6 +31,7 @@ from storage import memories, sessions, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
 from tests.gateways import gateway
+from tests.integration.ranks import Ranked
 from tests.integration.writing import append_texts
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -104,13 +107,25 @@ def vector_reply(ask: ModelAsk, number: int) -> str:
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=3)
 
 
-def answerer(database: Database, calls: Gateway, config: Config = CONFIG) -> Answerer:
+def no_ranks(*_: object) -> Ranks:
+    """Retrieval for answers that need none."""
+    return Ranked()
+
+
+def answerer(
+    database: Database,
+    calls: Gateway,
+    config: Config = CONFIG,
+    *,
+    ranks: OpensRanks = no_ranks,
+    window: int = 32_768,
+) -> Answerer:
     """A worker's answerer, whose model has the usual window."""
 
     def facts(_: str) -> ModelFacts:
-        return ModelFacts(window_tokens=32_768, count=estimate_tokens)
+        return ModelFacts(window_tokens=window, count=estimate_tokens)
 
-    return Answerer(database, calls, facts, b"marker", config)
+    return Answerer(database, calls, facts, b"marker", config, ranks=ranks)
 
 
 def reviser(

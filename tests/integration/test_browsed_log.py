@@ -11,7 +11,8 @@ from service.domain.flows import LookUp
 from service.usecases import browsed_log
 from service.usecases.browsed_log import BrowsedLog, Hit
 from storage.database import Database
-from tests.integration.browsing import Ranked, held, pack, write
+from tests.integration.browsing import held, pack, write
+from tests.integration.ranks import Ranked
 
 TEXTS = ("aaaa", "bb", "cccccccccc", "d")
 

@@ -1,0 +1,242 @@
+"""Browsing: a worker answers a question from the log itself, piece by piece (DCISO)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import structlog
+
+from service.config import Config
+from service.domain.dciso.browsing import Browsed, browse
+from service.domain.dciso.packing import frames
+from service.domain.dciso.pieces import Frame, Span
+from service.domain.dciso.prompts import piece_tokens
+from service.domain.dciso.spec import BrowseRequest
+from service.domain.flows import Ask, LookingFlow, LookUp, ModelAsk
+from service.domain.trajectory import Action, Event, EventKind, NoAnswer, Tell
+from service.domain.work import WorkItem
+from service.llm.driver import drive, within
+from service.llm.facts import ModelFacts
+from service.splitter import first_piece
+from service.usecases.answering import (
+    CHOICE_EVENTS,
+    EXCERPT_CHARACTERS,
+    AnswerCalls,
+    MadeAnswer,
+)
+from service.usecases.browsed_log import BrowsedLog, LogRange, Ranks, Texts
+from storage import trajectories
+from storage.answers import StoredAnswer, StoredCitation
+from storage.database import Database
+
+_log = structlog.get_logger("palimpsest.browse")
+
+#: What an answer says that says nothing.
+NO_ANSWER_TEXTS = {
+    NoAnswer.UNREADABLE: "There is no answer: no reply of the model could be read.",
+    NoAnswer.NOT_FOUND: "There is no answer in the log.",
+    NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
+    NoAnswer.EMPTY: "There is no answer: the log has no text yet.",
+}
+
+
+class OpensRanks(Protocol):
+    """Retrieval, as one answer uses it."""
+
+    def __call__(self, item: WorkItem, asked: StoredAnswer, terms: "BrowseTerms", /) -> Ranks:
+        """Over the chunks that the answer may read, paid for by its occasion."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowseTerms:
+    """What decides how the prompts of browsing look besides the log."""
+
+    request: BrowseRequest
+    #: The model that reads.
+    model: str
+    facts: ModelFacts
+    #: Whether the model writes its replies by a schema.
+    structured: bool
+    marker_key: bytes
+
+    @classmethod
+    def of(
+        cls,
+        asked: StoredAnswer,
+        *,
+        model: str,
+        facts: Callable[[str], ModelFacts],
+        structured: Callable[[str], bool],
+        marker_key: bytes,
+    ) -> "BrowseTerms":
+        """Those of an answer; `facts` and `structured` know models."""
+        chosen = None if asked.chosen is None else asked.chosen.browsing
+        return cls(
+            request=chosen or asked.browsing or BrowseRequest(),
+            model=model,
+            facts=facts(model),
+            structured=structured(model),
+            marker_key=marker_key,
+        )
+
+    @property
+    def window_tokens(self) -> int:
+        """Of a prompt with its reply, at most."""
+        return min(self.request.window_tokens, self.facts.window_tokens)
+
+    def pack(self, query: str) -> Callable[[Texts], Iterator[Frame]]:
+        """What makes pieces of a log, for this question. Raises TextTooLong."""
+        tokens = piece_tokens(
+            query,
+            request=self.request,
+            window_tokens=self.facts.window_tokens,
+            marker_key=self.marker_key,
+            count=self.facts.count,
+        )
+        return lambda texts: frames(texts, tokens, count=self.facts.count, cut=first_piece)
+
+    def flow(self, query: str, pieces: Sequence[Frame]) -> LookingFlow[Browsed]:
+        """The browsing of a question, which is the same whenever it is made."""
+        return browse(
+            query,
+            pieces,
+            request=self.request,
+            window_tokens=self.facts.window_tokens,
+            marker_key=self.marker_key,
+            structured=self.structured,
+            count=self.facts.count,
+        )
+
+
+def log_of(database: Database, tenant_id: UUID, asked: StoredAnswer) -> LogRange:
+    """What a question that is browsed reads: the log as it was when it came."""
+    return LogRange(
+        database=database,
+        tenant_id=tenant_id,
+        session_key=asked.session_key,
+        up_to=asked.applied_position,
+    )
+
+
+def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:
+    """The pieces that retrieval named, each time it was asked, as the events have it.
+
+    Of a retrieval on the way only those that were still to be read, which does not change
+    what is read.
+    """
+    found: list[tuple[str, ...]] = []
+    for event in events:
+        if event.kind is EventKind.RETRIEVAL:
+            found.append(event.shown)
+        elif event.kind is EventKind.PIECE and event.action is Action.RETRIEVE:
+            found.append(event.targets)
+    return [tuple(int(one.removeprefix("p.")) for one in ids) for ids in found]
+
+
+class Browser:
+    """Browses logs in one worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        calls: AnswerCalls,
+        ranks: OpensRanks,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._calls = calls
+        self._ranks = ranks
+        self._facts = facts
+        self._marker_key = marker_key
+        self._config = config
+
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
+        """Finds the answer to a question in the log, and what it rests on.
+
+        Each event is stored before the next move. Made again after a failure, or by another
+        worker, it gets the replies that are journalled and the pieces that retrieval named,
+        and tells the same events, which are there already, up to where it stopped. Raises
+        ModelFailure, TextTooLong, WindowPassed.
+        """
+        terms = BrowseTerms.of(
+            asked,
+            model=asked.wanted_model or self._config.model,
+            facts=self._facts,
+            structured=self._calls.structured,
+            marker_key=self._marker_key,
+        )
+        log = await BrowsedLog.open(
+            log_of(self._database, item.tenant_id, asked),
+            terms.pack(asked.query),
+            self._ranks(item, asked, terms),
+            await self._ranked(item, asked),
+        )
+        replies = _Replies(self._calls, item, asked, log, terms.model)
+        flow = within(terms.flow(asked.query, log.frames), terms.window_tokens, terms.facts.count)
+        browsed = await drive(flow, replies.to, limit=self._config.browse_concurrency)
+        return await _made(log, asked, browsed, terms.model)
+
+    async def _ranked(self, item: WorkItem, asked: StoredAnswer) -> Sequence[tuple[int, ...]]:
+        after = 0 if asked.chosen is None else CHOICE_EVENTS
+        async with self._database.transaction(item.tenant_id) as tx:
+            key = asked.session_key, asked.answer_id
+            return ranked_in(await trajectories.list_events(tx, key, after))
+
+
+@dataclass(frozen=True, slots=True)
+class _Replies:
+    """Answers what the browsing of one question asks."""
+
+    calls: AnswerCalls
+    item: WorkItem
+    asked: StoredAnswer
+    log: BrowsedLog
+    model: str
+
+    async def to(self, ask: Ask) -> Any:
+        """The reply to an ask of any kind."""
+        match ask:
+            case ModelAsk():
+                return await self.calls.call(self.item, self.asked, ask, self.model)
+            case Tell():
+                return await self.calls.tell(self.item, self.asked, ask.event)
+            case LookUp():
+                return await self.log.look_up(ask)
+
+
+async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: str) -> MadeAnswer:
+    why = browsed.no_answer
+    if why is not None:
+        text = NO_ANSWER_TEXTS[why]
+        return MadeAnswer(text=text, citations=(), model=model, no_answer=why)
+    spans = await log.true_spans(browsed.spans)
+    if len(spans) < len(browsed.spans):
+        _log.error(
+            "citations left out that the log does not have",
+            answer=str(asked.answer_id),
+            left_out=len(browsed.spans) - len(spans),
+        )
+    return MadeAnswer(
+        text=browsed.text,
+        citations=[
+            _cited(span, log.frame_of(span.position, span.from_character)) for span in spans
+        ],
+        model=model,
+    )
+
+
+def _cited(span: Span, frame: Frame) -> StoredCitation:
+    return StoredCitation(
+        position=span.position,
+        path="",
+        revision=0,
+        excerpt=span.text[:EXCERPT_CHARACTERS],
+        node_id=frame.piece_id,
+        from_position=frame.from_position,
+        to_position=frame.to_position,
+        from_character=span.from_character,
+        to_character=span.to_character,
+    )

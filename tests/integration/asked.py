@@ -1,0 +1,101 @@
+"""Questions to the log, and a model that reads pieces by a word."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from service.domain.dciso.contents import (
+    CloseContent,
+    CondenseContent,
+    PieceContent,
+    UnderstandContent,
+)
+from service.domain.dciso.spec import BrowseOption, BrowseRequest
+from service.domain.flows import ModelAsk
+from service.domain.readers import ReaderName
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import Event
+from service.domain.work import WorkItem, WorkKind
+from storage import answers, trajectories
+from storage.answers import StoredAnswer
+from storage.database import Database
+from tests.integration.browsing import KEY
+
+#: Small, so that few chunks make several pieces.
+WINDOW = 768
+
+
+@dataclass
+class Words:
+    """A reader that takes what has a word, and answers with all of it."""
+
+    word: str
+    option: BrowseOption = BrowseOption.INDEPENDENT
+    seen: list[object] = field(default_factory=list)
+
+    def __call__(self, ask: ModelAsk, number: int) -> str:
+        content = ask.content
+        self.seen.append(content)
+        match content:
+            case UnderstandContent():
+                return f"Subject: fact\nOption: {self.option.value}\nOrder: forward\nQuery: q"
+            case PieceContent():
+                for position, text in content.parts:
+                    if self.word in text:
+                        found = next(one for one in text.split(". ") if self.word in one)
+                        return f"Action: append\nText: {found}\nQuotes:\n[{position}] {found}"
+                return "Text: null"
+            case CondenseContent():
+                return f"Text: {content.notes[0][:40]}"
+            case CloseContent():
+                said = content.notes or [t for _, t in content.parts if self.word in t]
+                return f"Text: {said[0]}\nSources: 1" if said else "Text: null"
+        raise AssertionError(f"not asked for {content}")
+
+
+async def ask_log(
+    database: Database, *, up_to: int, model: str = "", query: str = "What of it?", **wanted: Any
+) -> WorkItem:
+    """A question to the log, as it is stored."""
+    answer_id = uuid4()
+    request = BrowseRequest(**{"window_tokens": WINDOW, **wanted})
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await answers.create(
+            tx,
+            session_key=KEY,
+            answer_id=answer_id,
+            memory_id=None,
+            query=query,
+            revision=0,
+            applied_position=up_to,
+            reader=ReaderName.DCISO,
+            browsing=request,
+            model=model,
+        )
+    return WorkItem(
+        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    )
+
+
+async def read_answer(database: Database, answer_id: UUID) -> tuple[StoredAnswer, list[Event]]:
+    """An answer and its events."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        stored = await answers.get(tx, KEY, answer_id)
+        events = await trajectories.list_events(tx, (KEY, answer_id), 0)
+    assert stored is not None
+    return stored, list(events)
+
+
+def path(events: list[Event]) -> list[tuple[str, str, str]]:
+    """What happened, and where."""
+    return [(event.kind.value, event.node_id, event.action.value) for event in events]
+
+
+def tokens_of(ask: ModelAsk) -> int:
+    """Of a prompt and its reply."""
+    return estimate_tokens(ask.text) + ask.max_output_tokens
+
+
+Reply = Callable[[ModelAsk, int], str]

@@ -1,0 +1,325 @@
+"""Questions to the log, browsed with a scripted model on a real database."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from service.domain.dciso.contents import PieceContent
+from service.domain.dciso.pieces import Frame, Span
+from service.domain.dciso.result import Browsed
+from service.domain.dciso.spec import BrowseAction, BrowseOption
+from service.domain.flows import LookingFlow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.trajectory import EventKind, NoAnswer
+from service.llm.transport import ModelFailure
+from service.usecases import browse as browsing
+from service.usecases.browsed_log import Hit
+from storage import calls
+from storage.answers import StoredCitation
+from storage.database import Database
+from tests.gateways import gateway
+from tests.integration.asked import (
+    WINDOW,
+    Reply,
+    Words,
+    ask_log,
+    path,
+    read_answer,
+    tokens_of,
+)
+from tests.integration.browsing import KEY, write
+from tests.integration.ranks import Ranked
+from tests.integration.scripted import CONFIG, Script, answerer
+
+#: Each takes about 60 tokens: two and no more make a piece of the window.
+TEXTS = tuple(
+    f"In year {year} the miller had {year} sacks of flour in the mill by the river. "
+    f"The cat of year {year} caught {year * 7} mice{' and a mouse' if year == 5 else ''}. "
+    "Nobody in the village had seen a cat like this one before, and the miller was glad of it; "
+    "he gave it milk every evening, and it slept on the sacks in the warm room below the roof."
+    for year in range(1, 13)
+)
+INDEPENDENT = BrowseOption.INDEPENDENT
+
+
+class Parallel(Script):
+    """Counts how many calls are under way at once."""
+
+    now = most = 0
+
+    async def complete(self, *arguments: Any) -> Any:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            # Long enough for all that may begin to have begun.
+            await asyncio.sleep(0.05)
+            return await super().complete(*arguments)
+        finally:
+            self.now -= 1
+
+
+async def browsed(
+    database: Database, reply: Reply, *, up_to: int = len(TEXTS), **wanted: Any
+) -> tuple[Any, Any, Script]:
+    item = await ask_log(database, up_to=up_to, **wanted)
+    script = Script(reply=reply)
+    await answerer(database, gateway(script, database)).make(item)
+    return *await read_answer(database, item.item_id), script
+
+
+async def test_each_piece_is_read_and_what_is_said_is_cited(database: Database) -> None:
+    await write(database, TEXTS)
+    stored, events, script = await browsed(database, Words("mouse"), option=INDEPENDENT)
+    assert (stored.status, stored.failure, stored.no_answer) == ("complete", "", None)
+    assert stored.text == "The cat of year 5 caught 35 mice and a mouse"
+    kinds = [one.kind for one in events]
+    pieces = kinds.count(EventKind.PIECE)
+    assert pieces >= 4
+    assert kinds == [
+        EventKind.UNDERSTANDING,
+        *[EventKind.PIECE] * pieces,
+        EventKind.AGGREGATION,
+        EventKind.END,
+    ]
+    assert [one.node_id for one in events[1:-2]] == [f"p.{n}" for n in range(1, pieces + 1)]
+    assert [one.ordinal for one in events] == list(range(1, pieces + 4))
+    (taken,) = [one for one in events if one.action.value == "append"]
+    start = TEXTS[4].index("The cat of")
+    assert stored.citations == (
+        StoredCitation(
+            position=5,
+            path="",
+            revision=0,
+            excerpt=stored.text,
+            node_id=taken.node_id,
+            from_position=taken.from_position,
+            to_position=taken.to_position,
+            from_character=start,
+            to_character=start + len(stored.text),
+        ),
+    )
+    assert taken.from_position <= 5 <= taken.to_position
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        (line,) = await calls.usage(tx, KEY, occasion=f"answer:{stored.answer_id}")
+    assert (line.purpose, line.calls) == ("browse", len(script.asked))
+    assert stored.statistics is None
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_as_many_pieces_are_read_at_once_as_may_be(database: Database, limit: int) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=len(TEXTS), option=INDEPENDENT)
+    script = Parallel(reply=Words("mouse"))
+    config = CONFIG.model_copy(update={"browse_concurrency": limit})
+    await answerer(database, gateway(script, database), config).make(item)
+    stored, _ = await read_answer(database, item.item_id)
+    assert stored.status == "complete"
+    assert script.most == limit
+
+
+async def test_who_answers_early_saves_calls(database: Database) -> None:
+    await write(database, TEXTS)
+    scan = await browsed(database, Words("year 1 "), option=BrowseOption.SCAN)
+    independent = await browsed(database, Words("year 1 "), option=INDEPENDENT)
+    assert scan[0].text.startswith("In year 1 the miller")
+    assert path(scan[1]) == [
+        ("understanding", "", "none"),
+        ("piece", "p.1", "answer"),
+        ("end", "", "answer"),
+    ]
+    assert len(scan[2].asked) == 2 < len(independent[2].asked)
+
+
+@pytest.mark.parametrize("option", [one for one in BrowseOption if one is not BrowseOption.AUTO])
+async def test_no_prompt_passes_the_window(database: Database, option: BrowseOption) -> None:
+    await write(database, [*TEXTS, "mouse " * 3000])
+    reply = Words("mouse", option=BrowseOption.CARRY)
+    stored, _, script = await browsed(database, reply, up_to=13, option=option, max_calls=60)
+    assert stored.status == "complete", stored.failure
+    assert max(map(tokens_of, script.asked)) <= WINDOW
+
+
+async def test_the_model_s_own_window_counts_when_it_is_smaller(database: Database) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=12, option=INDEPENDENT, window_tokens=4096)
+    script = Script(reply=Words("mouse"))
+    await answerer(database, gateway(script, database), window=700).make(item)
+    stored, _ = await read_answer(database, item.item_id)
+    assert stored.status == "complete", stored.failure
+    assert max(map(tokens_of, script.asked)) <= 700
+
+
+def too_long(query: str, frames: Sequence[Frame], **terms: Any) -> LookingFlow[Browsed]:
+    yield [
+        ModelAsk(
+            purpose=Purpose.BROWSE,
+            template="t/1",
+            segments=(Segment(kind=SegmentKind.TASK, text="word " * WINDOW),),
+            content=None,
+            max_output_tokens=1,
+        )
+    ]
+    raise AssertionError("nothing is asked")
+
+
+async def test_a_flow_that_passes_the_window_fails_for_good(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(database, TEXTS)
+    monkeypatch.setattr(browsing, "browse", too_long)
+    stored, events, script = await browsed(database, Words("mouse"))
+    assert (stored.status, script.asked, events) == ("failed", [], [])
+    assert "more than the window of 768" in stored.failure
+
+
+async def test_a_place_that_the_log_does_not_have_is_not_cited(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(database, TEXTS)
+
+    def made_up(query: str, frames: Sequence[Frame], **terms: Any) -> LookingFlow[Browsed]:
+        yield []
+        long = Span(position=2, from_character=0, to_character=len(TEXTS[1]), text=TEXTS[1])
+        no = Span(position=1, from_character=0, to_character=3, text="Out")
+        return Browsed(text="x", no_answer=None, spans=(no, long), calls=0)
+
+    monkeypatch.setattr(browsing, "browse", made_up)
+    stored, _, _ = await browsed(database, Words("mouse"))
+    assert [(one.position, one.to_character) for one in stored.citations] == [(2, len(TEXTS[1]))]
+    assert TEXTS[1].startswith(stored.citations[0].excerpt)
+
+
+async def test_what_retrieval_names_is_read_first(database: Database) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=12, option=BrowseOption.RANK, pieces=1, rerank=True)
+    ranks = Ranked([Hit(position=p, from_character=0) for p in (1, 9, 5)])
+    script = Script(reply=Words("mouse"))
+    maker = answerer(database, gateway(script, database), ranks=lambda *_: ranks)
+    await maker.make(item)
+    stored, events = await read_answer(database, item.item_id)
+    (retrieval,) = [one for one in events if one.kind is EventKind.RETRIEVAL]
+    assert len(retrieval.shown) == 1
+    assert stored.citations[0].position == 5, "a model orders what is found"
+    assert stored.citations[0].node_id == retrieval.shown[0]
+    assert [rerank for *_, rerank in ranks.asked] == [False, True]
+
+
+async def test_a_log_without_text_has_no_answer(database: Database) -> None:
+    await write(database, TEXTS)
+    stored, events, script = await browsed(database, Words("mouse"), up_to=0)
+    assert (stored.no_answer, script.asked) == (NoAnswer.EMPTY, [])
+    assert stored.text == "There is no answer: the log has no text yet."
+    assert path(events) == [("end", "", "none")]
+    missing, events, _ = await browsed(database, Words("zebra"), option=INDEPENDENT)
+    assert (missing.text, missing.citations) == ("There is no answer in the log.", ())
+    assert events[-1].text == "not_found"
+    few, _, _ = await browsed(database, Words("zebra"), option=INDEPENDENT, max_calls=3)
+    assert few.no_answer is NoAnswer.STEP_LIMIT
+
+
+async def test_what_came_behind_the_question_is_not_read(database: Database) -> None:
+    await write(database, TEXTS)
+    stored, events, script = await browsed(database, Words("mouse"), up_to=4, option=INDEPENDENT)
+    assert stored.no_answer is NoAnswer.NOT_FOUND
+    assert max(one.to_position for one in events) == 4
+    read = [
+        part
+        for ask in script.asked
+        if isinstance(ask.content, PieceContent)
+        for part, _ in ask.content.parts
+    ]
+    assert read == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("model", ["test/reading", ""])
+async def test_the_question_may_name_the_model(database: Database, model: str) -> None:
+    await write(database, TEXTS)
+    stored, _, _ = await browsed(database, Words("mouse"), model=model)
+    assert stored.model == (model or CONFIG.model)
+
+
+async def test_without_understanding_there_is_no_call_for_it(database: Database) -> None:
+    await write(database, TEXTS)
+    actions = frozenset({BrowseAction.APPEND, BrowseAction.ANSWER})
+    stored, events, _ = await browsed(database, Words("mouse"), actions=actions)
+    assert events[0].kind is EventKind.PIECE
+    assert stored.status == "complete"
+
+
+async def test_a_failed_try_goes_on_where_it_stopped(database: Database) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=12, option=BrowseOption.SCAN)
+    script = Script(reply=Words("year 9 "))
+    maker = answerer(database, gateway(script, database))
+    count = 0
+
+    async def third_fails() -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise ModelFailure("busy", retryable=True)
+
+    script.meanwhile = third_fails
+    await maker.make(item)
+    stored, before = await read_answer(database, item.item_id)
+    assert (stored.status, stored.attempts, len(before)) == ("pending", 1, 2)
+    await maker.make(item)
+    stored, events = await read_answer(database, item.item_id)
+    assert stored.status == "complete", stored.failure
+    assert events[:2] == before
+    assert [event.ordinal for event in events] == list(range(1, len(events) + 1))
+    prompts = [ask.text for ask in script.asked]
+    assert len(prompts) == len(set(prompts)) + 1, "only the one that failed is asked again"
+
+
+async def test_a_worker_that_dies_is_followed_by_another_that_reads_the_same(
+    database: Database,
+) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=12, option=BrowseOption.RANK, pieces=3)
+    reached, let_go = asyncio.Event(), asyncio.Event()
+    first, second = Script(reply=Words("mouse")), Script(reply=Words("mouse"))
+
+    async def hang() -> None:
+        if len(first.asked) == 2:
+            reached.set()
+            await let_go.wait()
+
+    first.meanwhile = hang
+    ranks = Ranked([Hit(position=p, from_character=0) for p in (5, 1, 9)])
+    other = Ranked([Hit(position=p, from_character=0) for p in (12, 2, 7)])
+    config = CONFIG.model_copy(update={"browse_concurrency": 1})
+    before_it = answerer(database, gateway(first, database), config, ranks=lambda *_: ranks)
+    dying = asyncio.create_task(before_it.make(item))
+    await asyncio.wait_for(reached.wait(), 30)
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    _, before = await read_answer(database, item.item_id)
+    assert path(before) == [("understanding", "", "none"), ("retrieval", "", "none")]
+    # What was under way comes back, but nobody tells; and by now retrieval knows more.
+    let_go.set()
+    behind_it = answerer(database, gateway(second, database), config, ranks=lambda *_: other)
+    await behind_it.make(item)
+    stored, events = await read_answer(database, item.item_id)
+    assert stored.status == "complete", stored.failure
+    assert events[:2] == before
+    assert other.asked == []
+    assert stored.citations[0].position == 5
+    asked = [ask.text for ask in (*first.asked, *second.asked)]
+    assert len(asked) == len(set(asked)), "nothing is paid for twice"
+
+
+async def test_two_workers_at_once_tell_each_event_once(database: Database) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=12, option=INDEPENDENT)
+    scripts = [Script(reply=Words("mouse")) for _ in range(2)]
+    await asyncio.gather(
+        *(answerer(database, gateway(script, database)).make(item) for script in scripts)
+    )
+    stored, events = await read_answer(database, item.item_id)
+    assert stored.status == "complete"
+    assert [event.ordinal for event in events] == list(range(1, len(events) + 1))
+    asked = [ask.text for script in scripts for ask in script.asked]
+    assert len(asked) == len(set(asked))
