@@ -111,7 +111,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
                 edits=EditService(editor, Rebuilder(memories, watcher), stop),
-                answers=AnswerService(asker),
+                answers=AnswerService(asker, waiting, database, pages),
                 schemas=SchemaService(schemas),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),

@@ -10,6 +10,7 @@ from service.dispatch.port import Dispatcher
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
+from service.usecases.cancelling import LOOK_SECONDS
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.index import Indexer
@@ -57,6 +58,7 @@ class Worker:
             asyncio.create_task(self._every(self._config.reconcile_seconds, self._reconcile)),
             asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
+            asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.in_hand.look)),
         ]
         try:
             await self._dispatcher.run(

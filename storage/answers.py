@@ -22,7 +22,8 @@ from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkKind
 from storage import settling
 from storage.database import Transaction
-from storage.tables import answer, memory, session
+from storage.ratings import GOOD, StoredRating
+from storage.tables import answer, answer_rating, memory, session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +144,8 @@ class StoredAnswer:
     tells_text: bool
     #: A memory that is chosen must have applied the log up to here; 0: it need not.
     wanted_position: int = 0
+    #: What somebody thinks of it; None as long as nobody said.
+    rating: StoredRating | None = None
 
     @property
     def memory_id(self) -> UUID:
@@ -220,11 +223,19 @@ async def create(
 
 async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnswer | None:
     """Reads an answer; None when there is none."""
-    statement = _select().where(
+    statement = select_answers().where(
         answer.c.session_key == session_key, answer.c.answer_id == answer_id
     )
     row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else _stored(row)
+    return None if row is None else from_row(row)
+
+
+async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | None:
+    """How far an answer is; None when there is none."""
+    statement = select(answer.c.status).where(
+        answer.c.session_key == session_key, answer.c.answer_id == answer_id
+    )
+    return (await tx.connection.execute(statement)).scalar_one_or_none()
 
 
 async def list_answered(
@@ -241,7 +252,7 @@ async def list_answered(
     Only those with one of the `ids`, if there are any.
     """
     statement = (
-        _select()
+        select_answers()
         .where(
             answer.c.session_key == session_key,
             answer.c.memory_id == memory_id,
@@ -258,10 +269,11 @@ async def list_answered(
         .order_by(answer.c.created_at, answer.c.answer_id)
         .limit(limit)
     )
-    return [_stored(row) for row in await tx.connection.execute(statement)]
+    return [from_row(row) for row in await tx.connection.execute(statement)]
 
 
-def _select() -> Select[Any]:
+def select_answers() -> Select[Any]:
+    """Answers with what belongs to them, for `from_row`."""
     return (
         select(
             answer,
@@ -270,6 +282,10 @@ def _select() -> Select[Any]:
             memory.c.kind,
             memory.c.spec,
             memory.c.schema_source,
+            answer_rating.c.rating.label("rated"),
+            answer_rating.c.comment,
+            answer_rating.c.expected,
+            answer_rating.c.rated_at,
         )
         .join(session, session.c.session_key == answer.c.session_key)
         .outerjoin(
@@ -277,10 +293,16 @@ def _select() -> Select[Any]:
             (memory.c.session_key == answer.c.session_key)
             & (memory.c.memory_id == answer.c.memory_id),
         )
+        .outerjoin(
+            answer_rating,
+            (answer_rating.c.session_key == answer.c.session_key)
+            & (answer_rating.c.answer_id == answer.c.answer_id),
+        )
     )
 
 
-def _stored(row: Row[Any]) -> StoredAnswer:
+def from_row(row: Row[Any]) -> StoredAnswer:
+    """An answer from a row of `select_answers`."""
     names = StoredAnswer.__dataclass_fields__
     values = {name: value for name, value in row._mapping.items() if name in names}
     values["asked_memory"] = row.memory_id
@@ -300,6 +322,13 @@ def _stored(row: Row[Any]) -> StoredAnswer:
         values["browsing"] = BrowseRequest.from_json(row.browsing)
     if row.chosen is not None:
         values["chosen"] = Chosen.from_json(row.chosen)
+    if row.rated is not None:
+        values["rating"] = StoredRating(
+            good=row.rated == GOOD,
+            comment=row.comment,
+            expected=row.expected,
+            rated_at=row.rated_at,
+        )
     return StoredAnswer(**values)
 
 

@@ -1,10 +1,11 @@
 """Model calls: the ledger and journal."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Row, and_, func, or_, select
 
 from storage.database import Transaction
 from storage.tables import call
@@ -55,16 +56,7 @@ async def usage(
 ) -> Sequence[UsageLine]:
     """Sums of a session, of one of its memories, or of one occasion."""
     statement = (
-        select(
-            call.c.purpose,
-            call.c.model,
-            func.count().label("calls"),
-            func.sum(call.c.input_tokens).label("input_tokens"),
-            func.sum(call.c.predicted_cached_tokens).label("predicted_cached_tokens"),
-            func.sum(call.c.reported_cached_tokens).label("reported_cached_tokens"),
-            func.sum(call.c.output_tokens).label("output_tokens"),
-            func.sum(call.c.cost_micro_usd).label("cost_micro_usd"),
-        )
+        select(call.c.purpose, call.c.model, *_sums())
         .where(call.c.session_key == session_key)
         .group_by(call.c.purpose, call.c.model)
         .order_by(call.c.purpose, call.c.model)
@@ -73,20 +65,58 @@ async def usage(
         statement = statement.where(call.c.memory_id == memory_id)
     if occasion is not None:
         statement = statement.where(call.c.occasion == occasion)
-    rows = await tx.connection.execute(statement)
-    return [
-        UsageLine(
-            purpose=row.purpose,
-            model=row.model,
-            calls=row.calls,
-            input_tokens=int(row.input_tokens),
-            predicted_cached_tokens=int(row.predicted_cached_tokens),
-            reported_cached_tokens=_int_or_none(row.reported_cached_tokens),
-            output_tokens=int(row.output_tokens),
-            cost_micro_usd=_int_or_none(row.cost_micro_usd),
+    return [_line(row) for row in await tx.connection.execute(statement)]
+
+
+async def usage_of(
+    tx: Transaction,
+    session_key: UUID,
+    occasions: Collection[str],
+    memories: Collection[UUID],
+) -> Mapping[str, Sequence[UsageLine]]:
+    """Sums of each of the occasions, whose calls are of these memories or of none."""
+    # The index has the memory in front of the occasion.
+    wanted = call.c.occasion.in_(occasions)
+    statement = (
+        select(call.c.occasion, call.c.purpose, call.c.model, *_sums())
+        .where(
+            call.c.session_key == session_key,
+            or_(
+                and_(call.c.memory_id.is_(None), wanted),
+                and_(call.c.memory_id.in_(memories), wanted),
+            ),
         )
-        for row in rows
-    ]
+        .group_by(call.c.occasion, call.c.purpose, call.c.model)
+        .order_by(call.c.occasion, call.c.purpose, call.c.model)
+    )
+    found: dict[str, list[UsageLine]] = {}
+    for row in await tx.connection.execute(statement):
+        found.setdefault(row.occasion, []).append(_line(row))
+    return found
+
+
+def _sums() -> Sequence[ColumnElement[Any]]:
+    return (
+        func.count().label("calls"),
+        func.sum(call.c.input_tokens).label("input_tokens"),
+        func.sum(call.c.predicted_cached_tokens).label("predicted_cached_tokens"),
+        func.sum(call.c.reported_cached_tokens).label("reported_cached_tokens"),
+        func.sum(call.c.output_tokens).label("output_tokens"),
+        func.sum(call.c.cost_micro_usd).label("cost_micro_usd"),
+    )
+
+
+def _line(row: Row[Any]) -> UsageLine:
+    return UsageLine(
+        purpose=row.purpose,
+        model=row.model,
+        calls=row.calls,
+        input_tokens=int(row.input_tokens),
+        predicted_cached_tokens=int(row.predicted_cached_tokens),
+        reported_cached_tokens=_int_or_none(row.reported_cached_tokens),
+        output_tokens=int(row.output_tokens),
+        cost_micro_usd=_int_or_none(row.cost_micro_usd),
+    )
 
 
 def _int_or_none(value: object) -> int | None:

@@ -3,7 +3,7 @@
 Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -66,3 +66,12 @@ async def settled(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
         rows = await tx.connection.execute(statement)
         found |= {wanted[session_key, item_id] for session_key, item_id in rows}
     return found
+
+
+async def cancelled(tx: Transaction, answers: Collection[tuple[UUID, UUID]]) -> set[UUID]:
+    """Which of the answers (session_key, answer_id) somebody cancelled."""
+    statement = select(answer.c.answer_id).where(
+        tuple_(answer.c.session_key, answer.c.answer_id).in_(list(answers)),
+        answer.c.status == "cancelled",
+    )
+    return set((await tx.connection.execute(statement)).scalars())

@@ -11,6 +11,7 @@
     │   └── BudgetExhausted  … one that somebody set on what may be spent
     ├── FailedPrecondition   the thing is in a state that forbids it
     ├── DeadlineExceeded     not in time; says how far things are
+    ├── Cancelled            somebody cancelled what the caller waits for
     └── Unavailable          a part of the service cannot be reached; retry
 
 `service/rpc/errors.py` maps the tree to gRPC codes.

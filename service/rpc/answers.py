@@ -2,26 +2,45 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import datetime
+from uuid import UUID
 
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from service.domain.errors import PalimpsestError
 from service.domain.telling import TextPiece
 from service.domain.trajectory import (
     Event,
 )
 from service.rpc import browsing, convert, navigations
 from service.rpc.deadlines import deadline_of
+from service.rpc.errors import code_of, of_storage, shortened
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.pages import Pages, fitting
+from service.usecases import answer_list, cancelling, rating
 from service.usecases.ask import Answered, Asker, Reading, Told, Waiting
-from service.usecases.questions import Question
+from service.usecases.ask_many import ask_many
+from service.usecases.questions import Question, naming
 from service.usecases.shaping import check_response_schema
+from service.usecases.waiting import WaitingRoom
+from storage.answer_list import Place
+from storage.database import Database
+from storage.errors import StorageError
+
+#: A page ends at so many bytes of answers: it must fit a message.
+PAGE_BYTES = 2 * 1024 * 1024
 
 
 class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
     """See answers.proto."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(
+        self, asker: Asker, waiting: WaitingRoom, database: Database, pages: Pages
+    ) -> None:
         self._asker = asker
+        self._waiting = waiting
+        self._database = database
+        self._pages = pages
 
     async def Ask(  # noqa: N802 - named by the proto
         self, request: answers_pb2.AskRequest, context: Context
@@ -47,33 +66,92 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         self, request: answers_pb2.AskManyRequest, context: Context
     ) -> AsyncIterator[answers_pb2.AskManyResponse]:
         """Asks several questions at once."""
-        raise NotImplementedError(request, context)
-        yield  # type: ignore[unreachable]
+        questions = []
+        for number, one in enumerate(request.questions):
+            with naming(number, of=len(request.questions)):
+                questions.append(_question(one))
+        events = ask_many(
+            self._asker,
+            self._waiting,
+            current_tenant(),
+            questions,
+            deadline=deadline_of(context),
+        )
+        async with aclosing(events):
+            async for number, event in events:
+                yield _response_of(number, event)
 
     async def ResumeAnswer(  # noqa: N802
         self, request: answers_pb2.ResumeAnswerRequest, context: Context
     ) -> AsyncIterator[answers_pb2.ResumeAnswerResponse]:
         """Goes on with the stream of an answer."""
-        raise NotImplementedError(request, context)
-        yield  # type: ignore[unreachable]
+        events = self._asker.resume(
+            current_tenant(),
+            request.session,
+            convert.uuid(request.answer_id),
+            after_event=request.after_event,
+            after_piece=request.after_text,
+            deadline=deadline_of(context),
+        )
+        async with aclosing(events):
+            async for event in events:
+                yield answers_pb2.ResumeAnswerResponse(response=_response(event))
 
     async def CancelAnswer(  # noqa: N802
         self, request: answers_pb2.CancelAnswerRequest, context: Context
     ) -> answers_pb2.CancelAnswerResponse:
         """Cancels an answer."""
-        raise NotImplementedError
+        answered = await cancelling.cancel(
+            self._database, current_tenant(), request.session, convert.uuid(request.answer_id)
+        )
+        return answers_pb2.CancelAnswerResponse(answer=convert.answer(answered))
 
     async def ListAnswers(  # noqa: N802
         self, request: answers_pb2.ListAnswersRequest, context: Context
     ) -> answers_pb2.ListAnswersResponse:
         """Lists the answers of a session."""
-        raise NotImplementedError
+        scope = f"answers:{request.session}:{request.memory}:{request.status}"
+        size = self._pages.size(request.page_size)
+        found = await answer_list.list_answers(
+            self._database,
+            current_tenant(),
+            request.session,
+            memory=request.memory,
+            status=convert.answer_status(request.status),
+            before=_place(self._pages.place(scope, request.page_token, first="")),
+            limit=size + 1,
+        )
+        page = fitting([convert.answer(one) for one in found[:size]], PAGE_BYTES)
+        response = answers_pb2.ListAnswersResponse(answers=page)
+        if len(found) > len(page):
+            last = found[len(page) - 1].answer
+            place = f"{last.created_at.isoformat()} {last.answer_id}"
+            response.next_page_token = self._pages.next(scope, place)
+        return response
 
     async def RateAnswer(  # noqa: N802
         self, request: answers_pb2.RateAnswerRequest, context: Context
     ) -> answers_pb2.RateAnswerResponse:
         """Rates an answer."""
-        raise NotImplementedError
+        said = request.rating
+        stored = await rating.rate(
+            self._database,
+            current_tenant(),
+            request.session,
+            convert.uuid(request.answer_id),
+            good=said.verdict == answers_pb2.Rating.VERDICT_GOOD,
+            comment=said.comment,
+            expected=said.expected,
+        )
+        return answers_pb2.RateAnswerResponse(rating=convert.rating(stored))
+
+
+def _place(text: str) -> Place | None:
+    """Where a page begins, from a token that we signed."""
+    if not text:
+        return None
+    created_at, _, answer_id = text.partition(" ")
+    return datetime.fromisoformat(created_at), UUID(answer_id)
 
 
 def _question(request: answers_pb2.AskRequest) -> Question:
@@ -93,6 +171,23 @@ def _question(request: answers_pb2.AskRequest) -> Question:
         tells_text=request.stream_text,
         model=request.model,
     )
+
+
+def _response_of(
+    number: int, event: Told | PalimpsestError | StorageError
+) -> answers_pb2.AskManyResponse:
+    if isinstance(event, StorageError):
+        event = of_storage()
+    if not isinstance(event, PalimpsestError):
+        return answers_pb2.AskManyResponse(index=number, response=_response(event))
+    message, metadata = shortened(event)
+    error = answers_pb2.AskManyResponse.Error(
+        code=code_of(event).value[0],
+        message=message,
+        reason=event.reason.value,
+        metadata=metadata,
+    )
+    return answers_pb2.AskManyResponse(index=number, error=error)
 
 
 def _response(event: Told) -> answers_pb2.AskResponse:

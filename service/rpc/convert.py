@@ -28,6 +28,7 @@ from service.usecases.consistency import Consistency
 from storage.answers import Chosen
 from storage.calls import UsageLine
 from storage.memories import StoredMemory
+from storage.ratings import StoredRating
 from storage.sessions import StoredSession
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -217,6 +218,7 @@ _ANSWER_STATUS = {
     "failed": answers_pb2.Answer.STATUS_FAILED,
     "cancelled": answers_pb2.Answer.STATUS_CANCELLED,
 }
+_STATUS_NAMES = {message: name for name, message in _ANSWER_STATUS.items()}
 
 
 def answer(answered: Answered) -> answers_pb2.Answer:
@@ -253,8 +255,25 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         statistics=navigations.of_answer(stored),
         reader=browsing.READER_MESSAGES[stored.reader],
         choice=None if stored.chosen is None else _choice(stored.chosen),
+        rating=None if stored.rating is None else rating(stored.rating),
         value_json="" if stored.value is None else json.dumps(stored.value, ensure_ascii=False),
     )
+
+
+def rating(stored: StoredRating) -> answers_pb2.Rating:
+    """What somebody thinks of an answer."""
+    verdict = answers_pb2.Rating.VERDICT_GOOD if stored.good else answers_pb2.Rating.VERDICT_BAD
+    return answers_pb2.Rating(
+        verdict=verdict,
+        comment=stored.comment,
+        expected=stored.expected,
+        rate_time=timestamp(stored.rated_at),
+    )
+
+
+def answer_status(message: answers_pb2.Answer.Status.ValueType) -> str | None:
+    """How far answers are to be; None: it does not matter."""
+    return _STATUS_NAMES.get(message)
 
 
 def _choice(chosen: Chosen) -> answers_pb2.Answer.Choice:

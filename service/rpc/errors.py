@@ -54,6 +54,20 @@ def internal_error(incident: str) -> errors.PalimpsestError:
     )
 
 
+def of_storage() -> errors.PalimpsestError:
+    """What a caller is told when the database is not there."""
+    return errors.Unavailable(
+        Reason.DATABASE_UNAVAILABLE,
+        "the database cannot be reached or did not answer in time; try again",
+    )
+
+
+def shortened(error: errors.PalimpsestError) -> tuple[str, dict[str, str]]:
+    """Message and metadata as they travel."""
+    metadata = {key: _shortened(value) for key, value in error.metadata.items()}
+    return _shortened(error.message), metadata
+
+
 def code_of(error: errors.PalimpsestError) -> grpc.StatusCode:
     """The gRPC code of an error."""
     for kind, code in CODES:
@@ -87,7 +101,7 @@ def _shortened(text: str) -> str:
 
 
 def _details(error: errors.PalimpsestError, message: str) -> list[Any]:
-    metadata = {key: _shortened(value) for key, value in error.metadata.items()}
+    _, metadata = shortened(error)
     details: list[Any] = [
         error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN, metadata=metadata)
     ]

@@ -15,6 +15,7 @@ from service.usecases.answer_state import ContextReader
 from service.usecases.answer_whole import WholeReader
 from service.usecases.answering import AnswerCalls, Reader
 from service.usecases.browse import Browser, OpensRanks
+from service.usecases.cancelling import InHand
 from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
 from service.usecases.reading_facts import Knowledge
@@ -44,6 +45,8 @@ class Answerer(Maker[StoredAnswer]):
         super().__init__(database, gateway, marker_key, config)
         calls = AnswerCalls(database, gateway)
         self._shaper = Shaper(calls, facts, marker_key)
+        #: What is being made here, so that it ends when somebody cancels it.
+        self.in_hand = InHand(database)
         self._navigator = Navigator(database, calls, facts, marker_key, config)
         self._readers: dict[MemoryKind, Reader] = {
             MemoryKind.PRISM: PrismReader(database, calls, marker_key, config),
@@ -64,6 +67,10 @@ class Answerer(Maker[StoredAnswer]):
             browses=ReaderName.DCISO in self._log_readers,
         )
         self._log_readers[ReaderName.AUTO] = AutoReader(database, calls, known, self._reader)
+
+    async def make(self, item: WorkItem) -> None:
+        """Makes what is pending, until somebody cancels it."""
+        await self.in_hand.run(item, super().make(item))
 
     async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:
         """The question."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from service.domain.errors import (
+    Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     NotFound,
@@ -25,7 +26,7 @@ from service.usecases.consistency import (
 from service.usecases.hints import Hints
 from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, session_not_found
-from service.usecases.questions import Question, Source, Taken, take
+from service.usecases.questions import Question, Source, Taken, naming, take
 from service.usecases.waiting import WaitingRoom
 from storage import answers, calls, sessions
 from storage.answers import StoredAnswer
@@ -64,11 +65,14 @@ Told = Waiting | Reading | Event | TextPiece | Answered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Behind:
+class Behind:
     """A question that waits for its memory; nothing is stored of it."""
 
     source: Source
     taken: Taken
+
+
+Begun = Reading | Behind
 
 
 class Asker:
@@ -93,14 +97,38 @@ class Asker:
     ) -> AsyncGenerator[Told]:
         """Waits until the memory is fresh enough, then for the answer, and says so.
 
-        Each event of the reader is told as it happens. `deadline` is in the event loop's
-        time. Raises NotFound, InvalidInput, FailedPrecondition (stalled; another kind; answer
-        failed), DeadlineExceeded, Exhausted.
+        Each event of the reader is told as it happens, and the text if wanted. `deadline` is
+        in the event loop's time. Raises NotFound, InvalidInput, FailedPrecondition (stalled;
+        another kind; answer failed), Cancelled, DeadlineExceeded, Exhausted.
         """
         question.check()
         with self._waiting.place():
-            (begun,) = await self._begin(tenant_id, [question])
-            async with aclosing(self._go_on(tenant_id, question, begun, deadline)) as told:
+            (begun,) = await self.begin(tenant_id, [question])
+            async with aclosing(self.go_on(tenant_id, question, begun, deadline)) as told:
+                async for event in told:
+                    yield event
+
+    async def resume(
+        self,
+        tenant_id: UUID,
+        session: str,
+        answer_id: UUID,
+        *,
+        after_event: int,
+        after_piece: int,
+        deadline: float | None,
+    ) -> AsyncGenerator[Event | TextPiece | Answered]:
+        """What comes behind the last event and the last piece of text that somebody heard,
+        and the answer. Raises as `ask`."""
+        with self._waiting.place():
+            stored = (await self.get(tenant_id, session, answer_id)).answer
+            listener = Listener(
+                item=_item(tenant_id, stored.session_key, answer_id),
+                event=after_event,
+                piece=after_piece,
+                hears_text=stored.tells_text,
+            )
+            async with aclosing(self._follow(session, listener, deadline)) as told:
                 async for event in told:
                     yield event
 
@@ -114,50 +142,50 @@ class Asker:
             usage = await calls.usage(tx, key, occasion=occasion(answer_id))
         return Answered(answer=stored, usage=tuple(usage))
 
-    async def _go_on(
-        self,
-        tenant_id: UUID,
-        question: Question,
-        begun: "Reading | _Behind",
-        deadline: float | None,
-    ) -> AsyncGenerator[Told]:
-        if isinstance(begun, _Behind):
-            async with aclosing(self._until_fresh(tenant_id, question, begun, deadline)) as waits:
-                async for waiting in waits:
-                    yield waiting
-            (begun,) = await self._begin(tenant_id, [question], waited=True)
-        assert isinstance(begun, Reading), "it has waited"
-        yield begun
-        async with aclosing(self._until_settled(tenant_id, question, begun, deadline)) as told:
-            async for event in told:
-                yield event
-        yield await self._answered(tenant_id, question, begun)
-
-    async def _begin(
+    async def begin(
         self, tenant_id: UUID, questions: Sequence[Question], *, waited: bool = False
-    ) -> Sequence["Reading | _Behind"]:
-        """Stores the questions to one session, all or none; not those that have to wait."""
-        begun: list[Reading | _Behind] = []
+    ) -> Sequence[Begun]:
+        """Stores the questions to one session, all or none; not those that have to wait.
+
+        Raises NotFound, InvalidInput (token), FailedPrecondition.
+        """
+        begun: list[Begun] = []
         async with self._database.transaction(tenant_id) as tx:
             sources = await _sources(tx, questions)
-            found = [sources[one.memory] for one in questions]
-            taken = [
-                take(one, source, self._token_key)
-                for one, source in zip(questions, found, strict=True)
-            ]
-            for question, source, how in zip(questions, found, taken, strict=True):
-                if how.fresh or waited:
-                    begun.append(await _store(tx, question, source, how))
+            for number, question in enumerate(questions):
+                source = sources[question.memory]
+                with naming(number, of=len(questions)):
+                    taken = take(question, source, self._token_key)
+                if taken.fresh or waited:
+                    begun.append(await _store(tx, question, source, taken))
                 else:
-                    begun.append(_Behind(source=source, taken=how))
+                    begun.append(Behind(source=source, taken=taken))
         key = session_key(tenant_id, questions[0].session)
         self._hints.add(
             _item(tenant_id, key, one.answer_id) for one in begun if isinstance(one, Reading)
         )
         return begun
 
+    async def go_on(
+        self, tenant_id: UUID, question: Question, begun: Begun, deadline: float | None
+    ) -> AsyncGenerator[Told]:
+        """All that is told of a question that has begun. Raises as `ask`."""
+        if isinstance(begun, Behind):
+            async with aclosing(self._until_fresh(tenant_id, question, begun, deadline)) as waits:
+                async for waiting in waits:
+                    yield waiting
+            (begun,) = await self.begin(tenant_id, [question], waited=True)
+        assert isinstance(begun, Reading), "it has waited"
+        yield begun
+        key = session_key(tenant_id, question.session)
+        item = _item(tenant_id, key, begun.answer_id)
+        listener = Listener(item=item, hears_text=question.tells_text)
+        async with aclosing(self._follow(question.session, listener, deadline)) as told:
+            async for event in told:
+                yield event
+
     async def _until_fresh(
-        self, tenant_id: UUID, question: Question, behind: _Behind, deadline: float | None
+        self, tenant_id: UUID, question: Question, behind: Behind, deadline: float | None
     ) -> AsyncGenerator[Waiting]:
         stored, wanted = behind.source.memory, behind.taken.wanted_position
         assert stored is not None, "the log is never behind itself"
@@ -172,13 +200,11 @@ class Asker:
                 yield Waiting(applied_position=applied, wanted_position=wanted)
         raise not_applied_in_time(question.memory, wanted, applied, revision)
 
-    async def _until_settled(
-        self, tenant_id: UUID, question: Question, reading: Reading, deadline: float | None
-    ) -> AsyncGenerator[Event | TextPiece]:
-        """The events of the answer until it is made. Raises DeadlineExceeded."""
-        item = _item(tenant_id, session_key(tenant_id, question.session), reading.answer_id)
-        listener = Listener(item=item, hears_text=question.tells_text)
-        settled = False
+    async def _follow(
+        self, session: str, listener: Listener, deadline: float | None
+    ) -> AsyncGenerator[Event | TextPiece | Answered]:
+        """What is told of an answer until it is made, and the answer."""
+        answer_id, settled = listener.item.item_id, False
         async with aclosing(self._watcher.told(listener, deadline=deadline)) as looks:
             async for told in looks:
                 for event in told.events:
@@ -190,18 +216,27 @@ class Asker:
             raise DeadlineExceeded(
                 Reason.ANSWER_NOT_READY_IN_TIME,
                 "the answer is still being made; it will be stored",
-                {"answer": reading.answer_id},
+                {"answer": answer_id},
             )
+        answered = await self.get(listener.item.tenant_id, session, answer_id)
+        refuse_ended(answered.answer)
+        yield answered
 
-    async def _answered(self, tenant_id: UUID, question: Question, reading: Reading) -> Answered:
-        answered = await self.get(tenant_id, question.session, reading.answer_id)
-        if answered.answer.status == "failed":
-            raise FailedPrecondition(
-                Reason.ANSWER_FAILED,
-                f"no answer could be made: {answered.answer.failure}",
-                {"answer": reading.answer_id, "cause": answered.answer.failure},
-            )
-        return answered
+
+def refuse_ended(stored: StoredAnswer) -> None:
+    """Raises FailedPrecondition for an answer that failed, Cancelled for one that was."""
+    if stored.status == "failed":
+        raise FailedPrecondition(
+            Reason.ANSWER_FAILED,
+            f"no answer could be made: {stored.failure}",
+            {"answer": stored.answer_id, "cause": stored.failure},
+        )
+    if stored.status == "cancelled":
+        raise Cancelled(
+            Reason.ANSWER_CANCELLED,
+            f"answer {stored.answer_id} was cancelled",
+            {"answer": stored.answer_id},
+        )
 
 
 async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, Source]:

@@ -1,6 +1,7 @@
 """Questions: which reader takes them, and what they may not say together."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -77,6 +78,23 @@ class Question:
                 raise _invalid("browsing", problem)
         if self.model and reader not in OF_LOG | {ReaderName.AUTO}:
             raise _invalid("model", "a memory is read by the model of its spec")
+
+
+@contextmanager
+def naming(number: int, *, of: int) -> Iterator[None]:
+    """Names the question in refusals of its fields, where there are several."""
+    try:
+        yield
+    except InvalidInput as error:
+        if of == 1:
+            raise
+        name = f"questions[{number}]"
+        raise InvalidInput(
+            error.reason,
+            f"{name}: {error.message}",
+            error.metadata,
+            field=f"{name}.{error.field}" if error.field else name,
+        ) from error
 
 
 def _invalid(field: str, problem: str) -> InvalidInput:

@@ -7,9 +7,8 @@ from uuid import uuid4
 
 import structlog
 
-from service.domain.errors import PalimpsestError, Unavailable
-from service.domain.reasons import Reason
-from service.rpc.errors import abort_arguments, internal_error
+from service.domain.errors import PalimpsestError
+from service.rpc.errors import abort_arguments, internal_error, of_storage
 from service.rpc.interceptors.base import Around, Context
 from storage.errors import Busy, Unreachable
 
@@ -28,14 +27,7 @@ class Errors(Around):
             await context.abort(*abort_arguments(error))
         except (Unreachable, Busy) as error:
             _log.warning("database trouble", method=method, cause=str(error))
-            await context.abort(
-                *abort_arguments(
-                    Unavailable(
-                        Reason.DATABASE_UNAVAILABLE,
-                        "the database cannot be reached or did not answer in time; try again",
-                    )
-                )
-            )
+            await context.abort(*abort_arguments(of_storage()))
         except Exception as error:
             if getattr(context, "done", lambda: False)():
                 raise

@@ -1,0 +1,52 @@
+"""Listing the answers of a session, with what they cost."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from service.domain.tenancy import session_key
+from service.usecases.ask import Answered, occasion
+from service.usecases.lookup import find_memory, session_not_found
+from storage import answer_list, calls, sessions
+from storage.answer_list import Place
+from storage.database import Database, Transaction
+
+
+async def list_answers(
+    database: Database,
+    tenant_id: UUID,
+    session: str,
+    *,
+    memory: str,
+    status: str | None,
+    before: Place | None,
+    limit: int,
+) -> Sequence[Answered]:
+    """Up to `limit` answers, newest first, behind the one at `before`. Raises NotFound.
+
+    Only those of a memory and only with a status, where these are given.
+    """
+    key = session_key(tenant_id, session)
+    async with database.transaction(tenant_id) as tx:
+        memory_id = await _memory_id(tx, session, key, memory)
+        found = await answer_list.list_newest(
+            tx, key, memory_id=memory_id, status=status, before=before, limit=limit
+        )
+        asked = {one.asked_memory for one in found}
+        chosen = {one.chosen.memory_id for one in found if one.chosen is not None}
+        usage = await calls.usage_of(
+            tx,
+            key,
+            [occasion(one.answer_id) for one in found],
+            [one for one in asked | chosen if one is not None],
+        )
+    return [
+        Answered(answer=one, usage=tuple(usage.get(occasion(one.answer_id), ()))) for one in found
+    ]
+
+
+async def _memory_id(tx: Transaction, session: str, key: UUID, memory: str) -> UUID | None:
+    if memory:
+        return (await find_memory(tx, session, memory)).memory_id
+    if await sessions.get(tx, key) is None:
+        raise session_not_found(session)
+    return None
