@@ -17,6 +17,14 @@ from pkgutil import extend_path
 __path__ = extend_path(__path__, __name__)
 
 from palimpsest.agents import Agent
+from palimpsest.answer_values import (
+    BrowseSettings,
+    Choice,
+    Question,
+    Rating,
+    TextPiece,
+)
+from palimpsest.answers import AnswerStream
 from palimpsest.budgets import Budget, BudgetSet
 from palimpsest.client import Client, connect
 from palimpsest.edits import Edit
@@ -62,9 +70,12 @@ __all__ = [
     "Agent",
     "Amendment",
     "Answer",
+    "AnswerStream",
+    "BrowseSettings",
     "Budget",
     "BudgetSet",
     "ChatMessage",
+    "Choice",
     "Chunk",
     "Citation",
     "Client",
@@ -84,6 +95,8 @@ __all__ = [
     "Producer",
     "Provenance",
     "ProvenanceEntry",
+    "Question",
+    "Rating",
     "RecentStep",
     "Revised",
     "Revision",
@@ -96,6 +109,7 @@ __all__ = [
     "StateSettings",
     "StateVector",
     "TextPart",
+    "TextPiece",
     "TrainingExample",
     "TrajectoryEvent",
     "Tree",

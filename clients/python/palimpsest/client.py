@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from datetime import date
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack
 
 from palimpsest import convert, costs, values
 from palimpsest.agents import WAIT_SECONDS, Agent, Choices
@@ -51,6 +51,10 @@ class Client(Connection):
         session = Session(self, name)
         await session.create(exist_ok=exist_ok)
         return session
+
+    async def resume_answer(self, session: str, answer_id: str, **options: Any) -> values.Answer:
+        """Waits on for an answer of a session. See `palimpsest.session.Session.resume_answer`."""
+        return await self.session(session).resume_answer(answer_id, **options)
 
     async def sessions(self) -> AsyncIterator[values.SessionInfo]:
         """All sessions, by name."""

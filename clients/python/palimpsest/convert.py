@@ -3,27 +3,21 @@
 import hashlib
 import json
 import struct
-from datetime import UTC, datetime
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
-from palimpsest import navigation_values, specs, tree_values, values
+from palimpsest import specs, tree_values, values
+from palimpsest.answer_convert import answer as answer
+from palimpsest.answer_convert import moment as moment
+from palimpsest.answer_convert import navigation_statistics as navigation_statistics
+from palimpsest.answer_convert import usage as usage
 from palimpsest.v1 import (
-    answers_pb2,
     history_pb2,
     log_pb2,
     memories_pb2,
-    reading_pb2,
     schemas_pb2,
     sessions_pb2,
     trees_pb2,
     usage_pb2,
 )
-
-
-def moment(message: Timestamp) -> datetime:
-    """A time, in UTC."""
-    return message.ToDatetime(tzinfo=UTC)
 
 
 def digest(chunk: log_pb2.Chunk) -> bytes:
@@ -264,20 +258,6 @@ def flushed(message: memories_pb2.FlushResponse) -> values.Flushed:
     return values.Flushed(token=message.token, head=message.head)
 
 
-def usage(message: reading_pb2.Usage) -> values.Usage:
-    """Model calls, summed."""
-    reported = message.HasField("reported_cached_tokens")
-    priced = message.HasField("cost_micro_usd")
-    return values.Usage(
-        calls=message.calls,
-        input_tokens=message.input_tokens,
-        predicted_cached_tokens=message.predicted_cached_tokens,
-        reported_cached_tokens=message.reported_cached_tokens if reported else None,
-        output_tokens=message.output_tokens,
-        cost_micro_usd=message.cost_micro_usd if priced else None,
-    )
-
-
 def usage_report(message: usage_pb2.GetUsageResponse) -> values.UsageReport:
     """What a session's or a memory's model calls came to."""
     return values.UsageReport(
@@ -286,72 +266,6 @@ def usage_report(message: usage_pb2.GetUsageResponse) -> values.UsageReport:
             values.UsageLine(purpose=line.purpose, model=line.model, usage=usage(line.usage))
             for line in message.lines
         ),
-    )
-
-
-_STATUS = {
-    answers_pb2.Answer.STATUS_PENDING: "pending",
-    answers_pb2.Answer.STATUS_COMPLETE: "complete",
-    answers_pb2.Answer.STATUS_FAILED: "failed",
-}
-
-
-_NO_ANSWER: dict[int, navigation_values.NoAnswer] = {
-    answers_pb2.NO_ANSWER_UNREADABLE: "unreadable",
-    answers_pb2.NO_ANSWER_NOT_FOUND: "not_found",
-    answers_pb2.NO_ANSWER_STEP_LIMIT: "step_limit",
-    answers_pb2.NO_ANSWER_EMPTY: "empty",
-}
-
-
-def answer(message: answers_pb2.Answer) -> values.Answer:
-    """A stored answer."""
-    return values.Answer(
-        answer_id=message.answer_id,
-        query=message.query,
-        status=_STATUS.get(message.status, "unknown"),
-        text=message.text,
-        citations=tuple(
-            values.Citation(
-                position=cited.position,
-                path=cited.path,
-                revision=cited.revision,
-                excerpt=cited.excerpt,
-                node_id=cited.node_id,
-                from_position=cited.from_position,
-                to_position=cited.to_position,
-            )
-            for cited in message.citations
-        ),
-        revision=message.revision,
-        applied_position=message.applied_position,
-        model=message.model,
-        failure=message.failure,
-        usage=usage(message.usage),
-        created_at=moment(message.create_time),
-        no_answer=_NO_ANSWER.get(message.no_answer, "unknown") if message.no_answer else None,
-        statistics=navigation_statistics(message.statistics)
-        if message.HasField("statistics")
-        else None,
-    )
-
-
-def navigation_statistics(
-    message: answers_pb2.NavigationStatistics,
-) -> navigation_values.NavigationStatistics:
-    """What navigations came to."""
-    return navigation_values.NavigationStatistics(
-        navigations=message.navigations,
-        answered=message.answered,
-        stray=message.stray,
-        stray_answered=message.stray_answered,
-        valid_actions=message.valid_actions,
-        invalid_actions=message.invalid_actions,
-        reverts=message.reverts,
-        leaves_read=message.leaves_read,
-        calls=message.calls,
-        tokens=message.tokens,
-        text_tokens=message.text_tokens,
     )
 
 

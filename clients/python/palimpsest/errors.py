@@ -2,7 +2,7 @@
 
 PalimpsestError
 ├── InvalidArgument, NotFound, AlreadyExists, OutOfRange, Aborted,
-│   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Unavailable
+│   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Cancelled, Unavailable
 │                        the service refused, with a reason
 ├── ConnectionFailed     the service cannot be reached
 └── ProducerClosed       a producer was used after it was closed
@@ -72,6 +72,10 @@ class DeadlineExceeded(PalimpsestError):
     """Not in time; `metadata` says how far things are."""
 
 
+class Cancelled(PalimpsestError):
+    """Somebody cancelled it."""
+
+
 class Unavailable(PalimpsestError):
     """The service cannot do it now; retry."""
 
@@ -93,8 +97,18 @@ _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
     grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: Cancelled,
     grpc.StatusCode.UNAVAILABLE: Unavailable,
 }
+_BY_NUMBER = {code.value[0]: kind for code, kind in _CLASSES.items()}
+
+
+def from_parts(
+    code: int, message: str, reason: str, metadata: Mapping[str, str]
+) -> PalimpsestError:
+    """The client's error for a refusal that came within a message; `code` is gRPC's number."""
+    kind = _BY_NUMBER.get(code, PalimpsestError)
+    return kind(message, reason=reason, metadata=metadata)
 
 
 def from_rpc(error: aio.AioRpcError, address: str) -> PalimpsestError:

@@ -4,13 +4,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palimpsest import asking, convert, rebuilding, specs, values
-from palimpsest.asking import ASK_CONCURRENCY, ASK_SECONDS, Asking, Event
+from palimpsest.answer_values import Event, Question, Reader
+from palimpsest.answers import ASK_SECONDS, Answers
+from palimpsest.asking import ASK_CONCURRENCY, Asking
 from palimpsest.budgets import Budgets, BudgetSet, Period
 from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.edits import Edit
 from palimpsest.errors import FailedPrecondition, PalimpsestError, ResourceExhausted
 from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
 from palimpsest.provenance import Provenance
+from palimpsest.questions import consistency
 from palimpsest.schemas import Schema
 from palimpsest.v1 import (
     edits_pb2,
@@ -19,7 +22,6 @@ from palimpsest.v1 import (
     history_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
-    reading_pb2,
 )
 from palimpsest.watch import Watch
 
@@ -38,6 +40,7 @@ class Memory:
         self._history = history_pb2_grpc.HistoryServiceStub(client.channel)
         self._edits = edits_pb2_grpc.EditServiceStub(client.channel)
         self._asking = Asking(client, session.name, name)
+        self._answers = Answers(client, session.name)
         self._budgets = Budgets(client, session.name, name)
         #: What every request says about whom it means.
         self._named: dict[str, Any] = {"session": session.name, "memory": name}
@@ -63,7 +66,7 @@ class Memory:
             **self._named,
             revision=revision,
             position=position,
-            consistency=_consistency(after, fully_applied),
+            consistency=consistency(after, fully_applied),
         )
         response = await self._client.call(self._memories.GetMemory, request, timeout=timeout)
         return convert.state(response)
@@ -325,28 +328,40 @@ class Memory:
         beam: int = 0,
         max_calls: int = 0,
         navigate: bool = False,
+        reader: Reader | None = None,
+        response_schema: Schema | None = None,
+        stream: bool = False,
         timeout: float = ASK_SECONDS,
         on_event: Callable[[Event], None] | None = None,
     ) -> values.Answer:
         """Asks the memory; the answer with its citations.
 
         Freshness and errors as in `get`. `on_event` hears how far the memory is while
-        the call waits, where it reads, and each event of a navigation as it happens. An
-        answer that comes too late is stored all the same: the error's metadata names it
-        for `Session.answer`.
+        the call waits, where it reads, and each event of the reader as it happens; with
+        `stream` also the text as it is written. `reader` is the one of the memory's kind
+        when it is None. `response_schema` asks for `Answer.value`. An answer that comes too
+        late is stored all the same: the error's metadata names it for `Session.answer`.
 
         For trees, and state memories: the answer is one of `options`; `hybrid_leaves` begins
         with so many leaves that retrieval names; `beam` nodes are explored at once, with at
         most `max_calls` model calls. Zeros are the service's defaults. A state memory answers
         from its working context, and is navigated when one of these is given, or `navigate`.
         """
-        return await self._asking.ask(
-            query,
-            consistency=_consistency(after, fully_applied),
-            navigation=asking.navigation(options, hybrid_leaves, beam, max_calls, navigate),
-            timeout=timeout,
-            on_event=on_event,
+        question = Question(
+            query=query,
+            memory=self.name,
+            reader=reader,
+            response_schema=response_schema,
+            after=after,
+            fully_applied=fully_applied,
+            options=options,
+            hybrid_leaves=hybrid_leaves,
+            beam=beam,
+            max_calls=max_calls,
+            navigate=navigate,
+            stream=stream,
         )
+        return await self._answers.ask(question, timeout=timeout, on_event=on_event)
 
     async def ask_all(
         self, queries: Iterable[str], *, concurrency: int = ASK_CONCURRENCY, **options: Any
@@ -373,9 +388,3 @@ class Memory:
         Of these answers only, if any are given. Raises FailedPrecondition (no tree).
         """
         return self._asking.export(answer_ids)
-
-
-def _consistency(after: str, fully_applied: bool) -> reading_pb2.ReadConsistency | None:
-    if fully_applied:
-        return reading_pb2.ReadConsistency(fully_applied=True)
-    return reading_pb2.ReadConsistency(at_least=after) if after else None

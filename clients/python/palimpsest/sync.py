@@ -4,14 +4,16 @@ A loop of its own runs in a background thread; every call is passed on to it. Fo
 is here, see the functions of the same names in `palimpsest.client`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from types import TracebackType
 from typing import Any
 
-from palimpsest import agents, client, connection, producer, session, values
+from palimpsest import agents, answers, client, connection, producer, session, values
+from palimpsest.answer_values import Question, Rating, TextPiece
 from palimpsest.budgets import Budget, BudgetSet, Period
 from palimpsest.costs import Cost, SpendReport
+from palimpsest.errors import PalimpsestError
 from palimpsest.navigation_values import TrajectoryEvent
 from palimpsest.schemas import Schema
 from palimpsest.search_values import SearchIndex, SearchResult
@@ -20,6 +22,7 @@ from palimpsest.sync_memories import Memory, Provenance, State, Tree, Watch
 
 __all__ = [
     "Agent",
+    "AnswerStream",
     "Client",
     "Memory",
     "Producer",
@@ -87,6 +90,10 @@ class Client:
     def spend(self, **wanted: Any) -> SpendReport:
         """What all model calls came to."""
         return self._loop.run(self._client.spend(**wanted))
+
+    def resume_answer(self, session: str, answer_id: str, **options: Any) -> values.Answer:
+        """Waits on for an answer of a session."""
+        return self._loop.run(self._client.resume_answer(session, answer_id, **options))
 
     def sessions(self) -> Iterator[values.SessionInfo]:
         """All sessions, by name."""
@@ -160,6 +167,36 @@ class Session:
         """Ends the wait for more chunks of all memories."""
         return self._loop.run(self._session.flush())
 
+    def ask(self, query: str | Question, **options: Any) -> values.Answer:
+        """Asks the session. `on_event` is called in the client's own thread."""
+        return self._loop.run(self._session.ask(query, **options))
+
+    def stream_ask(self, query: str | Question, **options: Any) -> "AnswerStream":
+        """Asks the session; iterate over it for the text as it is written."""
+        return AnswerStream(self._loop, self._loop.call(self._session.stream_ask, query, **options))
+
+    def ask_all(
+        self, queries: Iterable[str | Question], **options: Any
+    ) -> Sequence[values.Answer | PalimpsestError]:
+        """Asks many questions; their answers, or errors, in the same order."""
+        return self._loop.run(self._session.ask_all(queries, **options))
+
+    def resume_answer(self, answer_id: str, **options: Any) -> values.Answer:
+        """Waits on for an answer."""
+        return self._loop.run(self._session.resume_answer(answer_id, **options))
+
+    def answers(self, **wanted: Any) -> Iterator[values.Answer]:
+        """The stored answers, newest first."""
+        return self._loop.iterate(self._session.answers(**wanted))
+
+    def cancel_answer(self, answer_id: str) -> values.Answer:
+        """Ends the work on an answer."""
+        return self._loop.run(self._session.cancel_answer(answer_id))
+
+    def rate(self, answer_id: str, *, good: bool, **said: str) -> Rating:
+        """Says whether a complete answer was good."""
+        return self._loop.run(self._session.rate(answer_id, good=good, **said))
+
     def answer(self, answer_id: str) -> values.Answer:
         """Reads a stored answer."""
         return self._loop.run(self._session.answer(answer_id))
@@ -201,6 +238,22 @@ class Session:
     def usage(self, memory: str = "") -> values.UsageReport:
         """What the model calls came to."""
         return self._loop.run(self._session.usage(memory))
+
+
+class AnswerStream:
+    """See `palimpsest.answers.AnswerStream`."""
+
+    def __init__(self, loop: Loop, inner: answers.AnswerStream) -> None:
+        self._loop = loop
+        self._stream = inner
+
+    def __iter__(self) -> Iterator[TextPiece]:
+        return self._loop.iterate(self._stream)
+
+    @property
+    def answer(self) -> values.Answer:
+        """The whole answer, behind the last piece."""
+        return self._stream.answer
 
 
 class Producer:

@@ -6,7 +6,11 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from palimpsest import tree_values
-from palimpsest.navigation_values import NavigationStatistics, NoAnswer
+from palimpsest.answer_values import Answer as Answer
+from palimpsest.answer_values import Citation as Citation
+from palimpsest.answer_values import Reading as Reading
+from palimpsest.answer_values import Usage as Usage
+from palimpsest.answer_values import Waiting as Waiting
 from palimpsest.state_values import ChatMessage, StateSettings, StateVector
 from palimpsest.tree_values import TreeLevel, TreeNode, TreeSettings, TreeTail
 
@@ -316,21 +320,6 @@ class Flushed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
-    """Model calls, summed."""
-
-    calls: int
-    input_tokens: int
-    #: Of these, those that the prefix cache predicted to be warm.
-    predicted_cached_tokens: int
-    #: None when no call reported any: unknown is not 0.
-    reported_cached_tokens: int | None
-    output_tokens: int
-    #: In millionths of a US dollar; None when no price is known.
-    cost_micro_usd: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class UsageLine:
     """Calls of one purpose and model."""
 
@@ -345,40 +334,6 @@ class UsageReport:
 
     total: Usage
     lines: tuple[UsageLine, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Citation:
-    """A place in the log that an answer rests on."""
-
-    position: int
-    #: The path of the memory that it was written to.
-    path: str
-    #: The revision that wrote it.
-    revision: int
-    excerpt: str
-    #: Of an answer from a tree: the leaf, and the positions that it covers; `path` is empty
-    #: then, and `revision` is the one that brought the leaf.
-    node_id: str = ""
-    from_position: int = 0
-    to_position: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waiting:
-    """The memory is not yet as far as asked."""
-
-    applied_position: int
-    wanted_position: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
-    """The answer is being made."""
-
-    answer_id: str
-    revision: int
-    applied_position: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -402,31 +357,6 @@ class SchemaDraft:
     failure: str
     usage: Usage
     created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """A stored reply to a query."""
-
-    answer_id: str
-    query: str
-    #: "pending", "complete" or "failed".
-    status: str
-    text: str
-    citations: tuple[Citation, ...]
-    #: Where it was read.
-    revision: int
-    applied_position: int
-    #: The model that wrote it. "offline/extractive" is no language model.
-    model: str
-    #: Why it failed.
-    failure: str
-    usage: Usage
-    created_at: datetime
-    #: Why there is no answer; None when there is one.
-    no_answer: NoAnswer | None = None
-    #: Of a complete answer from a tree.
-    statistics: NavigationStatistics | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from palimpsest import asking, convert
+from palimpsest import asking, convert, questions
 from palimpsest.errors import NotFound
 from palimpsest.v1 import answers_pb2
 
@@ -42,12 +42,12 @@ def test_why_there_is_no_answer_is_named() -> None:
 
 
 def test_a_question_without_wishes_sends_none() -> None:
-    assert asking.navigation((), 0, 0, 0) is None
-    sent = asking.navigation(("a", "b"), 0, 2, 0)
+    assert questions.navigation((), 0, 0, 0) is None
+    sent = questions.navigation(("a", "b"), 0, 2, 0)
     assert sent is not None
     assert (list(sent.options), sent.beam, sent.max_calls) == (["a", "b"], 2, 0)
     with pytest.raises(ValueError, match="list of texts"):
-        asking.navigation("ab", 0, 0, 0)
+        questions.navigation("ab", 0, 0, 0)
 
 
 def test_no_more_questions_than_allowed_are_under_way() -> None:
@@ -69,7 +69,7 @@ def test_no_more_questions_than_allowed_are_under_way() -> None:
 
 
 def test_a_question_navigates_when_it_says_so() -> None:
-    assert asking.navigation((), 0, 0, 0) is None
-    assert asking.navigation((), 0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
+    assert questions.navigation((), 0, 0, 0) is None
+    assert questions.navigation((), 0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
     wanted = answers_pb2.NavigationRequest(options=["a"], hybrid_leaves=1, beam=2, max_calls=3)
-    assert asking.navigation(["a"], 1, 2, 3) == wanted
+    assert questions.navigation(["a"], 1, 2, 3) == wanted

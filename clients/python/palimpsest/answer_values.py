@@ -1,0 +1,223 @@
+"""Questions and answers as the client has them: plain values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypedDict
+
+from palimpsest.navigation_values import NavigationStatistics, NoAnswer, TrajectoryEvent
+from palimpsest.schemas import Schema
+
+#: The ways to answer; "unknown" only where the service is newer. See answers.proto.
+Reader = Literal["prism", "memwalker", "pcc", "dciso", "whole", "auto", "unknown"]
+#: How far an answer is.
+AnswerStatus = Literal["pending", "complete", "failed", "cancelled"]
+#: How the pieces of a log are processed; "auto": understanding the task chooses.
+BrowseOption = Literal[
+    "auto", "dynamic", "rank", "carry", "independent", "scan", "random", "unknown"
+]
+#: What browsing may do.
+BrowseAction = Literal[
+    "task_understanding", "retrieve", "move", "append", "merge", "answer", "aggregation"
+]
+#: In which order pieces are read; "auto": backward when code is to be completed.
+BrowseOrder = Literal["auto", "forward", "backward"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowseSettings:
+    """How a log is to be browsed; without a field the whole method, as the service has it."""
+
+    option: BrowseOption = "auto"
+    #: Empty: all of them.
+    actions: Sequence[BrowseAction] = ()
+    order: BrowseOrder = "auto"
+    #: Tokens of a prompt with its reply, at most: 512 to 1,000,000; 0: 4,096.
+    window_tokens: int = 0
+    #: Pieces that retrieval names, 1 to 100; 0: 8.
+    pieces: int = 0
+    #: Model calls at most, 1 to 10,000; 0: 1,000.
+    max_calls: int = 0
+    #: Whether a model orders what retrieval names.
+    rerank: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """What is asked of a session, or of one of its memories."""
+
+    #: At most 8 KiB.
+    query: str
+    #: Empty: the log itself is read, or the automatic reader chooses.
+    memory: str = ""
+    #: None: the one of the memory's kind; "auto" without a memory.
+    reader: Reader | None = None
+    #: For the readers "dciso" and "auto".
+    browsing: BrowseSettings | None = None
+    #: What `Answer.value` is to be: a JSON Schema as a dict or a text, a dataclass, a
+    #: TypedDict or a pydantic model; None: text is enough.
+    response_schema: Schema | None = None
+    #: For the readers that read the log, and "auto"; empty: the service's.
+    model: str = ""
+    #: A token of an ack or a write that the memory must have applied.
+    after: str = ""
+    #: The memory must have applied everything that is in the log when the question comes.
+    fully_applied: bool = False
+    #: For navigations, as `Memory.ask` has them.
+    options: Sequence[str] = ()
+    hybrid_leaves: int = 0
+    beam: int = 0
+    max_calls: int = 0
+    navigate: bool = False
+    #: Whether the text is told as it is written.
+    stream: bool = False
+
+
+class Options(TypedDict, total=False):
+    """What a question may say besides its words, as `Question` has it."""
+
+    memory: str
+    reader: Reader | None
+    browsing: BrowseSettings | None
+    response_schema: Schema | None
+    model: str
+    after: str
+    fully_applied: bool
+    options: Sequence[str]
+    hybrid_leaves: int
+    beam: int
+    max_calls: int
+    navigate: bool
+    stream: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Model calls, summed."""
+
+    calls: int
+    input_tokens: int
+    #: Of these, those that the prefix cache predicted to be warm.
+    predicted_cached_tokens: int
+    #: None when no call reported any: unknown is not 0.
+    reported_cached_tokens: int | None
+    output_tokens: int
+    #: In millionths of a US dollar; None when no price is known.
+    cost_micro_usd: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Citation:
+    """A place in the log that an answer rests on."""
+
+    position: int
+    #: The path of the memory that it was written to.
+    path: str
+    #: The revision that wrote it.
+    revision: int
+    excerpt: str
+    #: Of an answer from a tree: the leaf, and the positions that it covers; `path` is empty
+    #: then, and `revision` is the one that brought the leaf.
+    node_id: str = ""
+    from_position: int = 0
+    to_position: int = 0
+    #: Characters of the chunk's text that the answer rests on, the last one excluded; both 0:
+    #: the chunk as a whole. answers.proto says what a chunk's text is.
+    from_character: int = 0
+    to_character: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """The memory is not yet as far as asked."""
+
+    applied_position: int
+    wanted_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """The answer is being made."""
+
+    answer_id: str
+    #: 0 when no memory is read.
+    revision: int
+    applied_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextPiece:
+    """A piece of an answer that is being written."""
+
+    #: 1, 2, 3 … within the answer.
+    ordinal: int
+    #: What follows the pieces before it.
+    text: str
+    #: The pieces before it are void: the text begins anew with this one.
+    restarts: bool = False
+
+
+#: What a caller hears while a question is under way.
+Event = Waiting | Reading | TrajectoryEvent | TextPiece
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What the automatic reader chose."""
+
+    reader: Reader
+    #: Empty when the log itself is read.
+    memory: str
+    #: How the log is browsed; None for other readers.
+    option: BrowseOption | None
+    #: One sentence.
+    reason: str
+    #: What it expected to spend, in tokens of prompts and replies.
+    expected_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rating:
+    """What somebody thinks of an answer."""
+
+    good: bool
+    comment: str
+    #: What would have been right; empty when nobody says.
+    expected: str
+    rated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A stored reply to a query."""
+
+    answer_id: str
+    query: str
+    #: "pending", "complete", "failed" or "cancelled".
+    status: str
+    text: str
+    citations: tuple[Citation, ...]
+    #: Where it was read.
+    revision: int
+    applied_position: int
+    #: The model that wrote it. "offline/extractive" is no language model.
+    model: str
+    #: Why it failed.
+    failure: str
+    usage: Usage
+    created_at: datetime
+    #: Why there is no answer; None when there is one.
+    no_answer: NoAnswer | None = None
+    #: Of a complete answer from a tree.
+    statistics: NavigationStatistics | None = None
+    session: str = ""
+    #: The memory that was asked; empty when the session itself was.
+    memory: str = ""
+    #: Who was asked to read; None of answers of older releases.
+    reader: Reader | None = None
+    #: Of the automatic reader, once it has chosen.
+    choice: Choice | None = None
+    #: The answer by the schema that was asked for, as JSON has it; None without one.
+    value: Any = None
+    #: None as long as nobody rated it.
+    rating: Rating | None = None

@@ -1,0 +1,65 @@
+"""A TCP proxy that cuts the connections through it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+
+class Proxy:
+    """Passes on to an address what comes to its own, until it is told to cut."""
+
+    def __init__(self, to: str) -> None:
+        self._host, _, port = to.rpartition(":")
+        self._port = int(port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.address = ""
+        #: Connections that came through.
+        self.connections = 0
+        self.server: asyncio.Server | None = None
+
+    async def close(self) -> None:
+        """Takes no more connections, and ends those that are there."""
+        assert self.server is not None, "it was started"
+        self.server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Ends all connections at once, without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        ends = {writer, far_writer}
+        self._writers |= ends
+        try:
+            await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
+        finally:
+            self._writers -= ends
+            for end in ends:
+                end.transport.abort()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def cutting(address: str) -> AsyncIterator[Proxy]:
+    """A proxy in front of the service at `address`."""
+    proxy = Proxy(address)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.server = server
+    proxy.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield proxy
+    finally:
+        server.close()
+        proxy.cut()
+        await server.wait_closed()
