@@ -1,10 +1,7 @@
 """`palimpsest eval`: how well strategies answer the questions of a dataset, and what it costs."""
 
-import hashlib
 import json
-import platform
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -13,14 +10,22 @@ import typer
 from typer.core import TyperGroup
 
 from service import logs
-from service.cli import reliability
-from service.cli.evaluation_jobs import Job, now, run_all
+from service.cli import evaluate_search, reliability
+from service.cli.evaluation_files import (
+    check_folders,
+    check_new,
+    check_service,
+    listed,
+    now,
+    read_dataset,
+    versions,
+)
+from service.cli.evaluation_jobs import Job, run_all
 from service.cli.evaluation_tables import show_failures, show_summaries
 from service.cli.output import CommandError, say, show_json
 from service.cli.run import StopSignals, read_config
 from service.domain.baselines.reading import LEAST_WINDOW_TOKENS
 from service.domain.dciso import spec
-from service.evaluation import datasets
 from service.evaluation.log_readers import ACTIONS, BrowseSettings
 from service.evaluation.measures import measure_of
 from service.evaluation.memories import MemorySettings
@@ -62,8 +67,10 @@ def register(app: typer.Typer) -> None:
     )
     evaluations.command(
         BY_ITSELF,
-        epilog="`palimpsest eval reliability` is another experiment; see its --help.",
+        epilog="`palimpsest eval search` and `palimpsest eval reliability` are other experiments;"
+        " see their --help.",
     )(evaluate)
+    evaluate_search.register(evaluations)
     reliability.register(evaluations)
     app.add_typer(evaluations, name="eval")
 
@@ -153,10 +160,15 @@ def evaluate(
     end. A line of the dataset is a document: id, its text in chunks, turns, steps or text,
     and questions with q and gold; docs/guides/evaluation.md has the format.
     """
-    _check_service(address, base_url, embedding_model, data_dir)
-    _check_files(report, resume, export, plot)
+    check_service(address, base_url, embedding_model, data_dir)
+    if resume and report is None:
+        raise CommandError("--resume goes on with the report that --report names")
+    check_folders(report=report, export=export, plot=plot)
+    if not resume:
+        check_new(export=export, plot=plot)
     names = _strategies(strategies, figure3, window)
-    chosen, digest = _chosen(dataset, limit, shortest)
+    documents, digest = read_dataset(dataset)
+    chosen = choose(documents, limit, shortest=shortest)
     tree = TreeSettings(
         segment_tokens=segment_tokens,
         max_children=max_children,
@@ -239,34 +251,10 @@ def evaluate(
             say(f"the {what} is in {path}")
 
 
-def _check_service(
-    address: str, base_url: str, embedding_model: str, data_dir: Path | None
-) -> None:
-    if address and base_url:
-        raise CommandError("--base-url is for a service of its own; the one at --address has its")
-    if address and embedding_model:
-        raise CommandError(
-            "--embedding-model is for a service of its own; the one at --address has its"
-        )
-    if address and data_dir is not None:
-        raise CommandError("--data-dir is for a service of its own, not for one at --address")
-
-
-def _check_files(report: Path | None, resume: bool, export: Path | None, plot: Path | None) -> None:
-    if resume and report is None:
-        raise CommandError("--resume goes on with the report that --report names")
-    for name, path in (("--report", report), ("--export", export), ("--plot", plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise CommandError(f"{name}: there is no folder {path.absolute().parent}")
-    for name, path in (("--export", export), ("--plot", plot)):
-        if path is not None and path.exists() and not resume:
-            raise CommandError(f"{path} is there already; name another file for {name}")
-
-
 def _strategies(said: str, figure3: bool, window: int) -> tuple[StrategyName, ...]:
     if figure3:
         return tuple(one for one in StrategyName if one in FIGURE_3)
-    names = _listed(said)
+    names = listed(said)
     if names == ["all"]:
         names = list(ALL)
     known = set(StrategyName)
@@ -285,7 +273,7 @@ def _strategies(said: str, figure3: bool, window: int) -> tuple[StrategyName, ..
 
 
 def _actions(said: str) -> tuple[str, ...]:
-    names = _listed(said)
+    names = listed(said)
     for name in names:
         if name not in ACTIONS:
             raise CommandError(f"there is no action {name!r}; there are {', '.join(ACTIONS)}")
@@ -293,20 +281,6 @@ def _actions(said: str) -> tuple[str, ...]:
     if problem := request.problem():
         raise CommandError(f"--actions: {problem}")
     return tuple(name for name in ACTIONS if name in names)
-
-
-def _listed(said: str) -> list[str]:
-    return [one.strip() for one in said.split(",") if one.strip()]
-
-
-def _chosen(path: Path, limit: int, shortest: bool) -> tuple[list[datasets.Document], str]:
-    try:
-        documents = datasets.read(path)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except datasets.DatasetError as error:
-        raise CommandError(str(error)) from error
-    return choose(documents, limit, shortest=shortest), digest
 
 
 def _report(path: Path | None, resume: bool, settings: dict[str, Any]) -> Report:
@@ -318,11 +292,7 @@ def _report(path: Path | None, resume: bool, settings: dict[str, Any]) -> Report
         "complete": False,
         # As a file has it, so that a report that is read again compares equal.
         "settings": json.loads(json.dumps(settings)),
-        "versions": {
-            "palimpsest": metadata.version("palimpsest-server"),
-            "litellm": metadata.version("litellm"),
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "summaries": [],
     }
     try:

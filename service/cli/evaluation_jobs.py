@@ -1,14 +1,13 @@
 """The run of `palimpsest eval`: which strategies it takes, and where they ask."""
 
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
 import palimpsest
+from service.cli.evaluation_files import now, session_name
 from service.cli.evaluation_tables import Progress
 from service.cli.output import CommandError, say
 from service.cli.own_service import own_service
@@ -25,9 +24,6 @@ from service.evaluation.run import Run
 from service.evaluation.sessions import Place
 from service.evaluation.strategies import BASELINES, Strategy, StrategyName
 from service.evaluation.summary import Summary, summarize
-
-#: Characters of a document's id in the name of its session.
-_SLUG_CHARACTERS = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,18 +59,6 @@ class Job:
             for document in self.documents:
                 for question in document.questions:
                     yield name, document, question
-
-
-def session_name(run_id: str, document: datasets.Document) -> str:
-    """The name of a document's session: unlike any other's of any run."""
-    slug = "".join(char if char.isalnum() and char.isascii() else "-" for char in document.id)
-    digest = hashlib.sha256(document.id.encode()).hexdigest()[:8]
-    return f"eval/{run_id}/{slug[:_SLUG_CHARACTERS]}-{digest}"
-
-
-def now() -> str:
-    """The time, as reports have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def run_all(

@@ -231,7 +231,7 @@ class Report:
         self._written = time.monotonic()
         if self._path is None:
             return
-        replace_file(self._path, f"{json.dumps(self.to_json(), ensure_ascii=False, indent=1)}\n")
+        json_file(self._path, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain JSON."""
@@ -240,6 +240,11 @@ class Report:
             "builds": [asdict(one) for one in self._builds.values()],
             "questions": [asdict(one) for one in self._results.values()],
         }
+
+
+def json_file(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes a JSON object, as `replace_file`."""
+    replace_file(path, f"{json.dumps(value, ensure_ascii=False, indent=1)}\n")
 
 
 def replace_file(path: Path, text: str) -> None:

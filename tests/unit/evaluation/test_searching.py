@@ -1,0 +1,142 @@
+"""How well evidence is found, against values worked by hand, and runs that hide no failure."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import palimpsest
+from palimpsest.errors import FailedPrecondition
+from palimpsest.v1 import log_pb2, search_pb2
+from service.evaluation.datasets import Document
+from service.evaluation.indexing import Indexes
+from service.evaluation.searching import (
+    FOUND,
+    Searched,
+    SearchRun,
+    SearchWay,
+    summarize,
+    with_evidence,
+)
+from service.evaluation.sessions import Place
+from service.evaluation.strategies import Failed
+from tests.unit.evaluation.results import document
+
+
+def searched(found: Sequence[int], evidence: Sequence[int] = (3, 4), **changes: Any) -> Searched:
+    held = {"way": SearchWay.WORDS, "document": "d", "number": 1, "seconds": 1.0, **changes}
+    return Searched(found=tuple(found), evidence=tuple(evidence), **held)
+
+
+def test_recall_is_of_the_best_and_the_first_hit_counts() -> None:
+    one = searched([9, 3, 8, 7, 4])
+    assert [one.recall_at(count) for count in (1, 2, 5)] == [0.0, 0.5, 1.0]
+    assert one.reciprocal_rank == 0.5
+    assert searched([1, 2]).reciprocal_rank == 0.0
+    assert searched([4, 3]).reciprocal_rank == 1.0
+
+
+def test_means_are_over_all_and_a_failure_counts_as_nothing() -> None:
+    found = summarize(
+        SearchWay.WORDS,
+        [
+            searched([3, 4], seconds=2.0),
+            searched([1, 3], number=2, seconds=4.0),
+            searched([], number=3, failure="it broke", seconds=60.0),
+            searched([], number=4, seconds=3.0),
+            searched([3, 4], way=SearchWay.HYBRID),
+        ],
+    )
+    assert (found.questions, found.failed) == (4, 1)
+    assert len(found.recall) == FOUND
+    assert found.recall[:2] == ((0.5) / 4, (1.0 + 0.5) / 4)
+    assert found.mrr == (1.0 + 0.5) / 4
+    assert found.seconds == 3.0
+    broken = summarize(SearchWay.HYBRID, [searched([], way=SearchWay.HYBRID, failure="x")])
+    assert (broken.seconds, broken.mrr) == (None, 0.0)
+
+
+def test_only_questions_with_evidence_are_searched_for() -> None:
+    known, unknown = document("a", 2, evidence=frozenset({1})), document("b", 1)
+    assert [len(one.questions) for one in with_evidence([known, unknown])] == [2, 0]
+
+
+class Service:
+    """Finds the second chunk first; refuses vectors."""
+
+    address = "here"
+    channel = None
+
+    def __init__(self) -> None:
+        self.asked: list[search_pb2.SearchChunksRequest] = []
+
+    async def call(self, _: object, request: Any, timeout: float) -> Any:
+        self.asked.append(request)
+        if request.mode == search_pb2.SEARCH_MODE_VECTORS:
+            raise FailedPrecondition("there are no vectors")
+        chunks = [
+            search_pb2.FoundChunk(chunk=log_pb2.LoggedChunk(position=position), rank=rank)
+            for rank, position in enumerate((2, 1), start=1)
+        ]
+        return search_pb2.SearchChunksResponse(chunks=chunks)
+
+
+class Stub:
+    """In place of the stub, which wants a channel."""
+
+    def __init__(self, _: object) -> None:
+        self.SearchChunks = None
+
+
+async def go(
+    monkeypatch: pytest.MonkeyPatch, documents: Sequence[Document], *, broken: str = ""
+) -> tuple[list[Searched], Service]:
+    service = Service()
+    client = cast(palimpsest.Client, service)
+
+    async def opened(_: Place, one: Document) -> Any:
+        return SimpleNamespace(name=one.id)
+
+    async def wait(_: Indexes, session: str) -> None:
+        if broken:
+            raise Failed(broken)
+
+    monkeypatch.setattr("service.evaluation.searching.search_pb2_grpc.SearchServiceStub", Stub)
+    monkeypatch.setattr(Place, "opened", opened)
+    monkeypatch.setattr(Indexes, "wait", wait)
+    place = Place(client=client, session_of=lambda one: one.id, timeout_seconds=60.0)
+    heard: list[Searched] = []
+    run = SearchRun(
+        place,
+        Indexes(client, wants_vectors=False, timeout_seconds=60.0),
+        (SearchWay.WORDS, SearchWay.VECTORS, SearchWay.RERANKED),
+        concurrency=2,
+        on_result=heard.append,
+    )
+    await run.go(documents)
+    return heard, service
+
+
+async def test_every_question_is_searched_for_in_every_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    documents = [document("a", 2, evidence=frozenset({1})), document("b", 1)]
+    heard, service = await go(monkeypatch, with_evidence(documents))
+    assert len(heard) == len(service.asked) == 6
+    assert {(one.query, one.limit) for one in service.asked} == {("1?", 10), ("2?", 10)}
+    assert [one.rerank for one in service.asked[:3]] == [False, False, True]
+    by = {one.way: one for one in heard if one.number == 1}
+    assert by[SearchWay.WORDS].found == (2, 1)
+    assert by[SearchWay.RERANKED].reciprocal_rank == 0.5
+    assert by[SearchWay.VECTORS].failure == "there are no vectors"
+
+
+async def test_a_document_without_an_index_fails_its_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    documents = [document("a", 2, evidence=frozenset({1}))]
+    heard, service = await go(monkeypatch, documents, broken="it did not get on")
+    assert not service.asked
+    assert {one.failure for one in heard} == {"it did not get on"}
+    assert len(heard) == 6
