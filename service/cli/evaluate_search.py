@@ -113,13 +113,14 @@ def search(
     check_new(report=report, plot=plot)
     config = read_config(model=model or None, model_base_url=base_url or None)
     has_vectors = bool(embedding_model)
+    wanted = _ways(ways, has_vectors, rerank)
     documents, digest = read_dataset(dataset)
     found = with_evidence(documents)
     if not any(one.questions for one in found):
         raise CommandError(f"{dataset.name} names no evidence")
     job = _Job(
         documents=choose(found, limit, shortest=shortest),
-        ways=_ways(ways, has_vectors, rerank),
+        ways=wanted,
         wants_vectors=has_vectors,
         concurrency=concurrency,
         timeout_seconds=timeout,

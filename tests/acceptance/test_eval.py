@@ -16,7 +16,9 @@ from tests.harness import Servers, api, worker
 # Servers, an API and a worker of its own; several times that on a busy machine.
 pytestmark = pytest.mark.timeout(400)
 SECONDS = 300
-STRATEGIES = ["memwalker", "full-left", "full-right", "retrieval", "recurrence"]
+MEMORIES = ["prism", "memwalker", "pcc"]
+BASELINES = ["full-left", "full-right", "retrieval", "recurrence"]
+STRATEGIES = [*MEMORIES, *BASELINES]
 
 FILLER = "The grey sea rolled on under the low clouds and nobody came along the shore. "
 
@@ -87,11 +89,13 @@ def evaluate(folder: Path, *arguments: str, **environment: Any) -> str:
 
 @pytest.mark.slow
 def test_all_strategies_end_to_end(folder: Path) -> None:
-    report, exported = folder / "report.json", folder / "train.jsonl"
+    report, exported, plot = (folder / name for name in ("r.json", "train.jsonl", "p.svg"))
     shown = evaluate(
-        folder, "--report", str(report), "--export", str(exported), "--segment-tokens", "256"
+        folder,
+        *("--strategies", ",".join(STRATEGIES), "--segment-tokens", "256", "--chunk-tokens", "512"),
+        *("--report", str(report), "--export", str(exported), "--plot", str(plot)),
     )
-    for name in (*STRATEGIES, "evidence cited", "stray ratio", "valid actions", "building"):
+    for name in (*STRATEGIES, "evidence cited", "gold cited", "stray ratio", "building"):
         assert name in shown
 
     found = read(report)
@@ -101,19 +105,26 @@ def test_all_strategies_end_to_end(folder: Path) -> None:
         assert (one["questions"], one["failed"]) == (3, 0)
         assert one["spent"]["calls"] >= 3 or one["strategy"] == "memwalker"
         assert one["spent"]["input_tokens"] > 0
+        assert f">{one['strategy']}<" in plot.read_text()
     questions = {
         (one["strategy"], one["document"], one["number"]): one for one in found["questions"]
     }
-    assert len(questions) == 15
+    assert len(questions) == 3 * len(STRATEGIES)
+    sessions = {(name, document): one["session"] for (name, document, _), one in questions.items()}
+    for document in ("A story / 1", "meeting"):
+        assert len({sessions[name, document] for name in MEMORIES}) == 1, "they share a session"
     walked = questions["memwalker", "A story / 1", 1]
     assert walked["walk"]["valid_actions"] >= 2
     assert walked["evidence_cited"] == 1.0
     assert "yellow varnish" in walked["answer"]
-    for name in STRATEGIES:
-        if name != "recurrence":
-            assert questions[name, "meeting", 1]["answer"] == "the telescope"
-    built = {one["document"]: one for one in found["builds"] if one["strategy"] == "memwalker"}
-    assert built["A story / 1"]["spent"]["calls"] >= 12
+    for name in ("memwalker", "full-left", "full-right", "retrieval"):
+        assert questions[name, "meeting", 1]["answer"] == "the telescope"
+    built = {
+        one["strategy"]: one["spent"] for one in found["builds"] if one["document"] == "A story / 1"
+    }
+    assert built["memwalker"]["calls"] >= 12
+    assert built["prism"]["calls"] >= 4
+    assert built["pcc"]["calls"] == 1, "each counts what it needs, and no more"
 
     examples = [json.loads(line) for line in exported.read_text().splitlines()]
     right = [one["answer_id"] for one in questions.values() if one["exported"]]
@@ -134,7 +145,7 @@ def test_an_interrupted_run_goes_on(folder: Path, place: dict[str, str]) -> None
     path = folder / "report.json"
     kept = ("--report", str(path), "--address", place["address"])
     at = {"PALIMPSEST_DATABASE_URL": place["url"]}
-    evaluate(folder, *kept, "--strategies", "full-left,memwalker", **at)
+    evaluate(folder, *kept, "--strategies", "full-left,memwalker,prism", **at)
     before = read(path)
     # As it would be had the run ended early: an outcome is missing, another one failed.
     cut = read(path)
@@ -142,7 +153,7 @@ def test_an_interrupted_run_goes_on(folder: Path, place: dict[str, str]) -> None
     cut["questions"][0]["failure"] = "the model could not be reached"
     path.write_text(json.dumps(cut))
 
-    evaluate(folder, *kept, "--strategies", "memwalker,full-left", "--resume", **at)
+    evaluate(folder, *kept, "--strategies", "memwalker,prism,full-left", "--resume", **at)
     after = read(path)
     assert after["run_id"] == before["run_id"]
     assert after["complete"] is True
@@ -159,26 +170,12 @@ def test_an_interrupted_run_goes_on(folder: Path, place: dict[str, str]) -> None
 
 
 def test_what_cannot_be_run_is_one_clear_line(folder: Path) -> None:
-    path = str(dataset(folder))
-    bad = folder / "bad.jsonl"
-    bad.write_text(Path(path).read_text() + "{]\n")
-    asked = ("--dataset", path, "--limit", "1")
-    for arguments, about in (
-        (("--dataset", str(folder / "none.jsonl"), "--limit", "1"), "No such file"),
-        (("--dataset", str(bad), "--limit", "1"), "bad.jsonl, line 3 is not JSON"),
-        ((*asked, "--strategies", "memwalker,guess"), "there is no strategy 'guess'"),
-        ((*asked, "--strategies", ","), "--strategies names none"),
-        ((*asked, "--resume"), "--resume goes on with the report that --report names"),
-        ((*asked, "--report", str(folder / "no" / "r.json")), "--report: there is no folder"),
-        ((*asked, "--export", path), "is there already; name another file for --export"),
-        ((*asked, "--address", "x:1", "--base-url", "http://y"), "--base-url is for a service"),
-        ((*asked, "--address", "x:1", "--data-dir", str(folder)), "--data-dir is for a service"),
-    ):
-        assert_one_clear_line(run("eval", *arguments), about)
-    for wrong in (("--limit", "0"), ("--limit", "x"), ("--limit", "1", "--window", "100")):
-        done = run("eval", "--dataset", path, *wrong)
-        assert done.returncode == 2
-        assert "Traceback" not in done.stderr
+    # tests/unit/test_evaluate_options.py has the others, in one process.
+    done = run("eval", "--dataset", str(folder / "none.jsonl"), "--limit", "1")
+    assert_one_clear_line(done, "No such file")
+    done = run("eval", "--dataset", str(dataset(folder)), "--limit", "0")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
 
 
 def test_baselines_need_the_ledger_of_the_service(folder: Path) -> None:

@@ -5,10 +5,14 @@ import re
 from pathlib import Path
 
 from service.cli.evaluate import evaluate
+from service.cli.evaluate_search import search
 from service.cli.reliability import reliability
+from service.domain.schemas.source import parse_source
 from service.evaluation import datasets
 from service.evaluation.reliability.experiment import STRATEGIES
-from service.evaluation.strategies import StrategyName
+from service.evaluation.schemas import GENERAL
+from service.evaluation.searching import SearchWay
+from service.evaluation.strategies import FIGURE_3, USUAL, StrategyName
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "evaluation.md"
 
@@ -29,16 +33,30 @@ def test_the_dataset_is_read(tmp_path: Path) -> None:
 def test_every_strategy_has_its_row() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ", PAGE.read_text(), re.MULTILINE)
     assert set(StrategyName) <= set(rows)
+    assert set(SearchWay) - {"reranked"} <= set(rows)
     games = re.findall(
         r"`([a-zN0-9-]+)`", " ".join(re.findall(r"^\| (`.*?) \| ", PAGE.read_text(), re.MULTILINE))
     )
     assert {*STRATEGIES, "pcc-N"} <= set(games)
 
 
+def test_the_groups_are_as_it_says() -> None:
+    text = PAGE.read_text()
+    assert f"`{','.join(USUAL)}`" in text
+    (block,) = re.findall(r"^    palimpsest eval .*--figure3.*?\n\n(.*?)\n\n", text, re.M | re.S)
+    for name in FIGURE_3:
+        assert name in block, name
+
+
+def test_the_general_schema_is_one_that_the_service_takes() -> None:
+    assert parse_source(GENERAL).root.name == "Notes"
+
+
 def test_every_option_is_named() -> None:
     text = PAGE.read_text()
     for name in (
         *inspect.signature(evaluate).parameters,
+        *inspect.signature(search).parameters,
         *inspect.signature(reliability).parameters,
     ):
         flag = {"as_json": "json", "reasoning": "no-reasoning"}.get(name, name.replace("_", "-"))
