@@ -86,6 +86,7 @@ def evaluate(
         typer.Option("--figure3", help="In place of --strategies: the ablations of DCISO's paper."),
     ] = False,
     shortest: Annotated[bool, typer.Option(help="Prefer the shortest documents.")] = False,
+    documents: Annotated[int, typer.Option(min=0, help="At most so many; 0: any number.")] = 0,
     model: Annotated[str, typer.Option(help="provider/name; default: the service's.")] = "",
     base_url: Annotated[
         str, typer.Option(help="An OpenAI-compatible endpoint for models named openai/….")
@@ -167,8 +168,8 @@ def evaluate(
     if not resume:
         check_new(export=export, plot=plot)
     names = _strategies(strategies, figure3, window)
-    documents, digest = read_dataset(dataset)
-    chosen = choose(documents, limit, shortest=shortest)
+    read, digest = read_dataset(dataset)
+    chosen = choose(read, limit, shortest=shortest, most=documents)
     tree = TreeSettings(
         segment_tokens=segment_tokens,
         max_children=max_children,
@@ -202,6 +203,7 @@ def evaluate(
         "dataset_sha256": digest,
         "limit": limit,
         "shortest": shortest,
+        "documents": documents,
         "measure": measure,
         "strategies": names,
         "model": model or ("" if address else config.model),

@@ -87,6 +87,7 @@ def search(
         str, typer.Option(help="An OpenAI-compatible endpoint for models named openai/….")
     ] = "",
     shortest: Annotated[bool, typer.Option(help="Prefer the shortest documents.")] = False,
+    documents: Annotated[int, typer.Option(min=0, help="At most so many; 0: any number.")] = 0,
     concurrency: Annotated[
         int, typer.Option(min=1, max=MAX_CONCURRENCY, help="Documents at the same time.")
     ] = 4,
@@ -114,12 +115,12 @@ def search(
     config = read_config(model=model or None, model_base_url=base_url or None)
     has_vectors = bool(embedding_model)
     wanted = _ways(ways, has_vectors, rerank)
-    documents, digest = read_dataset(dataset)
-    found = with_evidence(documents)
+    read, digest = read_dataset(dataset)
+    found = with_evidence(read)
     if not any(one.questions for one in found):
         raise CommandError(f"{dataset.name} names no evidence")
     job = _Job(
-        documents=choose(found, limit, shortest=shortest),
+        documents=choose(found, limit, shortest=shortest, most=documents),
         ways=wanted,
         wants_vectors=has_vectors,
         concurrency=concurrency,
@@ -149,6 +150,7 @@ def search(
             "dataset_sha256": digest,
             "limit": limit,
             "shortest": shortest,
+            "documents": documents,
             "ways": list(job.ways),
             "embedding_model": embedding_model,
             "model": model or ("" if address else config.model),

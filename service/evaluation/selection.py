@@ -12,16 +12,19 @@ from service.evaluation.datasets import Document
 _SHIFT = Fraction(987, 1597)
 
 
-def choose(documents: Sequence[Document], limit: int, *, shortest: bool = False) -> list[Document]:
+def choose(
+    documents: Sequence[Document], limit: int, *, shortest: bool = False, most: int = 0
+) -> list[Document]:
     """Documents with `limit` questions in all (1 or more), or all when there are fewer.
 
     About as many of each document, in the order of the file, spread over its questions;
     the same at each run. With `shortest` the documents with the least text come first,
     so that they get the questions that do not go round. Those without a question left
-    are left out.
+    are left out. `most` bounds how many there are, unless it is 0.
     """
     asked = [one for one in documents if one.questions]
     ranked = sorted(asked, key=lambda one: one.characters) if shortest else asked
+    ranked = ranked[:most] if most else ranked
     counts = _shares([len(one.questions) for one in ranked], limit)
     chosen: dict[str, Document] = {}
     for number, (document, count) in enumerate(zip(ranked, counts, strict=True)):

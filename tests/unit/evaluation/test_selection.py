@@ -45,3 +45,10 @@ def test_the_shortest_come_first_when_asked() -> None:
     documents = [document("a", 2, 30), document("b", 2, 10), document("c", 2, 20)]
     assert [one.id for one in choose(documents, 2)] == ["a", "b"]
     assert [one.id for one in choose(documents, 2, shortest=True)] == ["b", "c"]
+
+
+def test_no_more_documents_than_wanted() -> None:
+    documents = [document(name, 3) for name in "abcd"]
+    chosen = choose(documents, 5, most=2)
+    assert [(one.id, len(one.questions)) for one in chosen] == [("a", 3), ("b", 2)]
+    assert sum(len(one.questions) for one in choose(documents, 50, most=3)) == 9
