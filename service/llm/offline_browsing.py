@@ -25,9 +25,11 @@ from service.llm.offline_baselines import sentences
 from service.llm.texts import stem, terms
 
 #: A piece is of use when some of its sentences in a row have so much of the query's words.
-ENOUGH = 0.34
+ENOUGH = 0.25
+#: … is answered from, where reading ends with the first that is.
+ENDING = 0.6
 #: … and has the answer, as far as words can say that.
-PLENTY = 0.75
+PLENTY = 0.7
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
 #: A further sentence must score this share of the best.
@@ -161,7 +163,7 @@ def _extracting(offers: Sequence[BrowseAction]) -> bool:
 
 def _enough(offers: Sequence[BrowseAction]) -> float:
     """What a piece must have of the query: more, where reading ends with it."""
-    return ENOUGH if _extracting(offers) else (ENOUGH + PLENTY) / 2
+    return ENOUGH if _extracting(offers) else ENDING
 
 
 def _share(said: Sequence[_Said], wanted: set[str]) -> float:

@@ -12,6 +12,7 @@ read; task understanding, where it is allowed, is one more:
 from collections.abc import Callable, Sequence
 
 from service.domain.dciso.closing import close, close_from, fail
+from service.domain.dciso.options import without_understanding
 from service.domain.dciso.pieces import Frame
 from service.domain.dciso.prompts import Prompts, usable, window_of
 from service.domain.dciso.reading import MAX_BATCH, Reading
@@ -27,8 +28,6 @@ __all__ = ["Browsed", "browse"]
 
 #: Calls that understanding must leave: less is of no use to a reader that reads piece by piece.
 LEFT_CALLS = 2
-
-_OBTAINING = (BrowseAction.RETRIEVE, BrowseAction.APPEND, BrowseAction.MERGE, BrowseAction.MOVE)
 
 
 def browse(
@@ -57,6 +56,7 @@ def browse(
     reading = Reading(prompts=prompts, request=request, frames=frames)
     if request.order is not ReadingOrder.AUTO:
         reading.order = request.order
+    prompts.check_room()
     if not frames:
         return (yield from fail(reading, NoAnswer.EMPTY))
     if request.rewritten_query:
@@ -84,7 +84,7 @@ def _understand(reading: Reading) -> LookingFlow[BrowseOption]:
     allowed = choosable(request)
     attempts = min(MAX_ATTEMPTS, reading.calls_left - LEFT_CALLS)
     if not wanted or not allowed or attempts < 1:
-        return _without_understanding(request)
+        return without_understanding(request)
     understood: Understood = yield from exchanges(reading.prompts, allowed, attempts)
     reading.calls += len(understood.exchanges)
     result = understood.result
@@ -106,20 +106,6 @@ def _understand(reading: Reading) -> LookingFlow[BrowseOption]:
         reading.order = result.order
     _look_for(reading, result.query)
     return result.option
-
-
-def _without_understanding(request: BrowseRequest) -> BrowseOption:
-    """DYNAMIC when there is something to choose; else the only option that the actions allow."""
-    if request.option is not BrowseOption.AUTO:
-        return request.option
-    allowed = [one for one in _OBTAINING if one in request.actions]
-    extracting = request.actions & {BrowseAction.APPEND, BrowseAction.MERGE}
-    if len(allowed) > 1 and extracting:
-        return BrowseOption.DYNAMIC
-    if BrowseAction.RETRIEVE in allowed:
-        # With move it is the seventh setting of section 4.4: the best, selectively processed.
-        return BrowseOption.RANK
-    return BrowseOption.CARRY if BrowseAction.MERGE in allowed else BrowseOption.INDEPENDENT
 
 
 def _rank(reading: Reading) -> LookingFlow[Browsed]:

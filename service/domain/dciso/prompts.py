@@ -16,6 +16,7 @@ from service.domain.dciso.contents import (
     PieceContent,
     UnderstandContent,
 )
+from service.domain.dciso.options import settled
 from service.domain.dciso.pieces import Part, shown
 from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
@@ -47,8 +48,8 @@ QUERY_STEP_SHARE = 32
 LEAST_PIECE_TOKENS = 16
 #: Retrieved pieces are not made smaller than this, where the window has room for it.
 LEAST_RANKED_TOKENS = 128
-#: For the fault of a reply and for sizes, at the end of a prompt.
-END_TOKENS = 32
+#: For the fault of a reply, the size and the form, at the end of a prompt.
+END_TOKENS = 44
 #: For the line above a note.
 NOTE_HEAD_TOKENS = 6
 
@@ -67,7 +68,7 @@ class Again:
 
     def line(self) -> str:
         """What is said of it at the end of the prompt."""
-        return f"Your last reply was no use: {self.fault}. Reply again.\n" if self.fault else ""
+        return f"Your last reply was no use: {self.fault}.\n" if self.fault else ""
 
 
 FIRST = Again()
@@ -118,6 +119,10 @@ class Prompts:
             )
         return free
 
+    def check_room(self) -> None:
+        """Raises TextTooLong when the query leaves no room for text."""
+        self.free  # noqa: B018 - it is worked out once, and raises
+
     @property
     def notes_tokens(self) -> int:
         """Tokens of the notes that are carried along, at most."""
@@ -163,7 +168,7 @@ class Prompts:
             wording.UNDERSTAND,
             wording.understand_task(options, structured=self.structured),
             [],
-            self._last(again),
+            self._last(again, wording.understand_parts(options)),
             UnderstandContent(query=self.query, options=tuple(options)),
             again,
             schema=wording.understand_schema(options),
@@ -194,7 +199,7 @@ class Prompts:
                 Segment(kind=SegmentKind.CHUNK, text=text, lasting=False),
                 *self._notes("\n".join(notes)),
             ],
-            self._last(again, size),
+            self._last(again, wording.piece_parts(offers), size),
             content,
             again,
             schema=wording.piece_schema(offers),
@@ -228,7 +233,7 @@ class Prompts:
             wording.CLOSE if notes else wording.READ,
             wording.close_task(action, from_notes=bool(notes), structured=self.structured),
             texts,
-            self._last(again),
+            self._last(again, ("Text", "Sources" if notes else "Quotes")),
             content,
             again,
             schema=wording.close_schema(from_notes=bool(notes)),
@@ -241,7 +246,7 @@ class Prompts:
             wording.CONDENSE,
             wording.condense_task(structured=self.structured),
             self._notes(_numbered(notes)),
-            self._last(again, self.note_tokens),
+            self._last(again, ("Text",), self.note_tokens),
             CondenseContent(
                 query=self.query,
                 look_for=self.look_for,
@@ -258,12 +263,15 @@ class Prompts:
         shown_notes = "[NOTES]\n" + marked(text, self.marker_key)
         return [Segment(kind=SegmentKind.CHUNK, text=shown_notes, reusable=False)]
 
-    def _last(self, again: Again, size: int = 0) -> Segment:
+    def _last(self, again: Again, names: Sequence[str], size: int = 0) -> Segment:
         look_for = f"\nLook for: {self.look_for}" if self.look_for else ""
         lines = "[QUESTION]\n" + marked(self.query + look_for, self.marker_key)
         if size:
             lines += f"Text has at most {size} tokens.\n"
-        return Segment(kind=SegmentKind.QUERY, text=lines + again.line(), reusable=False)
+        # The form once more: weak models forget it.
+        form = "one JSON object" if self.structured else ", ".join(names)
+        lines += f"{again.line()}Reply as said above: {form}.\n"
+        return Segment(kind=SegmentKind.QUERY, text=lines, reusable=False)
 
     def _ask(
         self,
@@ -326,7 +334,7 @@ def piece_tokens(
         count=count,
     )
     whole = prompts.piece_tokens
-    if request.option is not BrowseOption.RANK:
+    if settled(request) is not BrowseOption.RANK:
         return whole
     return min(whole, max(prompts.free // request.pieces, LEAST_RANKED_TOKENS))
 

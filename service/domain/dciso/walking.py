@@ -62,9 +62,9 @@ class _Walk:
 
     @property
     def may_retrieve(self) -> bool:
-        """Whether retrieval is still allowed."""
+        """Whether retrieval is still allowed; of one piece or two it could save none."""
         allowed = BrowseAction.RETRIEVE in self.reading.request.actions
-        return allowed and self.retrievals < MAX_RETRIEVALS
+        return allowed and self.retrievals < MAX_RETRIEVALS and len(self.reading.frames) > 2
 
     def retrieve(self, query: str, at: int) -> LookingFlow[tuple[str, ...]]:
         """Puts the pieces that fit best in front, and the present one too if it is among them.

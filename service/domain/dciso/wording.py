@@ -112,6 +112,11 @@ def piece_task(offers: Sequence[BrowseAction], *, structured: bool) -> str:
     return _PIECE + _DATA + what + _form(parts, structured=structured, quotes=True)
 
 
+def piece_parts(offers: Sequence[BrowseAction]) -> tuple[str, ...]:
+    """The parts of a reply to a piece's prompt."""
+    return ("Action", "Text", "Quotes") if chosen_among(offers) else ("Text", "Quotes")
+
+
 def close_task(action: BrowseAction, *, from_notes: bool, structured: bool) -> str:
     """The instructions of the prompt for the answer."""
     begin = _FROM_NOTES if from_notes else _FROM_TEXT
@@ -134,6 +139,12 @@ def understand_task(options: Sequence[BrowseOption], *, structured: bool) -> str
         lines = "Option:\n" + "".join(f"{_OPTIONS[one]}\n" for one in options)
         parts.insert(1, ("Option", "one word"))
     return _UNDERSTAND + lines + _ORDER_AND_QUERY + _DATA + _form(parts, structured=structured)
+
+
+def understand_parts(options: Sequence[BrowseOption]) -> tuple[str, ...]:
+    """The parts of an understanding."""
+    option = ("Option",) if len(options) > 1 else ()
+    return ("Subject", *option, "Order", "Query")
 
 
 def _form(

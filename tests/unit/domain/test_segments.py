@@ -470,6 +470,8 @@ RECORDED = {
     "state, steps": "421dc85ec995bc08012d48f0b6b5c043157253dd680a322c1874e67b0cbd1310",
     "state, vectors": "58f569eb8e18f43a26bb78bdc77fa7655b340289dd3aa1df6d4a6984a75883cb",
     "answer, state": "5023ea52c05fd9f60c501afa5f0934475112030b19e64adb1b742bfa893ae124",
+    "browse": "bfea8357339cb9a44f7b28564531cd0644c6a174c4e30a5cb57aa10ff7e06389",
+    "browse, structured": "56bb6f6d316b4fe7a7019b35407b902b2aebc4eba455a5b28ec283c079a4ea01",
 }
 
 

@@ -129,3 +129,9 @@ def test_calls_that_reading_needs_are_not_spent_on_it() -> None:
     asked = request(BrowseOption.AUTO, ALL_ACTIONS, max_calls=2)
     got = run(Log(THREE[:1]), scripted(says("Ann"), "Text: Ann\nSources: 1"), asked)
     assert not any(isinstance(ask.content, UnderstandContent) for ask in got.asks)
+
+
+def test_a_query_that_leaves_no_room_costs_no_call() -> None:
+    asked = request(BrowseOption.AUTO, ALL_ACTIONS)
+    with pytest.raises(TextTooLong, match="the query has 3750 tokens"):
+        run(Log(THREE), scripted(), asked, query="word " * 3000)
