@@ -104,7 +104,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         searcher = Searcher(database, None, reranker.order, config)
         server = Server(
             Services(
-                sessions=SessionService(database, pages),
+                sessions=SessionService(database, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
                 memories=MemoryService(memories, history, pages),
                 history=HistoryService(

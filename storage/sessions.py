@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Transaction
@@ -25,6 +25,8 @@ class StoredSession:
     content_bytes: int
     #: Rises when the name is used again after erasure.
     incarnation: int
+    #: A configuration of PostgreSQL's full-text search.
+    language: str
     created_at: datetime
 
 
@@ -44,6 +46,7 @@ _COLUMNS = (
     session.c.head,
     session.c.content_bytes,
     session.c.incarnation,
+    session.c.language,
     session.c.created_at,
 )
 
@@ -52,11 +55,23 @@ def _stored(row: Row[*tuple[Any, ...]]) -> StoredSession:
     return StoredSession(**row._mapping)
 
 
-async def create(tx: Transaction, session_key: UUID, name: str) -> StoredSession | None:
-    """Makes a session; None when it exists."""
+async def has_language(tx: Transaction, language: str) -> bool:
+    """Whether texts can be searched in the language, by the name of its configuration."""
+    statement = text(
+        "SELECT EXISTS (SELECT FROM pg_ts_config"
+        " WHERE cfgname = :language AND pg_ts_config_is_visible(oid))"
+    )
+    found = await tx.connection.execute(statement, {"language": language})
+    return bool(found.scalar_one())
+
+
+async def create(
+    tx: Transaction, session_key: UUID, name: str, language: str = "english"
+) -> StoredSession | None:
+    """Makes a session; None when it exists. `language` is one that the database has."""
     statement = (
         insert(session)
-        .values(session_key=session_key, tenant_id=tx.tenant_id, name=name)
+        .values(session_key=session_key, tenant_id=tx.tenant_id, name=name, language=language)
         .on_conflict_do_nothing(index_elements=["session_key"])
         .returning(*_COLUMNS)
     )

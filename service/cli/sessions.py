@@ -22,13 +22,20 @@ def register(app: typer.Typer) -> None:
 
 def session_create(
     name: Annotated[str, typer.Argument(help="The session's name.")],
+    language: Annotated[
+        str,
+        typer.Option(
+            help="What its text is searched in: english, german, simple (words as they are) …;"
+            " default: the service's."
+        ),
+    ] = "",
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Create a session."""
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
-            await client.create_session(name)
+            await client.create_session(name, language=language)
         show(name)
 
     run(work())
@@ -61,6 +68,7 @@ def _session_json(info: values.SessionInfo) -> dict[str, Any]:
         "head": info.head,
         "content_bytes": info.content_bytes,
         "created_at": info.created_at.isoformat(),
+        "language": info.language,
     }
 
 

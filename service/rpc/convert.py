@@ -56,6 +56,7 @@ def session(stored: StoredSession) -> sessions_pb2.Session:
         head=stored.head,
         content_bytes=stored.content_bytes,
         create_time=timestamp(stored.created_at),
+        language=stored.language,
     )
 
 

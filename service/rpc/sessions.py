@@ -12,15 +12,22 @@ from storage.database import Database
 class SessionService(sessions_pb2_grpc.SessionServiceServicer):
     """See sessions.proto."""
 
-    def __init__(self, database: Database, pages: Pages) -> None:
+    def __init__(self, database: Database, pages: Pages, language: str) -> None:
         self._database = database
+        #: Of sessions that name none.
+        self._language = language
         self._pages = pages
 
     async def CreateSession(  # noqa: N802 - named by the proto
         self, request: sessions_pb2.CreateSessionRequest, context: Context
     ) -> sessions_pb2.CreateSessionResponse:
         """Creates a session."""
-        made = await sessions.create(self._database, current_tenant(), request.name)
+        made = await sessions.create(
+            self._database,
+            current_tenant(),
+            request.name,
+            language=request.language or self._language,
+        )
         return sessions_pb2.CreateSessionResponse(session=convert.session(made))
 
     async def GetSession(  # noqa: N802

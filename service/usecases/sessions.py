@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.chunks import LoggedChunk
-from service.domain.errors import AlreadyExists
+from service.domain.errors import AlreadyExists, InvalidInput
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.usecases.lookup import session_not_found
@@ -27,10 +27,18 @@ class ChunkPage:
     head: int
 
 
-async def create(database: Database, tenant_id: UUID, name: str) -> StoredSession:
-    """Makes a session. Raises AlreadyExists."""
+async def create(database: Database, tenant_id: UUID, name: str, *, language: str) -> StoredSession:
+    """Makes a session that is searched in `language`. Raises AlreadyExists, InvalidInput."""
     async with database.transaction(tenant_id) as tx:
-        made = await sessions.create(tx, session_key(tenant_id, name), name)
+        if not await sessions.has_language(tx, language):
+            raise InvalidInput(
+                Reason.LANGUAGE_UNKNOWN,
+                f"the database cannot search texts in the language {language!r}; palimpsest"
+                " has those of PostgreSQL's text search: english, german, simple and others",
+                {"language": language},
+                field="language",
+            )
+        made = await sessions.create(tx, session_key(tenant_id, name), name, language)
     if made is None:
         raise AlreadyExists(
             Reason.SESSION_EXISTS, f"there is a session {name!r} already", {"session": name}

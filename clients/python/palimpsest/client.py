@@ -46,10 +46,16 @@ class Client(Connection):
         """A session by its name; nothing is sent."""
         return Session(self, name)
 
-    async def create_session(self, name: str, *, exist_ok: bool = False) -> "Session":
-        """Creates a session. Raises AlreadyExists, unless `exist_ok`."""
+    async def create_session(
+        self, name: str, *, exist_ok: bool = False, language: str = ""
+    ) -> "Session":
+        """Creates a session. Raises AlreadyExists, unless `exist_ok`.
+
+        `language` is what its text is searched in: "english", "german", "simple" (words as
+        they are) …; empty means the service's. One that exists keeps its own.
+        """
         session = Session(self, name)
-        await session.create(exist_ok=exist_ok)
+        await session.create(exist_ok=exist_ok, language=language)
         return session
 
     async def resume_answer(self, session: str, answer_id: str, **options: Any) -> values.Answer:

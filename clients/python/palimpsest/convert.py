@@ -61,6 +61,7 @@ def session(message: sessions_pb2.Session) -> values.SessionInfo:
         head=message.head,
         content_bytes=message.content_bytes,
         created_at=moment(message.create_time),
+        language=message.language,
     )
 
 

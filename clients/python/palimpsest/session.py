@@ -63,9 +63,9 @@ class Session:
         self._budgets = Budgets(client, name)
         self._search = Search(client, name)
 
-    async def create(self, *, exist_ok: bool = False) -> None:
+    async def create(self, *, exist_ok: bool = False, language: str = "") -> None:
         """Creates it. Raises AlreadyExists, unless `exist_ok`."""
-        request = sessions_pb2.CreateSessionRequest(name=self.name)
+        request = sessions_pb2.CreateSessionRequest(name=self.name, language=language)
         try:
             await self._client.call(self._sessions.CreateSession, request, retry=exist_ok)
         except AlreadyExists:

@@ -61,9 +61,11 @@ class Client:
         """A session by its name."""
         return Session(self._loop, self._loop.call(self._client.session, name))
 
-    def create_session(self, name: str, *, exist_ok: bool = False) -> "Session":
+    def create_session(self, name: str, *, exist_ok: bool = False, language: str = "") -> "Session":
         """Creates a session."""
-        made = self._loop.run(self._client.create_session(name, exist_ok=exist_ok))
+        made = self._loop.run(
+            self._client.create_session(name, exist_ok=exist_ok, language=language)
+        )
         return Session(self._loop, made)
 
     def agent(self, session: "Session | str", **options: Any) -> "Agent":

@@ -56,6 +56,8 @@ class SessionInfo:
     #: Content of all chunks, in bytes of UTF-8.
     content_bytes: int
     created_at: datetime
+    #: What its text is searched in; empty: the service is older and does not say.
+    language: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
