@@ -20,7 +20,7 @@ from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
 from service.usecases.reading_facts import Knowledge
 from service.usecases.shaping import Shaper
-from storage import answers
+from storage import answer_texts, answers
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction
 
@@ -81,6 +81,8 @@ class Answerer(Maker[StoredAnswer]):
         made = await self._reader(wanted).answer(item, wanted)
         made = await self._shaper.shape(item, wanted, made)
         async with self._database.transaction(item.tenant_id) as tx:
+            if wanted.tells_text:
+                await answer_texts.settle(tx, (wanted.session_key, wanted.answer_id), made.text)
             await answers.complete(
                 tx,
                 wanted.session_key,

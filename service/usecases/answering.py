@@ -15,6 +15,7 @@ from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
 from service.usecases.ask import occasion
+from service.usecases.text_telling import telling_text
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
@@ -78,8 +79,16 @@ class AnswerCalls:
     async def call(
         self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str
     ) -> ModelReply:
-        """The reply to a prompt of an answer."""
-        return await self._gateway.call(ask, model=model, scope=scope_of(item, asked))
+        """The reply to a prompt of an answer.
+
+        Where the question asks for that, the answer's text is told while it is written.
+        """
+        scope = scope_of(item, asked)
+        if ask.telling is None or not asked.tells_text:
+            return await self._gateway.call(ask, model=model, scope=scope)
+        key = (asked.session_key, asked.answer_id)
+        async with telling_text(self._database, item.tenant_id, key, ask.telling) as on_text:
+            return await self._gateway.call(ask, model=model, scope=scope, on_text=on_text)
 
     async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
         """Stores an event of the reader, for whoever waits to see it at once."""

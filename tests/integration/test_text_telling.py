@@ -1,0 +1,243 @@
+"""Texts of answers in the database: told while they are written, whole when they are complete."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.domain.flows import ModelAsk, Purpose
+from service.domain.telling import TextPiece, text_of
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.work import WorkItem, WorkKind
+from service.llm.plans import Plan
+from service.llm.transport import Completion, ModelFailure
+from service.usecases import text_telling
+from storage import answer_texts, answers
+from storage.answers import StoredAnswer
+from storage.database import Database
+from storage.errors import Unreachable
+from tests.gateways import gateway
+from tests.integration.scripted import CONFIG, KEY, MEMORY, Script, answerer, make, reviser
+from tests.integration.scripted import ITEM as MEMORY_ITEM
+
+REPLY = "[ANSWER]\nA ship that lies\nin the harbour.\n[PATHS]\n$.topics.t1\n"
+TEXT = "A ship that lies\nin the harbour."
+
+
+@dataclass
+class Writing:
+    """Writes its replies in parts; a failure in front of one breaks it behind its parts."""
+
+    replies: list[tuple[Sequence[str], ModelFailure | None]]
+    #: Called behind each part.
+    behind: Callable[[], Awaitable[None]] | None = None
+    streamed: list[bool] = field(default_factory=list)
+
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+        assert ask.purpose is Purpose.ANSWER
+        self.streamed.append(plan.on_text is not None)
+        parts, failure = self.replies.pop(0)
+        for part in parts:
+            if plan.on_text is not None:
+                plan.on_text(part)
+            if self.behind is not None:
+                await self.behind()
+        if failure is not None:
+            raise failure
+        return Completion(
+            text="".join(parts),
+            model=model,
+            input_tokens=9,
+            output_tokens=3,
+            cached_tokens=0,
+            cache_write_tokens=None,
+            cost_micro_usd=None,
+        )
+
+
+@pytest.fixture
+async def memory(database: Database) -> Database:
+    """A database with a memory that knows something."""
+    await make(database, ["a"])
+    await reviser(database, Script()).drain(MEMORY_ITEM)
+    return database
+
+
+async def ask(database: Database, *, tells_text: bool = True) -> WorkItem:
+    answer_id = uuid4()
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await answers.create(
+            tx,
+            session_key=KEY,
+            answer_id=answer_id,
+            memory_id=MEMORY,
+            query="What is it?",
+            revision=1,
+            applied_position=1,
+            tells_text=tells_text,
+        )
+    return WorkItem(
+        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    )
+
+
+async def read(database: Database, answer_id: UUID) -> tuple[StoredAnswer, Sequence[TextPiece]]:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        stored = await answers.get(tx, KEY, answer_id)
+        pieces = await answer_texts.read(tx, (KEY, answer_id))
+    assert stored is not None
+    return stored, pieces
+
+
+async def tell(database: Database, answer_id: UUID, *pieces: TextPiece) -> bool:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        return await answer_texts.append(tx, (KEY, answer_id), pieces)
+
+
+def in_parts(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+async def make_answer(database: Database, item: WorkItem, writing: Writing) -> None:
+    await answerer(database, gateway(writing, database, tries=2), CONFIG).make(item)
+
+
+async def test_the_text_is_told_while_it_is_written(
+    memory: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_telling, "TELL_SECONDS", 0.01)
+    item, seen = await ask(memory), set()
+
+    async def look() -> None:
+        await asyncio.sleep(0.05)
+        seen.add(text_of((await read(memory, item.item_id))[1]))
+
+    await make_answer(memory, item, Writing([(in_parts(REPLY, 9), None)], behind=look))
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.text == text_of(pieces) == TEXT
+    assert len(seen - {"", TEXT}) > 1
+    assert all(TEXT.startswith(text) for text in seen)
+    assert [piece.ordinal for piece in pieces] == list(range(1, len(pieces) + 1))
+    assert not any(piece.restarts for piece in pieces)
+
+
+async def test_who_does_not_read_along_costs_nothing(memory: Database) -> None:
+    item = await ask(memory, tells_text=False)
+    writing = Writing([([REPLY], None)])
+    await make_answer(memory, item, writing)
+    stored, pieces = await read(memory, item.item_id)
+    assert (stored.text, pieces, writing.streamed) == (TEXT, [], [False])
+
+
+async def test_a_try_that_broke_is_void_for_who_reads_along(
+    memory: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_telling, "TELL_SECONDS", 0.01)
+    broken = (["[ANSWER]\nA boat ", "on the sea"], ModelFailure("it broke", retryable=True))
+    writing = Writing([broken, ([REPLY], None)], behind=lambda: asyncio.sleep(0.1))
+    item = await ask(memory)
+    await make_answer(memory, item, writing)
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.text == text_of(pieces) == TEXT
+    assert pieces[0].text.startswith("A boat")
+    assert sum(piece.restarts for piece in pieces) == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "restarts"),
+    [("A ship that", 0), (TEXT, 0), ("A boat", 1), (TEXT + " Or not?", 1)],
+)
+async def test_who_takes_over_goes_on_where_the_text_is_the_same(
+    memory: Database, told: str, restarts: int
+) -> None:
+    item = await ask(memory)
+    begun = (TextPiece(ordinal=1, text=told[:3]), TextPiece(ordinal=2, text=told[3:]))
+    assert await tell(memory, item.item_id, *begun)
+    await make_answer(memory, item, Writing([(in_parts(REPLY, 5), None)]))
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.text == text_of(pieces) == TEXT
+    assert sum(piece.restarts for piece in pieces) == restarts
+
+
+async def test_a_text_that_another_one_tells_is_told_once(memory: Database) -> None:
+    item = await ask(memory)
+
+    async def another() -> None:
+        pieces = (await read(memory, item.item_id))[1]
+        if pieces:
+            last = TextPiece(ordinal=len(pieces) + 1, text="!", restarts=False)
+            await tell(memory, item.item_id, last)
+        await asyncio.sleep(0.05)
+
+    await make_answer(memory, item, Writing([(in_parts(REPLY, 9), None)], behind=another))
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.text == text_of(pieces) == TEXT
+
+
+async def test_nothing_is_told_behind_the_end_of_an_answer(memory: Database) -> None:
+    item = await ask(memory)
+    await make_answer(memory, item, Writing([([REPLY], None)]))
+    _, pieces = await read(memory, item.item_id)
+    late = TextPiece(ordinal=len(pieces) + 1, text="late")
+    assert not await tell(memory, item.item_id, late)
+    async with memory.transaction(DEFAULT_TENANT) as tx:
+        await answer_texts.settle(tx, (KEY, item.item_id), "another")
+    assert (await read(memory, item.item_id))[1] == pieces
+
+
+async def test_a_database_that_fails_ends_the_telling_and_not_the_answer(
+    memory: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appends = 0
+    append = answer_texts.append
+
+    async def failing(*arguments: object) -> bool:
+        nonlocal appends
+        appends += 1
+        if appends == 1:
+            raise Unreachable("the database is away")
+        return await append(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(answer_texts, "append", failing)
+    item = await ask(memory)
+    writing = Writing([(in_parts(REPLY, 9), None)], behind=lambda: asyncio.sleep(0.03))
+    await make_answer(memory, item, writing)
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.text == text_of(pieces) == TEXT
+    assert appends == 2, "the second one when the answer was complete"
+
+
+async def test_a_long_text_comes_in_pieces_of_bounded_size(memory: Database) -> None:
+    item = await ask(memory)
+    text = "ä" * 5000
+    await make_answer(memory, item, Writing([([f"[ANSWER]\n{text}"], None)]))
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.text == text_of(pieces) == text
+    assert max(len(piece.text.encode()) for piece in pieces) <= 4096
+
+
+_REPLIES = st.lists(
+    st.sampled_from(["[ANSWER]", "\n", "[PATHS]", "A ship", " ", "$.a", "[", "<think>", "\0"]),
+    max_size=8,
+)
+
+
+@settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(parts=_REPLIES, told=st.sampled_from(["", "A ship", "A boat"]))
+async def test_whatever_a_model_writes_the_whole_text_is_told(
+    memory: Database, parts: list[str], told: str
+) -> None:
+    item = await ask(memory)
+    if told:
+        await tell(memory, item.item_id, TextPiece(ordinal=1, text=told))
+    writing = Writing([([part.replace("\0", "") for part in parts], None)])
+    await make_answer(memory, item, writing)
+    stored, pieces = await read(memory, item.item_id)
+    assert stored.status == "complete"
+    assert stored.text == text_of(pieces)
