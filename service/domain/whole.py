@@ -12,6 +12,7 @@ from typing import Any
 
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
+from service.domain.telling import header, section_text
 from service.domain.thoughts import is_thought, spoken
 from service.domain.trajectory import NoAnswer
 from service.domain.tree.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
@@ -253,19 +254,9 @@ def _quotes(text: str) -> Iterator[Quote]:
 def told(unfinished: str) -> str:
     """What of a reply that is being written is the answer's text so far.
 
-    Lines that may be a title are held back, and words that may say that there is none.
+    Words that may turn out to say that there is none are held back.
     """
-    text = spoken(unfinished)
-    begins = _ANSWER.search(text)
-    if begins is None or is_thought(text):
-        return ""
-    rest = text[begins.end() :]
-    ends = _QUOTES.search(rest)
-    said = rest[: ends.start()] if ends else rest
-    head, line_end, last = said.rpartition("\n")
-    if ends is None and last.lstrip(" \t*#_`")[:1] in ("[", "q", "Q", ""):
-        said = head if line_end else ""
-    said = said.strip()
+    said = section_text(unfinished, header("ANSWER"), header("QUOTES", "QUOTE"), last=True)
     bare = said.strip(_AROUND).casefold()
     return "" if "no answer".startswith(bare) or _NOTHING.fullmatch(bare) else said
 

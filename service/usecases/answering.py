@@ -60,10 +60,6 @@ def scope_of(item: WorkItem, asked: StoredAnswer) -> CallScope:
     )
 
 
-#: Events of an automatic reader's first choice, in front of those of the reader.
-CHOICE_EVENTS = 1
-
-
 class AnswerCalls:
     """The model calls and the events of answers, in one worker process."""
 

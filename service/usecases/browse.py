@@ -19,12 +19,7 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive, within
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
-from service.usecases.answering import (
-    CHOICE_EVENTS,
-    EXCERPT_CHARACTERS,
-    AnswerCalls,
-    MadeAnswer,
-)
+from service.usecases.answering import EXCERPT_CHARACTERS, AnswerCalls, MadeAnswer
 from service.usecases.browsed_log import BrowsedLog, LogRange, Ranks, Texts
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
@@ -180,7 +175,8 @@ class Browser:
         return await _made(log, asked, browsed, terms.model)
 
     async def _ranked(self, item: WorkItem, asked: StoredAnswer) -> Sequence[tuple[int, ...]]:
-        after = 0 if asked.chosen is None else CHOICE_EVENTS
+        # Behind the choice: another reader may have looked before.
+        after = 0 if asked.chosen is None else asked.chosen.events
         async with self._database.transaction(item.tenant_id) as tx:
             key = asked.session_key, asked.answer_id
             return ranked_in(await trajectories.list_events(tx, key, after))

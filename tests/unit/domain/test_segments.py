@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from service.domain import whole
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.dciso import wording
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseOption, BrowseRequest
@@ -22,6 +23,7 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.generation import generate
 from service.domain.schemas.source import parse_source
+from service.domain.shaping import ShapeContent, shape
 from service.domain.state import asking as state
 from service.domain.state.compressing import compress_steps, compress_vectors
 from service.domain.state.spec import StateSpec
@@ -296,6 +298,46 @@ def browse_asks(*, structured: bool) -> list[ModelAsk]:
     ]
 
 
+def whole_asks() -> list[ModelAsk]:
+    """A log as it grows, over the border of a block."""
+    chunks = [(number, f"Day {number}.") for number in range(1, 35)]
+    return [
+        asks_of(
+            whole.answer(
+                chunks[:upto],
+                query,
+                marker_key=KEY,
+                window_tokens=32_768,
+                count=estimate_tokens,
+            ),
+            "",
+        )[0]
+        for upto in (1, 16, 20, 34)
+        for query in ("Which?", "Who?")
+    ]
+
+
+def shape_asks() -> list[ModelAsk]:
+    return [
+        ask
+        for answer in ("In box 7.", "Nowhere.")
+        for kind in ("string", "object")
+        for ask in asks_of(
+            shape(
+                ShapeContent(
+                    query="Where?", answer=answer, excerpts=("To box 7.",), schema={"type": kind}
+                ),
+                check=lambda _: "it does not fit",
+                marker_key=KEY,
+                window_tokens=32_768,
+                structured=True,
+                count=estimate_tokens,
+            ),
+            "7",
+        )
+    ]
+
+
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
     "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
@@ -314,6 +356,8 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "answer, state": state_answer_asks,
     "browse": lambda: browse_asks(structured=False),
     "browse, structured": lambda: browse_asks(structured=True),
+    "answer, whole": whole_asks,
+    "answer, shaped": shape_asks,
 }
 
 
@@ -472,6 +516,8 @@ RECORDED = {
     "answer, state": "5023ea52c05fd9f60c501afa5f0934475112030b19e64adb1b742bfa893ae124",
     "browse": "bfea8357339cb9a44f7b28564531cd0644c6a174c4e30a5cb57aa10ff7e06389",
     "browse, structured": "56bb6f6d316b4fe7a7019b35407b902b2aebc4eba455a5b28ec283c079a4ea01",
+    "answer, whole": "f28a45e538cbc12e3da19fb795989df74cfb3122cc93087cc7a43f310b683aac",
+    "answer, shaped": "3ee0bec6eb784ca9d19dd7be7e4e289d2cd0148eac256a4d6eb0db54d1df1891",
 }
 
 
