@@ -183,7 +183,7 @@ async def read_tail(
         return Tail()
     after = max(place.indexed_position, within.from_position - 1)
     values = {"session": session_key, "language": place.language, **within.values()}
-    values |= _word_values(place.words)
+    values |= word_values(place.words)
     page = _page(len(place.words), within.conditions())
     chunks = words = 0
     holders: list[tuple[float, ...]] = []
@@ -212,7 +212,7 @@ async def read_by_words(
         return ()
     query = words_query(place, within, tail)
     values = {"session": session_key, "depth": depth, **within.values()}
-    values |= _word_values(place.words) | _tail_values(tail, len(place.words))
+    values |= word_values(place.words) | _tail_values(tail, len(place.words))
     rows = await tx.read(query, values)
     return [Hit(position=position, score=score) for position, score in rows]
 
@@ -299,7 +299,8 @@ def _exists(conditions: str, table: str) -> str:
         AND c.position = {table}.position AND {conditions})"""
 
 
-def _word_values(words: Sequence[str]) -> dict[str, object]:
+def word_values(words: Sequence[str]) -> dict[str, object]:
+    """The values of a query's words in the statements here."""
     quoted = [_quoted(word) for word in words]
     return {
         "any_word": " | ".join(quoted),

@@ -4,7 +4,19 @@ import argparse
 import importlib
 import json
 
-NAMES = ("append", "apply", "calls", "context", "index", "kv", "policy", "read", "step", "tree")
+NAMES = (
+    "append",
+    "apply",
+    "calls",
+    "context",
+    "index",
+    "kv",
+    "policy",
+    "read",
+    "search",
+    "step",
+    "tree",
+)
 
 
 def main() -> None:
