@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -56,6 +57,7 @@ from service.usecases.history import History
 from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
+from service.usecases.ranks import SearchRanks
 from service.usecases.rebuild import Rebuilder
 from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser
@@ -138,6 +140,9 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         prices = Prices(config)
         gateway = await _gateway(config, database, keys, stack, prices)
         facts = Facts(config).of
+        embedder = _embedder(config, database)
+        reranker = Reranker(gateway, facts, keys.marker, config)
+        searcher = Searcher(database, embedder, reranker.order, config)
         worker = Worker(
             database,
             dispatcher,
@@ -148,9 +153,17 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
                 Builder(database, gateway, facts, keys.marker, config),
                 Compressor(database, gateway, facts, keys.marker, config),
             ),
-            Answerer(database, gateway, facts, keys.marker, config, prices=prices.of),
+            Answerer(
+                database,
+                gateway,
+                facts,
+                keys.marker,
+                config,
+                prices=prices.of,
+                ranks=partial(SearchRanks, searcher),
+            ),
             Generator(database, gateway, keys.marker, config),
-            Indexer(database, _embedder(config, database), config),
+            Indexer(database, embedder, config),
             config,
         )
         ready()

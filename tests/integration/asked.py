@@ -40,7 +40,8 @@ class Words:
         self.seen.append(content)
         match content:
             case UnderstandContent():
-                return f"Subject: fact\nOption: {self.option.value}\nOrder: forward\nQuery: q"
+                how = f"Option: {self.option.value}\nOrder: forward\nQuery: {content.query}"
+                return f"Subject: fact\n{how}"
             case PieceContent():
                 for position, text in content.parts:
                     if self.word in text:

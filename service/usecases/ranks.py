@@ -1,0 +1,56 @@
+"""Retrieval for answers: the chunks that fit a question, of those that it may read."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from service.domain.ledger import CallScope
+from service.domain.reranking import NoOrder
+from service.domain.work import WorkItem
+from service.usecases.answering import scope_of
+from service.usecases.browse import BrowseTerms
+from service.usecases.browsed_log import Hit
+from service.usecases.search import Searcher, SearchQuery
+from storage.answers import StoredAnswer
+
+_log = structlog.get_logger("palimpsest.ranks")
+
+
+class SearchRanks:
+    """What one answer finds by the search of its session."""
+
+    def __init__(
+        self, searcher: Searcher, item: WorkItem, asked: StoredAnswer, terms: BrowseTerms
+    ) -> None:
+        self._searcher = searcher
+        self._asked = asked
+        self._terms = terms
+        #: Query vectors and reranking are paid for by the answer.
+        self._scope: CallScope = scope_of(item, asked)
+
+    async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[Hit]:
+        """Up to `limit` chunks that fit, best first.
+
+        Where no reply of the model holds an order, they come as the search ranks them.
+        Raises ModelFailure, BudgetExhausted.
+        """
+        try:
+            return await self._search(query, limit, rerank=rerank)
+        except NoOrder as error:
+            _log.warning("not reranked", answer=str(self._asked.answer_id), cause=str(error))
+            return await self._search(query, limit, rerank=False)
+
+    async def _search(self, query: str, limit: int, *, rerank: bool) -> Sequence[Hit]:
+        wanted = SearchQuery(
+            query=query,
+            limit=limit,
+            rerank=rerank,
+            up_to=self._asked.applied_position,
+            with_chunks=False,
+            window_tokens=self._terms.window_tokens,
+            rerank_model=self._terms.model,
+        )
+        page = await self._searcher.search(
+            self._scope.tenant_id, self._scope.session_key, wanted, scope=self._scope
+        )
+        return [Hit(position=one.position, from_character=one.from_character) for one in page.found]
