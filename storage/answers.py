@@ -22,7 +22,7 @@ from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkKind
 from storage import settling
 from storage.database import Transaction
-from storage.ratings import GOOD, StoredRating
+from storage.ratings import BAD, GOOD, StoredRating
 from storage.tables import answer, answer_rating, memory, session
 
 
@@ -241,25 +241,38 @@ async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | N
 async def list_answered(
     tx: Transaction,
     session_key: UUID,
-    memory_id: UUID,
+    memory_id: UUID | None,
     *,
     after: tuple[datetime, UUID] | None,
     limit: int,
     ids: Sequence[UUID] = (),
+    good: bool | None = None,
 ) -> Sequence[StoredAnswer]:
-    """Complete answers of a tree that say something, oldest first, behind `after`.
+    """Complete answers that say something, oldest first, behind `after`.
 
-    Only those with one of the `ids`, if there are any.
+    Those that were navigated to in a memory, or without one those that were browsed, also
+    where the automatic reader chose that. Only those with one of the `ids`, if there are
+    any, and only those that somebody found `good`, or bad, if that is said.
     """
+    chosen = answer.c.chosen
+    if memory_id is None:
+        by_name = answer.c.reader == ReaderName.DCISO
+        reading = by_name | (chosen["reader"].as_string() == ReaderName.DCISO)
+    else:
+        asked = (answer.c.memory_id == memory_id) & answer.c.navigation.is_not(None)
+        is_it = chosen["memory_id"].as_string() == str(memory_id)
+        reading = (chosen.is_(None) & asked) | (
+            is_it & chosen["navigation"].as_string().is_not(None)
+        )
     statement = (
         select_answers()
         .where(
             answer.c.session_key == session_key,
-            answer.c.memory_id == memory_id,
+            reading,
             answer.c.status == "complete",
-            answer.c.navigation.is_not(None),
             answer.c.no_answer.is_(None),
             *(() if not ids else (answer.c.answer_id.in_(ids),)),
+            *(() if good is None else (answer_rating.c.rating == (GOOD if good else BAD),)),
             *(
                 ()
                 if after is None

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from palimpsest.v1 import trajectories_pb2, trajectories_pb2_grpc
+from palimpsest.v1 import answers_pb2, trajectories_pb2, trajectories_pb2_grpc
 from service.rpc import convert, navigations
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
@@ -16,6 +16,11 @@ from service.usecases.trajectories import Example, Trajectories
 PAGE_BYTES = 2 * 1024 * 1024
 
 _Turn = trajectories_pb2.ExportTrajectoriesResponse.Turn
+_GOOD = {
+    answers_pb2.Rating.VERDICT_UNSPECIFIED: None,
+    answers_pb2.Rating.VERDICT_GOOD: True,
+    answers_pb2.Rating.VERDICT_BAD: False,
+}
 
 
 class TrajectoryService(trajectories_pb2_grpc.TrajectoryServiceServicer):
@@ -29,7 +34,7 @@ class TrajectoryService(trajectories_pb2_grpc.TrajectoryServiceServicer):
     async def ListTrajectoryEvents(  # noqa: N802 - named by the proto
         self, request: trajectories_pb2.ListTrajectoryEventsRequest, context: Context
     ) -> trajectories_pb2.ListTrajectoryEventsResponse:
-        """Lists what a navigation did."""
+        """Lists what a reader did."""
         answer_id = convert.uuid(request.answer_id)
         scope = f"trajectory:{request.session}:{answer_id}"
         size = self._pages.size(request.page_size)
@@ -55,12 +60,13 @@ class TrajectoryService(trajectories_pb2_grpc.TrajectoryServiceServicer):
     async def ExportTrajectories(  # noqa: N802
         self, request: trajectories_pb2.ExportTrajectoriesRequest, context: Context
     ) -> AsyncIterator[trajectories_pb2.ExportTrajectoriesResponse]:
-        """Exports the moves of navigations that found an answer."""
+        """Exports the moves of navigations or browsings that found an answer."""
         examples = self._trajectories.export(
             current_tenant(),
             request.session,
             request.memory,
             [convert.uuid(one) for one in request.answer_ids],
+            good=_GOOD[request.verdict],
         )
         async with aclosing(until_stopped(examples, self._stopping)) as found:
             async for example in found:
@@ -76,4 +82,5 @@ def _response(example: Example) -> trajectories_pb2.ExportTrajectoriesResponse:
             _Turn(role="user", content=example.prompt),
             _Turn(role="assistant", content=example.reply),
         ],
+        rating=None if example.rating is None else convert.rating(example.rating),
     )

@@ -1,29 +1,33 @@
 """Trajectories, read afterwards: event by event, summed, and as examples to train with."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 import structlog
 
 from service.config import Config
-from service.domain.flows import ModelAsk
+from service.domain.flows import LookingFlow, LookUp, ModelAsk
+from service.domain.replaying import NotReplayable, own_events, prompts_of
+from service.domain.specs import MemorySpec
 from service.domain.tenancy import session_key
 from service.domain.trajectory import (
     Action,
     Event,
 )
 from service.domain.tree.fitting import TextTooLong
-from service.domain.tree.replaying import NotReplayable, prompts_of
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.usecases.ask import answer_not_found
-from service.usecases.lookup import find_navigable, refuse_unnavigable
+from service.usecases.browse import BrowseTerms, log_of, ranked_in
+from service.usecases.browsed_log import BrowsedLog, Hit
+from service.usecases.lookup import find_navigable, session_not_found
 from service.usecases.navigate import Terms
-from storage import answers, trajectories
+from storage import answers, sessions, trajectories
 from storage.answers import StoredAnswer
 from storage.database import Database
+from storage.ratings import StoredRating
 from storage.trajectories import Sums
 
 _log = structlog.get_logger("palimpsest.trajectories")
@@ -31,10 +35,13 @@ _log = structlog.get_logger("palimpsest.trajectories")
 #: Answers that one look of an export brings.
 EXPORT_ANSWERS = 50
 
+#: A reading again, None when there is no text, and what it looks up.
+_Replay = tuple[LookingFlow[Any] | None, Callable[[LookUp], Awaitable[Any]]]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """A move of a navigation, to train a model with."""
+    """A move of a navigation or a browsing, to train a model with."""
 
     answer_id: UUID
     #: The event of the trajectory.
@@ -43,10 +50,12 @@ class Example:
     #: The prompt as the model saw it, and its reply as it came.
     prompt: str
     reply: str
+    #: What somebody thinks of the answer; None as long as nobody said.
+    rating: StoredRating | None
 
 
 class Trajectories:
-    """Reads what navigations did."""
+    """Reads what readers did."""
 
     def __init__(
         self,
@@ -65,13 +74,11 @@ class Trajectories:
     async def events(
         self, tenant_id: UUID, session: str, answer_id: UUID, *, after: int, limit: int
     ) -> Sequence[Event]:
-        """Up to `limit` events behind an ordinal. Raises NotFound, FailedPrecondition."""
+        """Up to `limit` events behind an ordinal. Raises NotFound."""
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
-            stored = await answers.get(tx, key, answer_id)
-            if stored is None:
+            if await answers.status(tx, key, answer_id) is None:
                 raise await answer_not_found(tx, session, answer_id)
-            refuse_unnavigable(stored.memory_name, stored.spec)
             return await trajectories.list_events(tx, (key, answer_id), after, limit)
 
     async def statistics(self, tenant_id: UUID, session: str, memory: str) -> Sums:
@@ -81,28 +88,35 @@ class Trajectories:
             return await trajectories.sum_up(tx, stored.session_key, stored.memory_id)
 
     async def export(
-        self, tenant_id: UUID, session: str, memory: str, ids: Sequence[UUID] = ()
+        self,
+        tenant_id: UUID,
+        session: str,
+        memory: str,
+        ids: Sequence[UUID] = (),
+        *,
+        good: bool | None = None,
     ) -> AsyncGenerator[Example]:
         """The moves of all navigations of a memory that found an answer, oldest first.
 
-        Of these answers only, if any are named. What this release would ask in other words
-        is left out. Raises NotFound, FailedPrecondition.
+        Without a memory those of all browsings of the session's log. Of these answers only,
+        if any are named; of those that somebody found good, or bad, if that is said. What
+        this release would ask in other words is left out. Raises NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id) as tx:
-            stored = await find_navigable(tx, session, memory)
+            stored = await find_navigable(tx, session, memory) if memory else None
+            key = session_key(tenant_id, session)
+            if stored is None and await sessions.get(tx, key) is None:
+                raise session_not_found(session)
+        memory_id = None if stored is None else stored.memory_id
         after = None
         while True:
             async with self._database.transaction(tenant_id) as tx:
                 page = await answers.list_answered(
-                    tx,
-                    stored.session_key,
-                    stored.memory_id,
-                    after=after,
-                    limit=EXPORT_ANSWERS,
-                    ids=ids,
+                    tx, key, memory_id, after=after, limit=EXPORT_ANSWERS, ids=ids, good=good
                 )
             for asked in page:
-                for event, prompt in await self._moves(tenant_id, asked):
+                spec = None if stored is None else stored.spec
+                for event, prompt in await self._moves(tenant_id, _as_read(asked, spec)):
                     yield _example(asked, event, prompt)
             if len(page) < EXPORT_ANSWERS:
                 return
@@ -111,7 +125,30 @@ class Trajectories:
     async def _moves(
         self, tenant_id: UUID, asked: StoredAnswer
     ) -> Sequence[tuple[Event, ModelAsk]]:
-        """The valid moves of one navigation, with their prompts; none of another release's."""
+        """The valid moves of one reading, with their prompts; none of another release's.
+
+        Events are as the reader tells them.
+        """
+        before = _events_before(asked)
+        async with self._database.transaction(tenant_id) as tx:
+            key = asked.session_key, asked.answer_id
+            events = own_events(await trajectories.list_events(tx, key, before), before)
+        try:
+            replay = self._browsing if asked.asked_memory is None else self._navigation
+            flow, look_up = await replay(tenant_id, asked, events)
+            if flow is None:
+                return ()
+            prompts: Any = prompts_of(flow, events)
+            limit = self._config.browse_concurrency
+            found: Sequence[tuple[Event, ModelAsk]] = await drive(prompts, look_up, limit=limit)
+        except (NotReplayable, TextTooLong) as error:
+            _log.info("trajectory left out", answer=str(asked.answer_id), cause=str(error))
+            return ()
+        return [(event, ask) for event, ask in found if event.action is not Action.INVALID]
+
+    async def _navigation(
+        self, tenant_id: UUID, asked: StoredAnswer, events: Sequence[Event]
+    ) -> _Replay:
         terms = Terms.of(
             asked.spec,
             default_model=self._config.model,
@@ -119,26 +156,65 @@ class Trajectories:
             structured=self._structured,
             marker_key=self._marker_key,
         )
-        async with self._database.transaction(tenant_id) as tx:
-            key = asked.session_key, asked.answer_id
-            events = await trajectories.list_events(tx, key, 0)
         reader = await terms.reader(self._database, tenant_id, asked)
         if reader is None:
-            return ()
-        flow: Any = prompts_of(terms.flow(asked, reader.root), events)
-        try:
-            found: Sequence[tuple[Event, ModelAsk]] = await drive(flow, reader.look_up)
-        except (NotReplayable, TextTooLong) as error:
-            _log.info("trajectory left out", answer=str(asked.answer_id), cause=str(error))
-            return ()
-        return [(event, ask) for event, ask in found if event.action is not Action.INVALID]
+            return None, _refuse
+        return terms.flow(asked, reader.root), reader.look_up
+
+    async def _browsing(
+        self, tenant_id: UUID, asked: StoredAnswer, events: Sequence[Event]
+    ) -> _Replay:
+        terms = BrowseTerms.of(
+            asked,
+            model=asked.model,
+            facts=self._facts,
+            structured=self._structured,
+            marker_key=self._marker_key,
+        )
+        held = log_of(self._database, tenant_id, asked)
+        log = await BrowsedLog.open(held, terms.pack(asked.query), _NoRanks(), ranked_in(events))
+        return terms.flow(asked.query, log.frames), log.look_up
+
+
+class _NoRanks:
+    """Retrieval of an answer that was made: what its events recorded, and no more."""
+
+    async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[Hit]:
+        """Raises NotReplayable."""
+        raise NotReplayable("pieces were searched for where no search was recorded")
+
+
+async def _refuse(_: LookUp) -> Any:
+    raise NotReplayable("there is nothing to look up")
+
+
+def _as_read(asked: StoredAnswer, spec: MemorySpec | None) -> StoredAnswer:
+    """An answer as its reader read it: by the automatic reader's choice, if it chose."""
+    chosen = asked.chosen
+    if chosen is None:
+        return asked
+    return replace(
+        asked,
+        asked_memory=chosen.memory_id,
+        asked_spec=spec,
+        revision=chosen.revision,
+        applied_position=chosen.applied_position,
+        navigation=chosen.navigation,
+        browsing=chosen.browsing,
+    )
+
+
+def _events_before(asked: StoredAnswer) -> int:
+    """Events in front of those of the reader that answered."""
+    return 0 if asked.chosen is None else asked.chosen.events
 
 
 def _example(asked: StoredAnswer, event: Event, prompt: ModelAsk) -> Example:
     return Example(
         answer_id=asked.answer_id,
-        ordinal=event.ordinal,
+        ordinal=event.ordinal + _events_before(asked),
         template=event.template,
         prompt=prompt.text,
         reply=event.reply,
+        rating=asked.rating,
     )

@@ -1,29 +1,39 @@
-"""Replaying: a navigation again, with the replies that its events recorded."""
+"""Replaying: a reading again, with the replies that its events recorded."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from service.domain.flows import LookingFlow, ModelAsk, ModelReply
-from service.domain.trajectory import (
-    Event,
-    Tell,
-)
-from service.domain.tree.trajectory import Navigation
+from service.domain.trajectory import Event, EventKind, Tell
 
 
 class NotReplayable(Exception):
-    """Events that a navigation of this release would not tell; one sentence."""
+    """Events that a reader of this release would not tell; one sentence."""
+
+
+def own_events(events: Iterable[Event], before: int = 0) -> Sequence[Event]:
+    """What a reader told of an answer, numbered as it numbers them.
+
+    `before` it others were told: a choice, and what an earlier reader did. Behind it the
+    answer may have been shaped.
+    """
+    return [
+        replace(event, ordinal=event.ordinal - before)
+        for event in events
+        if event.ordinal > before and event.kind is not EventKind.SHAPING
+    ]
 
 
 def prompts_of(
-    flow: LookingFlow[Navigation], events: Iterable[Event]
+    flow: LookingFlow[Any], events: Iterable[Event]
 ) -> LookingFlow[tuple[tuple[Event, ModelAsk], ...]]:
     """Each event of a model call with the prompt of that call, in order.
 
-    Yields what `flow` looks up in the tree, and nothing else, so that whatever drives
-    navigations drives it too. Raises NotReplayable where the events are not those of
-    `flow`: another release made them, or they are of another tree.
+    Yields what `flow` looks up, and nothing else, so that whatever drives it drives this
+    too. `events` are its own. Raises NotReplayable where they are not: another release
+    made them, or they are of another text.
     """
     recorded = deque(events)
     replies = deque(event for event in recorded if event.template)

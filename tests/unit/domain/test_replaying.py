@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from service.domain.flows import ModelAsk
+from service.domain.replaying import NotReplayable, prompts_of
 from service.domain.trajectory import (
     Event,
 )
-from service.domain.tree.replaying import NotReplayable, prompts_of
 from tests.unit.domain.navigating import Run, Tree, down, play, run, says, scripted, start
 from tests.unit.domain.test_navigation_properties import runs
 
