@@ -11,6 +11,7 @@ import typer
 
 from palimpsest.errors import PalimpsestError
 from service.cli import (
+    answers,
     asking,
     budgets,
     costs,
@@ -42,6 +43,7 @@ app = typer.Typer(
 run.register(app)
 talk.register(app)
 asking.register(app)
+answers.register(app)
 sessions.register(app)
 search.register(app)
 memories.register(app)

@@ -1,6 +1,6 @@
 """`palimpsest ask`: questions to memories."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -8,7 +8,19 @@ import typer
 
 import palimpsest
 from palimpsest import TrajectoryEvent, values
-from palimpsest.asking import Event
+from palimpsest.answer_values import Event
+from service.cli.answers import (
+    Asked,
+    Resume,
+    SchemaFile,
+    Stream,
+    Written,
+    all_of,
+    check_resumed,
+    response_schema,
+    show_value,
+    value_json,
+)
 from service.cli.explaining import LiveDrawing, event_json, statistics_json, summary
 from service.cli.lines import positions
 from service.cli.output import cut, say, show, show_json
@@ -39,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ask(
-    query: Annotated[str, typer.Argument(help="The question.")],
+    query: Annotated[str, typer.Argument(help="The question.", show_default=False)] = "",
     session: SessionName = DEFAULT_NAME,
     memory: MemoryName = DEFAULT_NAME,
     after: After = None,
@@ -68,6 +80,9 @@ def ask(
             "--navigate", help="State memories: look into the vectors, down to the steps."
         ),
     ] = False,
+    schema: SchemaFile = "",
+    stream: Stream = False,
+    resume: Resume = "",
     explain: Annotated[
         bool, typer.Option("--explain", help="Draw the way to the answer as it is gone.")
     ] = False,
@@ -82,7 +97,7 @@ def ask(
     working context. With --explain the way is drawn; with --json too, its events are in the
     JSON.
     """
-    wanted = {
+    wanted: dict[str, Any] = {
         "after": token_of(after, applied),
         "fully_applied": applied,
         "options": option or (),
@@ -90,35 +105,51 @@ def ask(
         "beam": beam,
         "max_calls": max_calls,
         "navigate": navigate,
-        "timeout": timeout,
+        "response_schema": response_schema(schema),
+        "stream": stream,
     }
-    run(_ask(address, session, memory, query, wanted, explain=explain, as_json=as_json))
+    check_resumed(query, resume, wanted)
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            told = client.session(session)
+            asked = (await told.answer(resume)).query if resume else query
+
+            async def answer(on_event: Callable[[Event], None]) -> values.Answer:
+                if resume:
+                    return await told.resume_answer(resume, on_event=on_event, timeout=timeout)
+                return await told.memory(memory).ask(
+                    query, on_event=on_event, timeout=timeout, **wanted
+                )
+
+            with Asked(resume).interrupted(session) as note:
+                await _hear(asked, answer, note, explain=explain, as_json=as_json)
+
+    run(work())
 
 
-async def _ask(
-    address: str,
-    session_name: str,
-    memory_name: str,
+async def _hear(
     query: str,
-    wanted: dict[str, Any],
+    ask: Callable[[Callable[[Event], None]], Awaitable[values.Answer]],
+    note: Callable[[Event], None],
     *,
     explain: bool,
     as_json: bool,
 ) -> None:
-    drawing = LiveDrawing(query)
-    async with palimpsest.connect(address) as client:
-        memory = client.session(session_name).memory(memory_name)
-        drawn = explain and not as_json
-        with drawing if drawn else nullcontext():
-            hear = drawing.hear if drawn else drawing.events.append
-            answer = await memory.ask(query, on_event=_hearing(hear), **wanted)
+    """Shows what is told of a question, and the answer."""
+    drawing, written = LiveDrawing(query), Written()
+    drawn = explain and not as_json
+    hear = _hearing(drawing.hear if drawn else drawing.events.append)
+    with drawing if drawn else nullcontext():
+        answer = await ask(all_of(note, hear, *(() if explain or as_json else (written.hear,))))
     if as_json:
         told = {"events": [event_json(one) for one in drawing.events]} if explain else {}
         show_json({**answer_json(answer), **told})
         return
-    show_answer(answer)
+    written.end(answer)
+    show_below(answer)
     if explain and answer.statistics is None:
-        say(f"memory {memory_name!r} was not navigated: there is no way to explain")
+        say(f"memory {answer.memory!r} was not navigated: there is no way to explain")
     elif explain and answer.statistics is not None:
         show(f"  {summary(answer.statistics)}")
 
@@ -144,6 +175,7 @@ def answer_json(answer: values.Answer) -> dict[str, Any]:
         "model": answer.model,
         "answer_id": answer.answer_id,
     }
+    told |= value_json(answer)
     if answer.statistics is not None:
         told["no_answer"] = answer.no_answer
         told["statistics"] = statistics_json(answer.statistics)
@@ -168,6 +200,12 @@ def _citation_json(cited: values.Citation) -> dict[str, Any]:
 def show_answer(answer: values.Answer) -> None:
     """An answer for people."""
     show(answer.text)
+    show_below(answer)
+
+
+def show_below(answer: values.Answer) -> None:
+    """What stands under an answer's text."""
+    show_value(answer)
     for cited in answer.citations:
         if cited.node_id:
             where = positions(cited.from_position - 1, cited.to_position)

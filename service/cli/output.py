@@ -45,9 +45,9 @@ def say(line: str) -> None:
     err.print(escaped(line))
 
 
-def show(line: str = "") -> None:
+def show(line: str = "", *, end: str = "\n") -> None:
     """A line of the result: standard output. But for control characters it is as it is."""
-    print(plain(line), flush=True)
+    print(plain(line), end=end, flush=True)
 
 
 def show_json(value: Mapping[str, Any]) -> None:
