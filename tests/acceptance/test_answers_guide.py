@@ -1,0 +1,88 @@
+"""docs/guides/answers.md: its commands and its program print what it says."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from buf.validate import validate_pb2
+
+from palimpsest import sync
+from palimpsest.answer_values import Reader
+from palimpsest.answers import MANY_QUESTIONS
+from palimpsest.v1 import answers_pb2
+from service.cli import output
+from service.config import Limits
+from service.domain.readers import ReaderName
+from service.rpc.answers import PAGE_BYTES
+from tests.acceptance.test_agents_guide import comparable, says
+from tests.acceptance.test_history_guide import commands, printed, program
+from tests.harness import Servers, api, worker
+
+PAGE = (Path(__file__).parents[2] / "docs/guides/answers.md").read_text()
+ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@pytest.fixture
+def address(servers: Servers) -> Iterator[str]:
+    """A server with nothing in it, as the guide finds it."""
+    url = servers.new_database()
+    with api(url) as (_, address), worker(url):
+        yield address
+
+
+def in_words(lines: list[str]) -> list[str]:
+    """Lines without their padding, which goes with the length of ids."""
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_the_guide_prints_what_it_says(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.out, "width", 200)
+    listed = commands(PAGE.partition("## On the command line")[2])
+    assert len(listed) > 8
+    for command, lines in listed:
+        if "ANSWER" in command:
+            with sync.Client(address) as client:
+                newest = next(client.session("museum").answers())
+            command = command.replace("ANSWER", newest.answer_id)
+        shown = [ID.sub("ANSWER", line) for line in says(command, address)]
+        assert in_words(shown) == in_words(comparable(command, lines)), command
+    text, lines = program(PAGE.partition("## From Python")[2])
+    assert "connect()" in text
+    text = text.replace("connect()", f"connect({address!r})")
+    assert printed([sys.executable, "-"], address, text) == lines
+
+
+def rows() -> dict[str, str]:
+    """The page's tables of two columns."""
+    found = (re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line[:2] == "| ")
+    return {name.strip("`"): rest[0] for name, *rest in found if rest}
+
+
+def rule(message: Any, name: str) -> Any:
+    """The rules of a field of a request."""
+    return message.DESCRIPTOR.fields_by_name[name].GetOptions().Extensions[validate_pb2.field]
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    said, ask = rows(), answers_pb2.AskRequest
+    assert said["a question"] == f"{rule(ask, 'query').string.max_bytes // 1024} KiB"
+    schema = rule(ask, "response_schema").string.max_bytes
+    assert said["response_schema"] == f"{schema // 1024} KiB"
+    many = rule(answers_pb2.AskManyRequest, "questions").repeated.max_items
+    assert said["questions of one call"] == str(many) == str(MANY_QUESTIONS)
+    waiting = said["questions that a server waits for"]
+    assert waiting.startswith(f"{Limits().max_waiting_asks:,} ")
+    page = rule(answers_pb2.ListAnswersRequest, "page_size").uint32.lte
+    assert said["a page of `ListAnswers"] == f"{page:,} answers, {PAGE_BYTES // 2**20} MiB"
+    comment = rule(answers_pb2.Rating, "comment").string.max_bytes // 1024
+    expected = rule(answers_pb2.Rating, "expected").string.max_bytes // 1024
+    assert said["a rating"] == f"a comment of {comment} KiB, `expected` of {expected} KiB"
+
+
+def test_all_readers_are_said() -> None:
+    readers = {name.value for name in ReaderName}
+    assert readers <= set(rows())
+    assert set(get_args(Reader)) == readers | {"unknown"}
