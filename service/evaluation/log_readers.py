@@ -90,9 +90,9 @@ class LogStrategy:
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer, with what of the log was read for it."""
         assert isinstance(prepared.state, frozenset), "prepare() made it"
-        request = answers_pb2.AskRequest(
+        request = in_words(
+            question,
             session=prepared.session,
-            query=in_words(question),
             reader=_READERS.get(self._name, answers_pb2.READER_DCISO),
             browsing=None if self._name is StrategyName.WHOLE else self._browsing(),
             model=self._settings.model,

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import palimpsest
-from palimpsest.v1 import answers_pb2
 from service.evaluation.asking import ask, in_words
 from service.evaluation.datasets import Document, Question
 from service.evaluation.schemas import DOMAINS, GENERAL, TASK, SchemaChoice
@@ -71,9 +70,7 @@ class PrismStrategy:
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The memory's answer, with the chunks that what it rests on was written from."""
-        request = answers_pb2.AskRequest(
-            session=prepared.session, memory=PRISM, query=in_words(question)
-        )
+        request = in_words(question, session=prepared.session, memory=PRISM)
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return asked.outcome(seen=None, cited=asked.cited)
 
@@ -111,9 +108,7 @@ class PccStrategy:
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer from the working context, which shows the newest chunks as they are."""
         assert isinstance(prepared.state, frozenset), "prepare() made it"
-        request = answers_pb2.AskRequest(
-            session=prepared.session, memory=STATE, query=in_words(question)
-        )
+        request = in_words(question, session=prepared.session, memory=STATE)
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return asked.outcome(seen=prepared.state, cited=asked.covered)
 

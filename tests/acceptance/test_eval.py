@@ -16,9 +16,9 @@ from tests.harness import Servers, api, worker
 # Servers, an API and a worker of its own; several times that on a busy machine.
 pytestmark = pytest.mark.timeout(400)
 SECONDS = 300
-MEMORIES = ["prism", "memwalker", "pcc"]
+READERS = ["whole", "prism", "memwalker", "pcc", "auto"]
 BASELINES = ["full-left", "full-right", "retrieval", "recurrence"]
-STRATEGIES = [*MEMORIES, *BASELINES]
+STRATEGIES = [*READERS, *BASELINES]
 
 FILLER = "The grey sea rolled on under the low clouds and nobody came along the shore. "
 
@@ -112,13 +112,17 @@ def test_all_strategies_end_to_end(folder: Path) -> None:
     assert len(questions) == 3 * len(STRATEGIES)
     sessions = {(name, document): one["session"] for (name, document, _), one in questions.items()}
     for document in ("A story / 1", "meeting"):
-        assert len({sessions[name, document] for name in MEMORIES}) == 1, "they share a session"
+        assert len({sessions[name, document] for name in READERS}) == 1, "they share a session"
     walked = questions["memwalker", "A story / 1", 1]
     assert walked["walk"]["valid_actions"] >= 2
     assert walked["evidence_cited"] == 1.0
     assert "yellow varnish" in walked["answer"]
-    for name in ("memwalker", "full-left", "full-right", "retrieval"):
+    for name in ("whole", "memwalker", "full-left", "full-right", "retrieval"):
         assert questions[name, "meeting", 1]["answer"] == "the telescope"
+    assert questions["whole", "A story / 1", 1]["evidence_shown"] == 1.0
+    assert questions["whole", "A story / 1", 1]["gold_cited"] == 1.0
+    chosen = {one["chosen"] for one in questions.values()}
+    assert chosen == {"", "whole"}, "only the automatic reader chooses, and these fit a prompt"
     built = {
         one["strategy"]: one["spent"] for one in found["builds"] if one["document"] == "A story / 1"
     }
@@ -138,6 +142,27 @@ def test_all_strategies_end_to_end(folder: Path) -> None:
         ),
         "is there already; --resume goes on with it",
     )
+
+
+@pytest.mark.slow
+def test_searches_find_the_evidence(folder: Path, place: dict[str, str]) -> None:
+    report, plot = folder / "report.json", folder / "plot.svg"
+    shown = succeed(
+        *("eval", "search", "--dataset", str(dataset(folder)), "--limit", "9", "--rerank"),
+        *("--ways", "words,vectors", "--address", place["address"]),
+        *("--report", str(report), "--plot", str(plot)),
+    )
+    for name in ("words", "reranked", "recall@1", "recall@10", "mrr"):
+        assert name in shown
+    found = read(report)
+    of = {one["way"]: one for one in found["summaries"]}
+    # Two questions have evidence.
+    assert (of["words"]["questions"], of["words"]["failed"], of["words"]["mrr"]) == (2, 0, 1.0)
+    assert (of["vectors"]["failed"], of["vectors"]["mrr"]) == (2, 0.0), "there are none here"
+    assert of["reranked"]["recall"][-1] == 1.0
+    assert "2 failed:" in shown
+    assert ">words<" in plot.read_text()
+    assert len(found["searches"]) == 6
 
 
 @pytest.mark.slow

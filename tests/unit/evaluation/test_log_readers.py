@@ -1,5 +1,6 @@
 """Readers of the log: what is asked for by which name, and what comes of it."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -179,10 +180,19 @@ async def test_no_answer_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.text, found.no_answer) == ("", "not_found")
 
 
-def test_options_are_told_in_words() -> None:
+def test_options_are_told_in_words_and_are_the_form_of_the_answer() -> None:
     question = Question(number=1, text="Who?", golds=("Ann",), options=("Ann", "Ben"))
-    assert in_words(question).splitlines()[-2:] == ["- Ann", "- Ben"]
-    assert in_words(Question(number=1, text="Who?", golds=("Ann",))) == "Who?"
+    asked = in_words(question, session="s")
+    assert asked.query.splitlines()[-2:] == ["- Ann", "- Ben"]
+    assert json.loads(asked.response_schema) == {"type": "string", "enum": ["Ann", "Ben"]}
+    plain = in_words(Question(number=1, text="Who?", golds=("Ann",)))
+    assert (plain.query, plain.response_schema) == ("Who?", "")
+
+
+async def test_the_option_that_was_chosen_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = complete(reader=answers_pb2.READER_WHOLE, value_json='"the \\"boat\\""')
+    found = await outcome(monkeypatch, StrategyName.WHOLE, Service(answer))
+    assert found.text == 'the "boat"'
 
 
 def test_every_strategy_is_in_a_group() -> None:
