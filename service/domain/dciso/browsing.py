@@ -19,6 +19,7 @@ from service.domain.dciso.reading import MAX_BATCH, Reading
 from service.domain.dciso.result import Browsed
 from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest, ReadingOrder
 from service.domain.dciso.understanding import MAX_ATTEMPTS, Understood, choosable, exchanges
+from service.domain.dciso.understood import Subject
 from service.domain.dciso.walking import carry, dynamic, random, scan
 from service.domain.flows import LookingFlow
 from service.domain.trajectory import Action, EventKind, NoAnswer
@@ -28,6 +29,8 @@ __all__ = ["Browsed", "browse"]
 
 #: Calls that understanding must leave: less is of no use to a reader that reads piece by piece.
 LEFT_CALLS = 2
+
+_OF_THE_WHOLE = (BrowseOption.CARRY, BrowseOption.INDEPENDENT)
 
 
 def browse(
@@ -62,6 +65,9 @@ def browse(
     if request.rewritten_query:
         _look_for(reading, request.rewritten_query)
     option = yield from _understand(reading)
+    if request.rewritten_query and option in _OF_THE_WHOLE:
+        # Who understood the query chose to read all of the log for it.
+        reading.subject = Subject.OVERVIEW
     return (yield from _OPTIONS[option](reading))
 
 
@@ -134,7 +140,7 @@ def _rank(reading: Reading) -> LookingFlow[Browsed]:
 
 def _fitting(reading: Reading, numbers: Sequence[int]) -> list[int]:
     """As many of the pieces, from the first one on, as one prompt has room for."""
-    left = reading.prompts.free
+    left = reading.prompts.closing_free
     fitting: list[int] = []
     for number in numbers:
         # With the line end that joins it to the next.

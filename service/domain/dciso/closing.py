@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from service.domain.dciso.pieces import Piece, Span
 from service.domain.dciso.prompts import Again, held_to
-from service.domain.dciso.quoting import MAX_SPANS, best_of, best_span, spans_of
+from service.domain.dciso.quoting import MAX_SPANS, best_fitting, best_of, best_span, spans_of
 from service.domain.dciso.reading import ACTIONS, MAX_ATTEMPTS, Note, Reading, grouped
 from service.domain.dciso.replies import Parts, Unclear, split_reply
 from service.domain.dciso.result import Browsed
@@ -24,8 +24,8 @@ def close(reading: Reading) -> LookingFlow[Browsed]:
     """The answer from all notes; without any there is none."""
     if not reading.notes:
         return (yield from fail(reading, _why(reading)))
-    free = reading.prompts.free
-    while sum(reading.prompts.note_cost(note.text) for note in reading.notes) > free:
+    free = reading.prompts.closing_free
+    while sum(note.cost for note in reading.notes) > free:
         yield from _condense(reading)
         if not reading.notes:
             return (yield from fail(reading, NoAnswer.NOT_FOUND))
@@ -46,7 +46,7 @@ def fail(reading: Reading, why: NoAnswer) -> LookingFlow[Browsed]:
 def succeed(reading: Reading, text: str, spans: Sequence[Span]) -> LookingFlow[Browsed]:
     """An answer, and where in the log it stands."""
     yield from reading.tell(EventKind.END, Action.ANSWER, text=text)
-    found = tuple(dict.fromkeys(spans))[:MAX_SPANS]
+    found = best_fitting(text, tuple(dict.fromkeys(spans)), MAX_SPANS)
     return Browsed(text=text, no_answer=None, spans=found, calls=reading.calls)
 
 
@@ -78,9 +78,7 @@ def _answer(
     while again.attempt <= MAX_ATTEMPTS:
         if reading.calls_left < 1:
             return (yield from fail(reading, NoAnswer.STEP_LIMIT))
-        ask = reading.prompts.close(
-            action, notes=[note.text for note in notes], parts=parts, again=again
-        )
+        ask = reading.prompts.close(action, notes=reading.shown(notes), parts=parts, again=again)
         (reply,) = yield from reading.ask([ask])
         said, fault = _read_answer(reply.text, is_last=again.attempt == MAX_ATTEMPTS)
         done = ACTIONS[action] if said.text else Action.NONE
@@ -134,15 +132,15 @@ def _sourced(reading: Reading, said: Parts, notes: Sequence[Note]) -> tuple[Span
 def _condense(reading: Reading) -> LookingFlow[None]:
     """Makes one of each group of notes that fits into a prompt."""
     prompts, notes = reading.prompts, reading.notes
-    costs = [prompts.note_cost(note.text) for note in notes]
-    groups = [[notes[at] for at in group] for group in grouped(costs, prompts.free)]
+    costs = [note.cost for note in notes]
+    groups = [[notes[at] for at in group] for group in grouped(costs, prompts.closing_free)]
     made: dict[int, Note | None] = {
         number: group[0] for number, group in enumerate(groups) if len(group) == 1
     }
     waiting = {number: Again() for number in range(len(groups)) if number not in made}
     while waiting:
         asks = [
-            prompts.condense([note.text for note in groups[number]], again)
+            prompts.condense(reading.shown(groups[number]), again)
             for number, again in waiting.items()
         ]
         replies = yield from reading.ask(asks)
@@ -152,7 +150,7 @@ def _condense(reading: Reading) -> LookingFlow[None]:
             try:
                 said = split_reply(reply.text)
                 text = "" if said.is_null else _limited(reading, said.text)
-                made[number] = _one(groups[number], text) if text else None
+                made[number] = _one(reading, groups[number], text) if text else None
             except Unclear as unclear:
                 fault = str(unclear)
                 failed[number] = Again(attempt=again.attempt + 1, fault=fault)
@@ -167,7 +165,7 @@ def _condense(reading: Reading) -> LookingFlow[None]:
         waiting = _retried(reading, failed)
         for number in failed.keys() - waiting.keys():
             joined = "\n".join(note.text for note in groups[number])
-            made[number] = _one(groups[number], _limited(reading, joined))
+            made[number] = _one(reading, groups[number], _limited(reading, joined))
     ordered = (made[number] for number in range(len(groups)))
     reading.notes = [note for note in ordered if note is not None]
 
@@ -189,6 +187,6 @@ def _numbers(notes: Sequence[Note]) -> list[int]:
     return sorted({number for note in notes for number in note.pieces})
 
 
-def _one(notes: Sequence[Note], text: str) -> Note:
-    spans = tuple(dict.fromkeys(span for note in notes for span in note.spans))
-    return Note(text=text, spans=spans, pieces=tuple(_numbers(notes)))
+def _one(reading: Reading, notes: Sequence[Note], text: str) -> Note:
+    spans = (span for note in notes for span in note.spans)
+    return reading.noted(text, spans, _numbers(notes))

@@ -50,8 +50,10 @@ LEAST_PIECE_TOKENS = 16
 LEAST_RANKED_TOKENS = 128
 #: For the fault of a reply, the size and the form, at the end of a prompt.
 END_TOKENS = 44
+#: For what the counts of texts and of the lines that they make are off by.
+SLACK_TOKENS = 4
 #: For the line above a note.
-NOTE_HEAD_TOKENS = 6
+NOTE_HEAD_TOKENS = 12
 
 _CLOSING = (BrowseAction.ANSWER, BrowseAction.AGGREGATION)
 _OFFERED = tuple(one for one in BrowseAction if one is not BrowseAction.TASK_UNDERSTANDING)
@@ -72,6 +74,16 @@ class Again:
 
 
 FIRST = Again()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A note as a prompt shows it."""
+
+    #: The first and the last chunk that it may be from.
+    from_position: int
+    to_position: int
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +118,8 @@ class Prompts:
 
     @cached_property
     def free(self) -> int:
-        """Tokens that every prompt has for texts: pieces and notes. Raises TextTooLong."""
-        step = max(self.window_tokens // QUERY_STEP_SHARE, 1)
-        query = -(-self.count(self.query) // step) * step
-        fixed = self._task_tokens + 3 * self._block_tokens + query + self.look_for_tokens
-        free = self.room - fixed - END_TOKENS
+        """Tokens that a piece's prompt has for it and for notes. Raises TextTooLong."""
+        free = self.room - self._tokens_of(self._piece_task_tokens, blocks=3)
         if free < 2 * LEAST_PIECE_TOKENS:
             raise TextTooLong(
                 f"the query has {self.count(self.query)} tokens, and a window of"
@@ -118,6 +127,18 @@ class Prompts:
                 f" {2 * LEAST_PIECE_TOKENS - free} tokens are missing"
             )
         return free
+
+    @cached_property
+    def closing_free(self) -> int:
+        """Tokens that the prompts behind reading have: for notes, or for the best pieces."""
+        return self.room - self._tokens_of(self._closing_task_tokens, blocks=2)
+
+    def _tokens_of(self, task_tokens: int, *, blocks: int) -> int:
+        """Of a prompt without its texts, for all queries of about this length."""
+        step = max(self.window_tokens // QUERY_STEP_SHARE, 1)
+        query = -(-self.count(self.query) // step) * step
+        own = query + self.look_for_tokens + END_TOKENS
+        return task_tokens + blocks * self._block_tokens + own
 
     def check_room(self) -> None:
         """Raises TextTooLong when the query leaves no room for text."""
@@ -131,28 +152,36 @@ class Prompts:
     @property
     def piece_tokens(self) -> int:
         """Tokens of a piece at most."""
-        return self.free - self.notes_tokens - NOTE_HEAD_TOKENS
+        return self.free - self.notes_tokens - SLACK_TOKENS
 
     @property
     def note_tokens(self) -> int:
         """Tokens of one note at most: two fit into any prompt, so that they can be made one."""
-        return min(self.output_tokens * 2 // 3, self.free // 2 - NOTE_HEAD_TOKENS)
+        return min(self.output_tokens * 2 // 3, self.closing_free // 2 - NOTE_HEAD_TOKENS)
 
     def note_cost(self, note: str) -> int:
-        """What a note takes of `free`."""
+        """What a note takes of `closing_free`."""
         return self.count(note) + NOTE_HEAD_TOKENS
 
     @cached_property
-    def _task_tokens(self) -> int:
+    def _piece_task_tokens(self) -> int:
         """Of the longest instructions, whatever the actions: it decides the pieces' size."""
+        forms = (False, True)
+        return max(self.count(wording.piece_task(_OFFERED, structured=form)) for form in forms)
+
+    @cached_property
+    def _closing_task_tokens(self) -> int:
         tasks = [
-            *(wording.piece_task(_OFFERED, structured=form) for form in (False, True)),
-            *(
-                wording.close_task(action, from_notes=notes, structured=form)
-                for action in _CLOSING
-                for notes in (False, True)
-                for form in (False, True)
-            ),
+            text
+            for form in (False, True)
+            for text in (
+                wording.condense_task(structured=form),
+                *(
+                    wording.close_task(action, from_notes=notes, structured=form)
+                    for action in _CLOSING
+                    for notes in (False, True)
+                ),
+            )
         ]
         return max(map(self.count, tasks))
 
@@ -212,7 +241,7 @@ class Prompts:
         self,
         action: BrowseAction,
         *,
-        notes: Sequence[str] = (),
+        notes: Sequence[Shown] = (),
         parts: Sequence[Part] = (),
         again: Again = FIRST,
     ) -> ModelAsk:
@@ -225,7 +254,7 @@ class Prompts:
         content = CloseContent(
             query=self.query,
             look_for=self.look_for,
-            notes=tuple(notes),
+            notes=tuple(note.text for note in notes),
             parts=tuple((part.position, part.text) for part in parts),
             action=action,
         )
@@ -240,7 +269,7 @@ class Prompts:
             telling=replies.Telling(offers=(action,)),
         )
 
-    def condense(self, notes: Sequence[str], again: Again = FIRST) -> ModelAsk:
+    def condense(self, notes: Sequence[Shown], again: Again = FIRST) -> ModelAsk:
         """One note of several."""
         return self._ask(
             wording.CONDENSE,
@@ -250,7 +279,7 @@ class Prompts:
             CondenseContent(
                 query=self.query,
                 look_for=self.look_for,
-                notes=tuple(notes),
+                notes=tuple(note.text for note in notes),
                 max_tokens=self.note_tokens,
             ),
             again,
@@ -303,8 +332,11 @@ class Prompts:
         )
 
 
-def _numbered(notes: Sequence[str]) -> str:
-    return "\n".join(f"Note {number}:\n{note}" for number, note in enumerate(notes, 1))
+def _numbered(notes: Sequence[Shown]) -> str:
+    return "\n".join(
+        f"Note {number} [{note.from_position}-{note.to_position}]:\n{note.text}"
+        for number, note in enumerate(notes, 1)
+    )
 
 
 def window_of(request: BrowseRequest, window_tokens: int) -> int:
@@ -336,7 +368,7 @@ def piece_tokens(
     whole = prompts.piece_tokens
     if settled(request) is not BrowseOption.RANK:
         return whole
-    return min(whole, max(prompts.free // request.pieces, LEAST_RANKED_TOKENS))
+    return min(whole, max(prompts.closing_free // request.pieces, LEAST_RANKED_TOKENS))
 
 
 def usable(look_for: str, prompts: Prompts) -> str:

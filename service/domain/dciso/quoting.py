@@ -19,6 +19,7 @@ MAX_SPANS = 20
 
 #: What models write for one another. One character each, so that places stay the same.
 _ALIKE = str.maketrans("“”„«»‘’‚‐‑‒–—\u00a0", '"""""\'\'\'----- ')
+_WORD = re.compile(r"\w+")
 _AROUND = " \t\r\n\"'“”„«»‘’`*…."
 
 
@@ -88,6 +89,16 @@ def best_span(said: str, parts: Sequence[Part], *, around: str = "") -> Span:
         if excerpt
         else span_in(part, 0, len(part.text[:EXCERPT_CHARACTERS]))
     )
+
+
+def best_fitting(said: str, spans: Sequence[Span], most: int) -> tuple[Span, ...]:
+    """So many of several places, in their order: those with most words of what is said."""
+    if len(spans) <= most:
+        return tuple(spans)
+    words = set(_WORD.findall(said.casefold()))
+    shared = [len(words.intersection(_WORD.findall(span.text.casefold()))) for span in spans]
+    best = sorted(range(len(spans)), key=lambda at: (-shared[at], at))[:most]
+    return tuple(spans[at] for at in sorted(best))
 
 
 def best_of(said: str, spans: Sequence[Span], *, around: str = "") -> Span:

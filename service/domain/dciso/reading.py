@@ -4,14 +4,14 @@ In algorithm 1 an action is selected (line 7) and then carried out (lines 10 and
 one reply does both, as section 4.2 has it for "null": half of the calls.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.pieces import Frame, Piece, Span
-from service.domain.dciso.prompts import Again, Prompts, held_to
-from service.domain.dciso.quoting import best_span, spans_of
+from service.domain.dciso.prompts import Again, Prompts, Shown, held_to
+from service.domain.dciso.quoting import best_fitting, best_span, spans_of
 from service.domain.dciso.recording import Recorder
 from service.domain.dciso.replies import PieceReply, Unclear, read_piece
 from service.domain.dciso.spec import BrowseAction, BrowseRequest, ReadingOrder
@@ -22,6 +22,8 @@ from service.domain.trajectory import Action, EventKind, Tell
 
 #: Replies in a row that may be unreadable, at one piece.
 MAX_ATTEMPTS = 3
+#: Places that a note is said to rest on: it may be made of hundreds of pieces.
+MAX_NOTE_SPANS = 60
 #: Pieces whose text is held at once.
 MAX_BATCH = 256
 
@@ -44,6 +46,8 @@ class Note:
     spans: tuple[Span, ...]
     #: Numbers of the pieces that it is from, ascending.
     pieces: tuple[int, ...]
+    #: Tokens that it takes of a prompt.
+    cost: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +143,8 @@ class Reading:
 
     def closing_calls(self, more: Sequence[int] = ()) -> int:
         """Calls that the answer from the notes takes, with further ones of these costs."""
-        free = self.prompts.free
-        costs = [*(self.prompts.note_cost(note.text) for note in self.notes), *more]
+        free = self.prompts.closing_free
+        costs = [*(note.cost for note in self.notes), *more]
         calls = 1 if costs else 0
         condensed = self.prompts.note_tokens + self.prompts.note_cost("")
         while sum(costs) > free:
@@ -264,7 +268,27 @@ class Reading:
         assert read.reply is not None, "it was read"
         text = self.kept(read.reply)
         spans = read.spans or (best_span(text, read.piece.parts, around=self.prompts.query),)
-        return Note(text=text, spans=spans, pieces=(read.piece.frame.number,))
+        return self.noted(text, spans, (read.piece.frame.number,))
+
+    def shown(self, notes: Sequence[Note]) -> list[Shown]:
+        """Notes with the chunks that they may be from."""
+        return [
+            Shown(
+                from_position=self.frame(note.pieces[0]).from_position,
+                to_position=self.frame(note.pieces[-1]).to_position,
+                text=note.text,
+            )
+            for note in notes
+        ]
+
+    def noted(self, text: str, spans: Iterable[Span], pieces: Iterable[int]) -> Note:
+        """A note from these places and pieces; of many places those that its words are from."""
+        return Note(
+            text=text,
+            spans=best_fitting(text, tuple(dict.fromkeys(spans)), MAX_NOTE_SPANS),
+            pieces=tuple(sorted(set(pieces))),
+            cost=self.prompts.note_cost(text),
+        )
 
 
 def grouped(costs: Sequence[int], free: int) -> list[list[int]]:

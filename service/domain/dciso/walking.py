@@ -201,10 +201,10 @@ def _extract(reading: Reading, read: Read, replaced: Sequence[Note]) -> None:
     note = reading.note(read)
     if said.action is BrowseAction.MERGE and replaced:
         before = [span for one in replaced for span in one.spans]
-        note = Note(
-            text=note.text,
-            spans=tuple(dict.fromkeys((*before, *read.spans))) or note.spans,
-            pieces=tuple(sorted({n for one in (*replaced, note) for n in one.pieces})),
+        note = reading.noted(
+            note.text,
+            [*before, *read.spans],
+            [number for one in (*replaced, note) for number in one.pieces],
         )
         reading.notes = reading.notes[: len(reading.notes) - len(replaced)]
     reading.notes.append(note)

@@ -42,7 +42,8 @@ _ALONE = {
 }
 _NULL = "When it says nothing that helps, Text is: null\n"
 _FROM_NOTES = (
-    "You answer a question from numbered notes on a long text, which stand under [NOTES].\n"
+    "You answer a question from notes on a long text, which stand under [NOTES], each with its"
+    " number and the chunks that it is from. Where they differ, later chunks are right.\n"
 )
 _FROM_TEXT = (
     "You answer a question from the pieces of a long text that stand under [TEXT]: chunks,"
@@ -57,8 +58,9 @@ _HOW = {
 }
 _NO_ANSWER = "When they do not say, Text is: null\n"
 _CONDENSE = (
-    "You make one of several notes on a long text, which stand under [NOTES]. Keep all that"
-    " may help to answer the question, names and numbers above all; say nothing twice.\n"
+    "You make one of several notes on a long text, which stand under [NOTES], each with its"
+    " number and the chunks that it is from. Keep all that may help to answer the question, names"
+    " and numbers above all. Say nothing twice. Where notes differ, later chunks are right.\n"
 )
 _UNDERSTAND = """\
 You decide how a long text is to be read for a question. You do not see the text.

@@ -514,8 +514,8 @@ RECORDED = {
     "state, steps": "421dc85ec995bc08012d48f0b6b5c043157253dd680a322c1874e67b0cbd1310",
     "state, vectors": "58f569eb8e18f43a26bb78bdc77fa7655b340289dd3aa1df6d4a6984a75883cb",
     "answer, state": "5023ea52c05fd9f60c501afa5f0934475112030b19e64adb1b742bfa893ae124",
-    "browse": "bfea8357339cb9a44f7b28564531cd0644c6a174c4e30a5cb57aa10ff7e06389",
-    "browse, structured": "56bb6f6d316b4fe7a7019b35407b902b2aebc4eba455a5b28ec283c079a4ea01",
+    "browse": "f0d74a8c22474308aa3b510911fff80e896d54437014eb7116aacf1eca5597f5",
+    "browse, structured": "90e6ab84102850c6cdaccd855049e4c4f4509594003c1789c5000cbbff241133",
     "answer, whole": "f28a45e538cbc12e3da19fb795989df74cfb3122cc93087cc7a43f310b683aac",
     "answer, shaped": "3ee0bec6eb784ca9d19dd7be7e4e289d2cd0148eac256a4d6eb0db54d1df1891",
 }

@@ -37,10 +37,10 @@ def test_retrieved_pieces_that_fit_are_read_in_one_prompt() -> None:
 
 def test_retrieved_pieces_that_do_not_fit_are_extracted_from_at_once() -> None:
     long = [f"{text} " + "word " * 60 for text in THREE]
-    replies = ("Text: it was Ben\nQuotes:\n[2] Ben left", NULL, "Text: Ben\nSources: 1")
+    replies = (says("it was Ben", "[2] Ben left"), NULL, NULL, "Text: Ben\nSources: 1")
     asked = request(BrowseOption.RANK, window_tokens=600)
-    got = run(Log(long, best=(2, 3)), scripted(*replies), asked)
-    assert got.batches == [2, 1]
+    got = run(Log(long, best=(2, 3, 1)), scripted(*replies), asked)
+    assert got.batches == [3, 1]
     assert got.result.text == "Ben"
     assert [span.text for span in got.result.spans] == ["Ben left"]
     assert [event.action.value for event in got.events[1:3]] == ["append", "move"]
@@ -63,7 +63,7 @@ def test_a_scan_reads_backward_and_may_find_nothing() -> None:
 def test_retrieval_that_may_pass_pieces_ends_at_the_first_answer() -> None:
     long = [f"{text} " + "word " * 60 for text in THREE]
     asked = request(BrowseOption.RANK, {RETRIEVE, MOVE, *CLOSING}, window_tokens=600)
-    got = run(Log(long, best=(3, 2)), scripted(NULL, says("Ben")), asked)
+    got = run(Log(long, best=(3, 2, 1)), scripted(NULL, says("Ben")), asked)
     assert got.moves()[1:] == [("p.3", "move"), ("p.2", "answer"), ("end", "answer")]
 
 

@@ -120,7 +120,7 @@ def runs(draw: st.DrawFn) -> tuple[Log, Run, BrowseRequest, int]:
 Given = tuple[Log, Run, BrowseRequest, int]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_no_prompt_with_its_reply_passes_the_window(given_run: Given) -> None:
     _, got, _, window = given_run
@@ -129,7 +129,7 @@ def test_no_prompt_with_its_reply_passes_the_window(given_run: Given) -> None:
         assert ask.max_output_tokens >= 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_it_ends_within_its_calls_and_says_how(given_run: Given) -> None:
     _, got, asked, _ = given_run
@@ -144,7 +144,7 @@ def test_it_ends_within_its_calls_and_says_how(given_run: Given) -> None:
     assert all(1 <= event.attempt <= MAX_ATTEMPTS for event in called)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_every_place_that_is_cited_has_exactly_that_text(given_run: Given) -> None:
     log, got, _, _ = given_run
@@ -154,7 +154,7 @@ def test_every_place_that_is_cited_has_exactly_that_text(given_run: Given) -> No
         assert text[span.from_character : span.to_character] == span.text != ""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(runs())
 def test_no_piece_is_taken_from_twice(given_run: Given) -> None:
     _, got, _, _ = given_run
@@ -167,7 +167,7 @@ def test_no_piece_is_taken_from_twice(given_run: Given) -> None:
     assert len(pieces) == len(set(pieces))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(CHUNKS, max_size=30), st.integers(16, 400))
 def test_the_pieces_of_a_log_are_the_log(texts: list[str], tokens: int) -> None:
     log = Log(texts, tokens=tokens)
