@@ -24,11 +24,9 @@ from service.domain.marking import marked
 from service.domain.tokens import marks_in
 from service.domain.tree.fitting import (
     MARGIN_TOKENS,
-    MARK_MARGIN_TOKENS,
     Count,
     TextTooLong,
     cut_to,
-    prompt_tokens,
 )
 
 #: Tokens of a reply at most, and which share of the window.
@@ -52,6 +50,8 @@ LEAST_RANKED_TOKENS = 128
 END_TOKENS = 44
 #: For what the counts of texts and of the lines that they make are off by.
 SLACK_TOKENS = 4
+#: What a mark has at most with most vocabularies.
+MOST_MARK_TOKENS = 21
 #: For the line above a note.
 NOTE_HEAD_TOKENS = 12
 
@@ -108,8 +108,11 @@ class Prompts:
     @property
     def room(self) -> int:
         """Tokens of a prompt at most."""
-        margin = min(MARGIN_TOKENS, self.window_tokens // MARGIN_SHARE)
-        return self.window_tokens - self.output_tokens - margin
+        return self.window_tokens - self.output_tokens - self._margin
+
+    @property
+    def _margin(self) -> int:
+        return min(MARGIN_TOKENS, self.window_tokens // MARGIN_SHARE)
 
     @property
     def look_for_tokens(self) -> int:
@@ -187,9 +190,18 @@ class Prompts:
 
     @cached_property
     def _block_tokens(self) -> int:
-        """Of a title and the marks about a text."""
-        empty = "[QUESTION]\n" + marked("\nLook for: ", self.marker_key)
-        return self.count(empty) + MARK_MARGIN_TOKENS * marks_in(empty)
+        """Of a title and the marks about a text: of some the one with most tokens."""
+        samples = (f"[QUESTION]\n{marked(str(number), self.marker_key)}" for number in range(16))
+        return max(map(self._tokens, samples))
+
+    @cached_property
+    def _unseen_mark_tokens(self) -> int:
+        """Of a mark, what `count` does not see: an estimate by bytes sees too few."""
+        mark = marked("", self.marker_key).partition("\n")[0]
+        return max(MOST_MARK_TOKENS - self.count(mark + "\n"), 0)
+
+    def _tokens(self, text: str) -> int:
+        return self.count(text) + self._unseen_mark_tokens * marks_in(text)
 
     def understand(self, options: Sequence[BrowseOption], again: Again = FIRST) -> ModelAsk:
         """What the query is about and how to read for it."""
@@ -313,7 +325,9 @@ class Prompts:
         **form: object,
     ) -> ModelAsk:
         segments = (Segment(kind=SegmentKind.TASK, text=task), *texts, last)
-        excess = prompt_tokens(segments, self.count) - self.room
+        # Tokens of a whole are not the sum of its parts': half of the margin is for that.
+        tokens = sum(self._tokens(segment.text) for segment in segments)
+        excess = tokens - self.room - self._margin // 2
         if excess > 0:
             raise TextTooLong(
                 f"a prompt of {template} passes the window of {self.window_tokens} tokens by"

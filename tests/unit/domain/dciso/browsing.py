@@ -39,6 +39,9 @@ class Log:
     #: What retrieval names.
     best: Sequence[int] = ()
     lookups: list[Any] = field(default_factory=list)
+    #: How a size is counted, and what is too long is cut.
+    count: Callable[[str], int] = estimate_tokens
+    cut: Callable[[str, int], int] = cut
 
     @property
     def chunks(self) -> list[tuple[int, str]]:
@@ -46,7 +49,7 @@ class Log:
 
     def frames(self) -> list[Frame]:
         if self.tokens is not None:
-            return list(frames(self.chunks, self.tokens, count=estimate_tokens, cut=cut))
+            return list(frames(self.chunks, self.tokens, count=self.count, cut=self.cut))
         return [
             Frame(
                 number=position,
