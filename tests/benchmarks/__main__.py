@@ -16,6 +16,7 @@ NAMES = (
     "search",
     "step",
     "tree",
+    "words",
 )
 
 

@@ -41,12 +41,14 @@ def examples() -> list[dict[str, str]]:
 
 def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = examples()
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     for block in blocks:
         for name, value in block.items():
             monkeypatch.setenv(name, value)
     config = Config()
     assert (config.model, config.model_window_tokens) == ("openai/qwen3", 16_384)
+    assert (config.embedding_model, config.embedding_dimensions) == ("openai/nomic-embed-text", 768)
+    assert config.embedding_query_prefix == "search_query: "
     assert LitellmTransport(config).structured("openai/qwen3")
     assert LitellmTransport(config).output_settings("openai/qwen3") != b""
     found = [
