@@ -1,5 +1,6 @@
 """The search index by real processes: what is appended is indexed, whatever dies meanwhile."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,8 +94,9 @@ def test_migrate_says_what_search_can_do(servers: Servers) -> None:
     url = servers.new_database()
     done = subprocess.run(
         [sys.executable, "-m", "service.cli", "migrate"],
-        env={"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_EMBEDDING_DIMENSIONS": str(DIMENSIONS)}
-        | {"PALIMPSEST_EMBEDDING_MODEL": "openai/words", "PATH": ""},
+        env=os.environ
+        | {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_EMBEDDING_DIMENSIONS": str(DIMENSIONS)}
+        | {"PALIMPSEST_EMBEDDING_MODEL": "openai/words"},
         capture_output=True,
         text=True,
         check=True,

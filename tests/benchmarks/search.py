@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -120,7 +121,10 @@ async def _measure(
                 return await _bare(bare, session, words, vector, chunks)
 
             # The first reads pages that the second finds read.
-            jobs = [("search", search), ("bare", by_hand)]
+            jobs: list[tuple[str, Callable[[], Awaitable[list[int]]]]] = [
+                ("search", search),
+                ("bare", by_hand),
+            ]
             found = {}
             for name, job in jobs if number % 2 else reversed(jobs):
                 begin = time.perf_counter()

@@ -128,6 +128,9 @@ class FixedEmbedder:
         """As many as it was given."""
         return len(self._values)
 
+    async def warm(self) -> None:
+        """Needs nothing."""
+
     async def embed_chunks(
         self, texts: Sequence[str], *, scope: CallScope
     ) -> Sequence[Sequence[Vector]]:
