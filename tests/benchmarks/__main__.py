@@ -15,6 +15,7 @@ NAMES = (
     "read",
     "search",
     "step",
+    "stream",
     "tree",
     "words",
 )
