@@ -1,6 +1,5 @@
 """`palimpsest demo`: the main job, end to end, on real input, in one command."""
 
-import asyncio
 import time
 from dataclasses import replace
 from enum import StrEnum
@@ -68,11 +67,11 @@ def demo(
 
     job = _job(task, file, question or [])
     started = time.monotonic()
-    StopSignals()
+    stop = StopSignals()
     try:
         with TemporaryStack(read_config(), on_event=say) as stack:
             say(f"ready after {time.monotonic() - started:.1f} s")
-            asyncio.run(_run(stack.address, job, as_json))
+            stop.run(_run(stack.address, job, as_json))
     except ServerError as error:
         raise CommandError(str(error)) from error
     say(f"done after {time.monotonic() - started:.1f} s; nothing is left behind")

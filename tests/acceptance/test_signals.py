@@ -97,11 +97,18 @@ def command_named(folder: Path, name: str) -> set[int]:
     return set(naming(f"service.cli\0{name}")) & set(children_of(folder))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("streaming", signal.SIGINT),
+        ("streaming", signal.SIGTERM),
+        ("chunks acked", signal.SIGINT),
+    ],
+)
 def test_a_demo_that_is_stopped_leaves_nothing_behind(
-    folder: Path, demo: Command, number: signal.Signals
+    folder: Path, demo: Command, moment: str, number: signal.Signals
 ) -> None:
-    demo.wait_for("streaming")
+    demo.wait_for(moment)
     demo.popen.send_signal(number)
     eventually("its worker is told", lambda: not command_named(folder, "work"))
     demo.popen.send_signal(signal.SIGINT)
