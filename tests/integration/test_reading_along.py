@@ -1,8 +1,11 @@
 """Reading along through real sockets: a model that writes slowly, and a client that hears it."""
 
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import grpc.aio
@@ -140,3 +143,13 @@ async def test_who_does_not_ask_for_it_hears_no_text(model: FakeModel, asked: As
     request.stream_text = False
     assert await told(stub, request) == ([], TEXT)
     assert not model.requests[-1].get("stream")
+
+
+async def test_the_guides_code_reads_along(service: tuple[str, FakeModel], asked: Asked) -> None:
+    page = Path(__file__).parents[2] / "docs" / "guides" / "streaming.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = "\n".join(f"    {line}" for line in code.replace("notes", "m").splitlines())
+    names: dict[str, Any] = {}
+    exec(f"async def guide(session):\n{lines}\n    return text", names)
+    async with palimpsest.connect(service[0]) as client:
+        assert await names["guide"](client.session(asked[1].session)) == TEXT
