@@ -15,6 +15,8 @@ from service.domain.state import asking as pcc
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.whole import WHOLE
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
@@ -65,6 +67,15 @@ async def read(database: Database, item: WorkItem) -> tuple[StoredAnswer, list[E
         events = await trajectories.list_events(tx, (KEY, item.item_id), 0)
     assert stored is not None
     return stored, list(events)
+
+
+def without_browsing(database: Database, script: Script) -> Answerer:
+    """A worker's answerer that cannot browse, so that memories are all there is."""
+
+    def facts(_: str) -> ModelFacts:
+        return ModelFacts(window_tokens=32_768, count=estimate_tokens)
+
+    return Answerer(database, gateway(script, database), facts, b"marker", NEVER_WHOLE)
 
 
 def says(subject: str = "state", answer: str = "It is in box 7.") -> Any:
@@ -184,7 +195,7 @@ async def test_a_named_memory_is_read_without_a_call_to_choose(database: Databas
     identity = await notes(database, rows.head)
     item = await ask(database, rows.head, memory_id=identity)
     script = Script()
-    await answerer(database, gateway(script, database), SMALL).make(item)
+    await without_browsing(database, script).make(item)
     stored, events = await read(database, item)
     assert (stored.text, len(script.asked)) == ("It is x.", 1)
     assert told(events) == [(1, "choice", "prism of notes")]
@@ -212,8 +223,7 @@ async def test_a_fact_is_looked_for_in_the_tree(database: Database) -> None:
     def reply(ask: ModelAsk, number: int) -> str:
         return says("fact")(ask, number) if ask.template == UNDERSTAND else moves(ask, number)
 
-    # It has no prices and browses nothing, so the tree is all there is.
-    await answerer(database, gateway(Script(reply=reply), database), NEVER_WHOLE).make(item)
+    await without_browsing(database, Script(reply=reply)).make(item)
     stored, events = await read(database, item)
     assert stored.text == "It brought partridges."
     assert [one.ordinal for one in events] == list(range(1, len(events) + 1))
@@ -249,6 +259,37 @@ async def test_the_first_choice_stays(database: Database) -> None:
     assert (later.status, later.chosen) == ("complete", stored.chosen)
     assert [one.template for one in again.asked] == [pcc.ANSWER]
     assert [one.kind for one in events] == [EventKind.CHOICE]
+
+
+async def test_behind_a_navigation_that_finds_nothing_the_log_is_browsed(
+    database: Database,
+) -> None:
+    await tree_rows.make_tree(database, test_navigate.LEAVES, tail=test_navigate.TAIL)
+    wanted = NavigationRequest(hybrid_leaves=2)
+    item = await ask(
+        database,
+        5,
+        query="What of the cat?",
+        memory_id=tree_rows.TREE,
+        revision=2,
+        navigation=wanted,
+    )
+    moves = test_navigate.Moves("zebra")
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        is_move = isinstance(ask.content, TriageContent | LeafContent)
+        return moves(ask, number) if is_move else "Text: It ate the mouse at once."
+
+    script = Script(reply=reply)
+    await answerer(database, gateway(script, database), NEVER_WHOLE).make(item)
+    stored, events = await read(database, item)
+    assert (stored.status, stored.text) == ("complete", "It ate the mouse at once.")
+    assert [one.position for one in stored.citations] == [4]
+    assert [one.ordinal for one in events] == list(range(1, len(events) + 1))
+    choices = [one for one in events if one.kind is EventKind.CHOICE]
+    assert [one.text for one in choices] == ["memwalker of t", "dciso, rank"]
+    ends = [one.ordinal for one in events if one.kind is EventKind.END]
+    assert ends == [choices[1].ordinal - 1, len(events)]
 
 
 @dataclass
