@@ -21,6 +21,19 @@ from service.cli.answers import (
     show_value,
     value_json,
 )
+from service.cli.browsing import (
+    OF_LOG,
+    Actions,
+    Model,
+    Order,
+    Pieces,
+    ReaderName,
+    Rerank,
+    Way,
+    Window,
+    asked_of,
+    settings_of,
+)
 from service.cli.explaining import LiveDrawing, event_json, statistics_json, summary
 from service.cli.lines import positions
 from service.cli.output import cut, say, show, show_json
@@ -31,7 +44,6 @@ from service.cli.talk import (
     Address,
     After,
     Json,
-    MemoryName,
     SessionName,
     run,
     token_of,
@@ -42,7 +54,7 @@ EXCERPT_CHARACTERS = 500
 #: What the proto allows.
 MAX_HYBRID_LEAVES = 32
 MAX_BEAM = 8
-MAX_CALLS = 1000
+MAX_CALLS = 10_000
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +65,10 @@ def register(app: typer.Typer) -> None:
 def ask(
     query: Annotated[str, typer.Argument(help="The question.", show_default=False)] = "",
     session: SessionName = DEFAULT_NAME,
-    memory: MemoryName = DEFAULT_NAME,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", "-m", help="The memory; readers of the log need none."),
+    ] = None,
     after: After = None,
     applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
     option: Annotated[
@@ -72,7 +87,11 @@ def ask(
     ] = 0,
     max_calls: Annotated[
         int,
-        typer.Option(min=0, max=MAX_CALLS, help="Navigating: model calls that it may cost; 0: 50."),
+        typer.Option(
+            min=0,
+            max=MAX_CALLS,
+            help="Model calls that it may cost; 0: 50 of navigating, 1,000 of browsing.",
+        ),
     ] = 0,
     navigate: Annotated[
         bool,
@@ -80,6 +99,14 @@ def ask(
             "--navigate", help="State memories: look into the vectors, down to the steps."
         ),
     ] = False,
+    reader: ReaderName = None,
+    browse: Way = "auto",
+    actions: Actions = "",
+    window: Window = 0,
+    pieces: Pieces = 0,
+    order: Order = "auto",
+    rerank: Rerank = False,
+    model: Model = "",
     schema: SchemaFile = "",
     stream: Stream = False,
     resume: Resume = "",
@@ -94,21 +121,33 @@ def ask(
 
     A tree is navigated, from its root down to the leaf that answers, and so is a state
     memory with --navigate or an option for navigating; otherwise that answers from its
-    working context. With --explain the way is drawn; with --json too, its events are in the
-    JSON.
+    working context. With --reader dciso the log itself is browsed, with whole it is read in
+    one prompt, and auto chooses. With --explain the way is drawn; with --json too, its events
+    are in the JSON.
     """
+    reads_log = reader in OF_LOG
+    browsing = settings_of(
+        browse=browse,
+        actions=actions,
+        window=window,
+        pieces=pieces,
+        order=order,
+        rerank=rerank,
+        max_calls=max_calls if reads_log else 0,
+    )
     wanted: dict[str, Any] = {
         "after": token_of(after, applied),
         "fully_applied": applied,
         "options": option or (),
         "hybrid_leaves": hybrid,
         "beam": beam,
-        "max_calls": max_calls,
+        "max_calls": 0 if reads_log else max_calls,
         "navigate": navigate,
         "response_schema": response_schema(schema),
         "stream": stream,
     }
     check_resumed(query, resume, wanted)
+    asked_of_whom = asked_of(memory, reader, model, browsing)
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
@@ -118,8 +157,8 @@ def ask(
             async def answer(on_event: Callable[[Event], None]) -> values.Answer:
                 if resume:
                     return await told.resume_answer(resume, on_event=on_event, timeout=timeout)
-                return await told.memory(memory).ask(
-                    query, on_event=on_event, timeout=timeout, **wanted
+                return await told.ask(
+                    query, on_event=on_event, timeout=timeout, **asked_of_whom, **wanted
                 )
 
             with Asked(resume).interrupted(session) as note:
@@ -148,7 +187,7 @@ async def _hear(
         return
     written.end(answer)
     show_below(answer)
-    if explain and answer.statistics is None:
+    if explain and not drawing.events:
         say(f"memory {answer.memory!r} was not navigated: there is no way to explain")
     elif explain and answer.statistics is not None:
         show(f"  {summary(answer.statistics)}")
@@ -212,12 +251,17 @@ def show_below(answer: values.Answer) -> None:
             excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
             # Where nothing was navigated it is the state vector that brought it.
             brought = "leaf" if answer.statistics is not None else "vector"
+            if cited.node_id.startswith("p."):
+                brought = "piece"
             show(f"  [{cited.position}] {brought} {cited.node_id} {where}: {excerpt}")
         elif cited.path:
             show(f"  [{cited.position}] {cited.path}")
         else:
             show(f"  [{cited.position}] {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
-    show(f"  by {answer.model} at revision {answer.revision}{_note(answer)}")
+    read = f"at revision {answer.revision}"
+    if not (answer.memory or (answer.choice is not None and answer.choice.memory)):
+        read = f"from the log up to position {answer.applied_position}"
+    show(f"  by {answer.model} {read}{_note(answer)}")
 
 
 def _note(answer: values.Answer) -> str:
@@ -225,5 +269,6 @@ def _note(answer: values.Answer) -> str:
         return ""
     if answer.no_answer is not None:
         return "; no language model"
-    of = "memory" if answer.statistics is None else "text"
+    of_memory = answer.statistics is None and answer.memory
+    of = "memory" if of_memory else "text"
     return f"; no language model: sentences of the {of}, word for word"

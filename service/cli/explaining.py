@@ -1,4 +1,4 @@
-"""A navigation for people: its path as a drawing, its events and figures as plain JSON."""
+"""A trajectory for people: its path as a drawing, its events and figures as plain JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.tree import Tree
 
 from palimpsest.navigation_values import NavigationStatistics, TrajectoryEvent
+from service.cli.browsing import browse_line
 from service.cli.lines import positions
 from service.cli.output import cut, escaped
 
@@ -30,7 +31,7 @@ NO_ANSWER = {
 
 
 def draw(query: str, events: Sequence[TrajectoryEvent]) -> Tree:
-    """The path of a navigation in its tree, as far as the events tell it."""
+    """The path of a navigation in its tree, or of a browsing in its log, as far as it is told."""
     drawing = _Drawing(Tree(escaped(cut(query, SAID_CHARACTERS))))
     for event in events:
         drawing.add(event)
@@ -55,6 +56,9 @@ class _Drawing:
             if event.action == "none":
                 why = NO_ANSWER.get(event.text, event.text)
                 self.root.add(escaped(f"no answer: {why}"))
+            return
+        if read := browse_line(event):
+            self.root.add(escaped(f"{read}{_tokens(event)}"))
             return
         branch = self._branch(event) if event.node_id else self.root
         if event.kind == "triage" and event.node_id not in self.seen:

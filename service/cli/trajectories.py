@@ -1,11 +1,12 @@
-"""Commands for trajectories: what navigations of trees did."""
+"""Commands for trajectories: what readers did."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 import palimpsest
 from palimpsest import NavigationStatistics
+from palimpsest.navigation_values import TrainingExample
 from service.cli.explaining import draw, drawing_console, event_json, statistics_json
 from service.cli.output import show, show_json
 from service.cli.talk import (
@@ -22,7 +23,7 @@ from service.cli.talk import (
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     trajectories = typer.Typer(
-        no_args_is_help=True, help="What navigations of trees did: show, sum up, export."
+        no_args_is_help=True, help="What readers did, navigating or browsing: show, sum up, export."
     )
     trajectories.command("show")(trajectories_show)
     trajectories.command("stats")(trajectories_stats)
@@ -36,7 +37,7 @@ def trajectories_show(
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Draw the way of a stored answer in its tree; with --json one line for each event."""
+    """Draw the way of a stored answer in its tree or log; with --json one line for each event."""
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
@@ -97,9 +98,17 @@ def trajectories_export(
         list[str] | None,
         typer.Option(help="Only this answer, by its id; give it for each."),
     ] = None,
+    browsed: Annotated[
+        bool, typer.Option("--browsed", help="What was browsed of the log, not of a memory.")
+    ] = False,
+    verdict: Annotated[
+        Literal["good", "bad"] | None, typer.Option(help="Only answers that were rated so.")
+    ] = None,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Print the moves of navigations that found an answer, as examples to train with.
+
+    With --browsed those of browsings of the session's log.
 
     One JSON line for each: `messages` with the prompt and the reply, in the form that chat
     models are trained with. Answers that an older release made with other prompts are left
@@ -108,8 +117,10 @@ def trajectories_export(
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
-            told = client.session(session).memory(memory)
-            async for example in told.export_trajectories(answer or ()):
+            named = client.session(session)
+            told = named if browsed else named.memory(memory)
+            good = None if verdict is None else verdict == "good"
+            async for example in told.export_trajectories(answer or (), good=good):
                 show_json(
                     {
                         "messages": [
@@ -118,7 +129,17 @@ def trajectories_export(
                         "answer_id": example.answer_id,
                         "ordinal": example.ordinal,
                         "template": example.template,
+                        **_rating_json(example),
                     }
                 )
 
     run(work())
+
+
+def _rating_json(example: TrainingExample) -> dict[str, Any]:
+    """What somebody thinks of the answer; nothing as long as nobody said."""
+    rating = example.rating
+    if rating is None:
+        return {}
+    told = {"verdict": "good" if rating.good else "bad", "comment": rating.comment}
+    return {"rating": {**told, "expected": rating.expected}}

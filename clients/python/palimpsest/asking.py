@@ -6,7 +6,7 @@ from typing import Any
 
 from grpc import aio
 
-from palimpsest import convert, values
+from palimpsest import answer_convert, convert, values
 from palimpsest.answer_convert import event as event
 from palimpsest.answer_values import Event as Event
 from palimpsest.answers import ASK_SECONDS as ASK_SECONDS
@@ -19,10 +19,16 @@ from palimpsest.navigation_values import (
     Turn,
 )
 from palimpsest.v1 import (
+    answers_pb2,
     trajectories_pb2,
     trajectories_pb2_grpc,
 )
 
+_VERDICTS = {
+    None: answers_pb2.Rating.VERDICT_UNSPECIFIED,
+    True: answers_pb2.Rating.VERDICT_GOOD,
+    False: answers_pb2.Rating.VERDICT_BAD,
+}
 #: Questions that are under way at once when the caller does not say.
 ASK_CONCURRENCY = 8
 
@@ -41,10 +47,12 @@ class Asking:
         response = await self._client.call(self._trajectories.GetNavigationStatistics, request)
         return convert.navigation_statistics(response.statistics)
 
-    async def export(self, answer_ids: Iterable[str]) -> AsyncIterator[TrainingExample]:
+    async def export(
+        self, answer_ids: Iterable[str], good: bool | None = None
+    ) -> AsyncIterator[TrainingExample]:
         """See `palimpsest.memory.Memory.export_trajectories`."""
         request = trajectories_pb2.ExportTrajectoriesRequest(
-            **self._named, answer_ids=list(answer_ids)
+            **self._named, answer_ids=list(answer_ids), verdict=_VERDICTS[good]
         )
         try:
             async for message in self._trajectories.ExportTrajectories(request):
@@ -55,6 +63,9 @@ class Asking:
                     turns=tuple(
                         Turn(role=turn.role, content=turn.content) for turn in message.turns
                     ),
+                    rating=answer_convert.rating(message.rating)
+                    if message.HasField("rating")
+                    else None,
                 )
         except aio.AioRpcError as error:
             raise from_rpc(error, self._client.address) from error

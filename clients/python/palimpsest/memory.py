@@ -382,9 +382,12 @@ class Memory:
         """What all navigations of the tree came to. Raises FailedPrecondition (no tree)."""
         return await self._asking.statistics()
 
-    def export_trajectories(self, answer_ids: Iterable[str] = ()) -> AsyncIterator[TrainingExample]:
+    def export_trajectories(
+        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
+    ) -> AsyncIterator[TrainingExample]:
         """The moves of navigations that found an answer, oldest first, to train with.
 
-        Of these answers only, if any are given. Raises FailedPrecondition (no tree).
+        Of these answers only, if any are given; of those rated good, or bad, if that is
+        said. Raises FailedPrecondition (no tree).
         """
-        return self._asking.export(answer_ids)
+        return self._asking.export(answer_ids, good)

@@ -1,7 +1,10 @@
 """Trajectories as the client returns them: plain values."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from palimpsest.answer_values import Rating
 
 #: What happened; "unknown" only where the service is newer. See answers.proto.
 EventKind = Literal[
@@ -122,7 +125,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingExample:
-    """A move of a navigation that found an answer, to train a model with."""
+    """A move of a navigation or a browsing that found an answer, to train a model with."""
 
     answer_id: str
     #: The event of the trajectory.
@@ -131,3 +134,5 @@ class TrainingExample:
     template: str
     #: A prompt and its reply.
     turns: tuple[Turn, ...]
+    #: What somebody thinks of the answer; None as long as nobody said.
+    rating: "Rating | None" = None

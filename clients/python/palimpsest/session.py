@@ -20,7 +20,7 @@ from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.costs import Cost, Level, SpendReport
 from palimpsest.errors import AlreadyExists, PalimpsestError
 from palimpsest.memory import Memory
-from palimpsest.navigation_values import TrajectoryEvent
+from palimpsest.navigation_values import TrainingExample, TrajectoryEvent
 from palimpsest.producer import Producer
 from palimpsest.schemas import Schema
 from palimpsest.search import Search
@@ -418,8 +418,17 @@ class Session:
         return await self._answers.rate(answer_id, good=good, comment=comment, expected=expected)
 
     def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
-        """What the navigation of a tree's answer did, in order. Raises NotFound."""
+        """What the reader of an answer did, in order. Raises NotFound."""
         return asking.trajectory(self._client, self.name, answer_id)
+
+    def export_trajectories(
+        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
+    ) -> AsyncIterator[TrainingExample]:
+        """The moves of browsings of the log that found an answer, to train a model with.
+
+        As `Memory.export_trajectories` has those of navigations. Raises NotFound.
+        """
+        return asking.Asking(self._client, self.name, "").export(answer_ids, good)
 
     async def generate_schema(
         self, domain: str, example_query: str, *, model: str = "", timeout: float = SCHEMA_SECONDS

@@ -14,7 +14,7 @@ from palimpsest.answer_values import Question, Rating, TextPiece
 from palimpsest.budgets import Budget, BudgetSet, Period
 from palimpsest.costs import Cost, SpendReport
 from palimpsest.errors import PalimpsestError
-from palimpsest.navigation_values import TrajectoryEvent
+from palimpsest.navigation_values import TrainingExample, TrajectoryEvent
 from palimpsest.schemas import Schema
 from palimpsest.search_values import SearchIndex, SearchResult
 from palimpsest.sync_loop import Loop
@@ -204,8 +204,14 @@ class Session:
         return self._loop.run(self._session.answer(answer_id))
 
     def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
-        """What a navigation did, in order."""
+        """What the reader of an answer did, in order."""
         return self._loop.iterate(self._session.trajectory(answer_id))
+
+    def export_trajectories(
+        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
+    ) -> Iterator[TrainingExample]:
+        """The moves of browsings of the log that found an answer, oldest first."""
+        return self._loop.iterate(self._session.export_trajectories(answer_ids, good=good))
 
     def generate_schema(
         self, domain: str, example_query: str, **options: Any

@@ -121,9 +121,11 @@ class Memory:
         """What all navigations of the tree came to."""
         return self._loop.run(self._memory.navigation_statistics())
 
-    def export_trajectories(self, answer_ids: Iterable[str] = ()) -> Iterator[TrainingExample]:
+    def export_trajectories(
+        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
+    ) -> Iterator[TrainingExample]:
         """The moves of navigations that found an answer, oldest first."""
-        return self._loop.iterate(self._memory.export_trajectories(answer_ids))
+        return self._loop.iterate(self._memory.export_trajectories(answer_ids, good=good))
 
 
 class Tree(Memory):
