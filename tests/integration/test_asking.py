@@ -1,5 +1,7 @@
 """Questions as they are stored: to memories, and to sessions without one."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -8,7 +10,7 @@ from sqlalchemy import func, select
 
 from service.config import Limits
 from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
-from service.domain.errors import FailedPrecondition, InvalidInput, NotFound
+from service.domain.errors import Exhausted, FailedPrecondition, InvalidInput, NotFound
 from service.domain.read_tokens import ReadToken
 from service.domain.readers import ReaderName
 from service.domain.specs import MemorySpec
@@ -16,7 +18,8 @@ from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.spec import TreeSpec
-from service.usecases.ask import Asker, Reading
+from service.usecases.ask import Asker, Behind, Reading
+from service.usecases.ask_many import ToldOf, ask_many
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
@@ -220,3 +223,47 @@ async def test_a_question_is_stored_in_one_short_transaction(
     with statements(database) as sent:
         await began(asker, question(memory))
     assert [one.split()[0].strip(";") for one in sent] == ["BEGIN", "SELECT", "INSERT", "COMMIT"]
+
+
+async def test_each_question_of_many_takes_a_place_for_as_long_as_the_call(
+    database: Database, asker: Asker
+) -> None:
+    room = WaitingRoom(3)
+
+    def many(count: int) -> AsyncGenerator[ToldOf]:
+        questions = [question() for _ in range(count)]
+        return ask_many(asker, room, DEFAULT_TENANT, questions, deadline=None)
+
+    async with aclosing(many(4)) as told:
+        with pytest.raises(Exhausted) as refused:
+            await anext(told)
+    assert refused.value.reason == "TOO_MANY_ASKS"
+    assert await count(database) == 0
+    for _ in range(2):
+        async with aclosing(many(3)) as told:
+            assert {(await anext(told))[0] for _ in range(3)} == {0, 1, 2}
+            with pytest.raises(Exhausted), room.place():
+                raise AssertionError("all places are taken")
+    assert await count(database) == 6
+
+
+async def test_many_read_the_same_log_whatever_is_appended_meanwhile(
+    database: Database, asker: Asker
+) -> None:
+    questions = [question(), question("state"), question(reader=ReaderName.DCISO)]
+    begun, _ = await asyncio.gather(
+        asker.begin(DEFAULT_TENANT, questions), append_texts(database, "s", ["d", "e"], first=4)
+    )
+    assert all(isinstance(one, Reading) for one in begun)
+    assert len({one.applied_position for one in begun if isinstance(one, Reading)}) == 1
+
+
+async def test_what_waits_for_its_memory_is_not_stored_yet(
+    database: Database, asker: Asker
+) -> None:
+    fresh = Consistency(fully_applied=True)
+    questions = [question(), question("tree", consistency=fresh)]
+    ready, behind = await asker.begin(DEFAULT_TENANT, questions)
+    assert isinstance(ready, Reading)
+    assert isinstance(behind, Behind)
+    assert (behind.taken.wanted_position, await count(database)) == (3, 1)

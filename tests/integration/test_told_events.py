@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.engine import Engine
 
+from service.domain.telling import TextPiece
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import (
     Event,
@@ -19,7 +20,7 @@ from service.domain.work import WorkItem
 from service.usecases import consistency, listening
 from service.usecases.consistency import Watcher
 from service.usecases.listening import Listener, Told
-from storage import answers, trajectories
+from storage import answer_texts, answers, trajectories
 from storage.database import Database, Transaction
 from tests.integration.test_navigate import ask
 from tests.integration.test_trajectories import EVENT
@@ -199,3 +200,52 @@ async def test_all_that_wait_are_looked_after_with_one_query(
     assert len(statements) <= 2
     for looks in listening:
         await looks.aclose()
+
+
+async def write(database: Database, item: WorkItem, *ordinals: int) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        pieces = [TextPiece(ordinal=ordinal, text=str(ordinal)) for ordinal in ordinals]
+        assert await answer_texts.append(tx, (KEY, item.item_id), pieces)
+
+
+async def test_all_of_the_text_comes_before_the_end_for_those_who_want_it(
+    database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "LOOK_EVENTS", 2)
+    item = await question(database)
+    await write(database, item, *range(1, 6))
+    await tell(database, item, 1)
+    await settle(database, item)
+
+    async def heard(listener: Listener) -> tuple[list[int], list[int]]:
+        events: list[int] = []
+        pieces: list[int] = []
+        async with aclosing(watcher.told(listener, deadline=None)) as looks:
+            async for told in looks:
+                events += [one.ordinal for one in told.events]
+                pieces += [one.ordinal for one in told.pieces]
+        return events, pieces
+
+    assert await asyncio.gather(
+        heard(Listener(item=item, hears_text=True)),
+        heard(Listener(item=item, hears_text=True, event=1, piece=3)),
+        heard(Listener(item=item)),
+    ) == [([1], [1, 2, 3, 4, 5]), ([], [4, 5]), ([1], [])]
+
+
+async def test_who_does_not_take_what_is_told_keeps_nobody_else_waiting(
+    database: Database, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "LOOK_EVENTS", 2)
+    item = await question(database)
+    await tell(database, item, 1)
+    idle = watcher.told(Listener(item=item), deadline=None)
+    async with aclosing(idle):
+        assert [one.ordinal for one in (await anext(idle)).events] == [1]
+        await tell(database, item, *range(2, 8))
+        await settle(database, item)
+        assert await all_of(watcher.told(Listener(item=item), deadline=None)) == (
+            list(range(1, 8)),
+            True,
+        )
+        assert await all_of(idle) == (list(range(2, 8)), True)
