@@ -1,8 +1,9 @@
 """What `palimpsest eval` shows: how far it is, and a line for each strategy."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
+from rich.cells import cell_len
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -58,19 +59,54 @@ class Progress:
 
 
 def show_summaries(summaries: Sequence[Summary], measure: Measure) -> None:
-    """A table with a column for each strategy; what none of them has is left out."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for one in summaries:
-        table.add_column(plain(one.strategy), justify="right", no_wrap=True)
+    """A table with a column for each strategy; what none of them has is left out.
+
+    Columns that do not fit beside the others come in a table below.
+    """
+    rows = list(_rows(summaries, measure))
+    names = max(cell_len(name) for name, _ in rows)
+    widths = [
+        max(cell_len(one.strategy), *(cell_len(line) for _, row in rows for line in row[at]))
+        for at, one in enumerate(summaries)
+    ]
+    first = 0
+    for last in _breaks(widths, out.width - names):
+        if first:
+            out.print()
+        table = Table(box=None, pad_edge=False)
+        table.add_column("")
+        for one in summaries[first:last]:
+            table.add_column(plain(one.strategy), justify="right", no_wrap=True)
+        for name, row in rows:
+            title = f"[bold]{name}[/bold]" if not any(row) else name
+            table.add_row(title, *("\n".join(lines) for lines in row[first:last]))
+        out.print(table)
+        first = last
+
+
+def _breaks(widths: Sequence[int], room: int) -> Iterator[int]:
+    """Behind which columns a table ends; each has one at least."""
+    used = 0
+    for at, width in enumerate(widths):
+        # Two blanks stand before each.
+        if used and used + width + 2 > room:
+            yield at
+            used = 0
+        used += width + 2
+    yield len(widths)
+
+
+def _rows(
+    summaries: Sequence[Summary], measure: Measure
+) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
+    """Names of rows, and the lines of each cell; a title has none."""
     for title, rows in _sections(measure):
         cells = [(name, [show_one(one) for one in summaries]) for name, show_one in rows]
         known = [(name, row) for name, row in cells if set(row) != {NONE}]
         if title and known:
-            table.add_row(f"[bold]{title}[/bold]")
+            yield title, [()] * len(summaries)
         for name, row in known:
-            table.add_row(f"  {name}" if title else name, *row)
-    out.print(table)
+            yield f"  {name}" if title else name, [cell.split("\n") for cell in row]
 
 
 _Row = tuple[str, Callable[[Summary], str]]
