@@ -195,7 +195,12 @@ def evaluate(
         actions=_actions(actions),
         model=model,
     )
-    config = read_config(model=model or None, model_base_url=base_url or None)
+    config = read_config(
+        model=model or None,
+        model_base_url=base_url or None,
+        embedding_model=embedding_model or None,
+    )
+    embeds = "" if address else config.embedding_model
     questions = [one for document in chosen for one in document.questions]
     measure = measure_of(questions)
     settings = {
@@ -208,7 +213,7 @@ def evaluate(
         "strategies": names,
         "model": model or ("" if address else config.model),
         "window_tokens": window,
-        "embedding_model": embedding_model,
+        "embedding_model": embeds,
         "tree": asdict(tree),
         "memory": asdict(memory),
         "browse": asdict(browse),
@@ -224,7 +229,7 @@ def evaluate(
         browse=browse,
         model=model,
         base_url=base_url,
-        embedding_model=embedding_model,
+        embedding_model=embeds,
         window_tokens=window,
         concurrency=concurrency,
         timeout_seconds=timeout,

@@ -112,9 +112,14 @@ def search(
     check_service(address, base_url, embedding_model, data_dir)
     check_folders(report=report, plot=plot)
     check_new(report=report, plot=plot)
-    config = read_config(model=model or None, model_base_url=base_url or None)
-    has_vectors = bool(embedding_model)
-    wanted = _ways(ways, has_vectors, rerank)
+    config = read_config(
+        model=model or None,
+        model_base_url=base_url or None,
+        embedding_model=embedding_model or None,
+    )
+    # What the service at --address has is its own affair.
+    embeds = "" if address else config.embedding_model
+    wanted = _ways(ways, bool(embeds), rerank)
     read, digest = read_dataset(dataset)
     found = with_evidence(read)
     if not any(one.questions for one in found):
@@ -122,7 +127,7 @@ def search(
     job = _Job(
         documents=choose(found, limit, shortest=shortest, most=documents),
         ways=wanted,
-        wants_vectors=has_vectors,
+        wants_vectors=bool(embeds),
         concurrency=concurrency,
         timeout_seconds=timeout,
     )
@@ -152,7 +157,7 @@ def search(
             "shortest": shortest,
             "documents": documents,
             "ways": list(job.ways),
-            "embedding_model": embedding_model,
+            "embedding_model": embeds,
             "model": model or ("" if address else config.model),
         },
         "versions": versions(),
