@@ -8,6 +8,7 @@ prompts begin with all but the last few lines of this one's (docs/decisions/0017
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from service.domain.dciso import replies, wording
 from service.domain.dciso.contents import (
@@ -145,7 +146,7 @@ class Prompts:
 
     def check_room(self) -> None:
         """Raises TextTooLong when the query leaves no room for text."""
-        self.free  # noqa: B018 - it is worked out once, and raises
+        _ = self.free
 
     @property
     def notes_tokens(self) -> int:
@@ -322,7 +323,9 @@ class Prompts:
         last: Segment,
         content: object,
         again: Again,
-        **form: object,
+        *,
+        schema: dict[str, Any],
+        telling: replies.Telling | None = None,
     ) -> ModelAsk:
         segments = (Segment(kind=SegmentKind.TASK, text=task), *texts, last)
         # Tokens of a whole are not the sum of its parts': half of the margin is for that.
@@ -333,16 +336,15 @@ class Prompts:
                 f"a prompt of {template} passes the window of {self.window_tokens} tokens by"
                 f" {excess}: the query is too long, or a piece was made for a larger window"
             )
-        schema, telling = form["schema"], form.get("telling")
         return ModelAsk(
             purpose=Purpose.BROWSE,
             template=template + wording.JSON if self.structured else template,
             segments=segments,
             content=content,
             max_output_tokens=self.output_tokens,
-            reply_schema=schema if self.structured else None,  # type: ignore[arg-type]
+            reply_schema=schema if self.structured else None,
             attempt=again.attempt - 1,
-            telling=telling,  # type: ignore[arg-type]
+            telling=telling,
         )
 
 
