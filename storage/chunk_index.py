@@ -5,6 +5,7 @@ that writes the rows, so that any number of workers may index a session at once:
 position covers is there, whoever wrote it.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -201,8 +202,8 @@ async def write_vectors(
         "parts": [one.part for one in vectors],
         "from": [one.from_character for one in vectors],
         "to": [one.to_character for one in vectors],
-        # As text, since an array of arrays has arrays of one length; a real has 9 digits.
-        "embeddings": [_array(one.values) for one in vectors],
+        # Hundreds of thousands of numbers: others are not to wait for them.
+        "embeddings": await asyncio.to_thread(_arrays, vectors),
     }
     await tx.connection.exec_driver_sql(_DROP_VECTORS, values)
     await tx.connection.exec_driver_sql(_WRITE_VECTORS, values)
@@ -219,8 +220,9 @@ async def write_vectors(
         raise Overtaken
 
 
-def _array(values: Sequence[float]) -> str:
-    return "{" + ",".join([format(one, ".9g") for one in values]) + "}"
+def _arrays(vectors: Sequence[NewVector]) -> list[str]:
+    # As text, since an array of arrays has arrays of one length; a real has 9 digits.
+    return [f"{{{','.join([format(one, '.9g') for one in each.values])}}}" for each in vectors]
 
 
 async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
