@@ -20,8 +20,10 @@ from tests.harness import Servers, api, worker
 
 Asked = tuple["answers_pb2_grpc.AnswerServiceAsyncStub", answers_pb2.AskRequest]
 
+#: Processes that start and import litellm take minutes on a machine with much else to do.
+pytestmark = pytest.mark.timeout(600)
 #: No test waits so long: what waits fails.
-SECONDS = 60.0
+SECONDS = 180.0
 ADD = '[OBJECTS FOR ADD]\n{"$.topics.ship": {"add": "It lies in the harbour."}}'
 REPLY = "[ANSWER]\nA ship that lies in the harbour.\n[PATHS]\n$.topics.ship\n"
 TEXT = "A ship that lies in the harbour."
