@@ -103,7 +103,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         # Models are asked by searches that rerank, if ever: nothing is started before.
         gateway = await _gateway(config, database, keys, stack, Prices(config), when_asked=True)
         reranker = Reranker(gateway, Facts(config).of, keys.marker, config)
-        searcher = Searcher(database, None, reranker.order, config)
+        embedder = _embedder(config, database)
+        searcher = Searcher(database, embedder, reranker.order, config)
         server = Server(
             Services(
                 sessions=SessionService(database, pages, config.search_language),
@@ -128,6 +129,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         try:
             port = await _listen(server, config.listen)
             ready(f"{config.listen.rpartition(':')[0]}:{port}")
+            if embedder is not None:
+                # It takes seconds, which the first search does not have to wait for.
+                loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
             await server.stop(config.stop_seconds)
         finally:
@@ -168,6 +172,14 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         )
         ready()
         await worker.run(stop)
+
+
+async def _warm(embedder: Embedder) -> None:
+    try:
+        await embedder.warm()
+    except CannotEmbed as error:
+        # Searches go by words, and say so.
+        _log.warning("cannot embed queries", cause=str(error))
 
 
 def _embedder(config: Config, database: Database) -> Embedder | None:

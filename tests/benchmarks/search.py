@@ -125,8 +125,8 @@ async def _measure(
                 ("search", search),
                 ("bare", by_hand),
             ]
-            found = {}
-            for name, job in jobs if number % 2 else reversed(jobs):
+            found: dict[str, list[int]] = {}
+            for name, job in jobs if number % 2 else jobs[::-1]:
                 begin = time.perf_counter()
                 found[name] = await job()
                 if number >= WARM:

@@ -129,7 +129,7 @@ class FixedEmbedder:
         return len(self._values)
 
     async def warm(self) -> None:
-        """Needs nothing."""
+        """There is nothing to load."""
 
     async def embed_chunks(
         self, texts: Sequence[str], *, scope: CallScope

@@ -1,0 +1,84 @@
+"""Searching by words and vectors, as it is run: an API, a worker, a server of vectors."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import palimpsest
+from palimpsest import errors
+from tests.fake_embeddings import FakeEmbeddings, fake_embeddings
+from tests.harness import Servers, api, worker
+from tests.integration.search_rows import can_have_vectors
+
+TEXTS = (
+    "The wolf ran over the hill.",
+    "Der Wolf lief.",
+    "The sea was calm and wide.",
+    "A wolf and the sea.",
+)
+#: An index follows its log within some seconds.
+INDEX_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def served(servers: Servers) -> Iterator[tuple[str, FakeEmbeddings]]:
+    url = servers.new_database()
+    if not can_have_vectors(servers.as_superuser(url)):
+        pytest.skip("this PostgreSQL has no pgvector")
+    with fake_embeddings() as fake:
+        settings = {
+            "PALIMPSEST_EMBEDDING_MODEL": "openai/vectors",
+            "PALIMPSEST_EMBEDDING_BASE_URL": fake.url,
+            "PALIMPSEST_EMBEDDING_API_KEY": "secret",
+        }
+        with api(url, **settings) as (_, address), worker(url, **settings):
+            yield address, fake
+
+
+async def indexed(session: palimpsest.Session) -> palimpsest.SearchIndex:
+    """The index, when it has everything."""
+    until = time.monotonic() + INDEX_SECONDS
+    while True:
+        index = await session.search_index()
+        if index.embedded_position == index.indexed_position == index.head:
+            return index
+        assert time.monotonic() < until, index
+        await asyncio.sleep(0.1)
+
+
+# The processes import what asks for vectors, which takes long on a busy machine.
+@pytest.mark.timeout(400)
+async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings]) -> None:
+    address, fake = served
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("s")
+        async with session.producer("p") as producer:
+            for text in TEXTS:
+                await producer.append(text)
+            await producer.flush()
+        index = await indexed(session)
+        assert index.embedding_model
+        assert index.vectors_unavailable == ""
+        result = await session.search("a wolf and the sea", timeout=120)
+        assert result.mode == "hybrid"
+        best = result.chunks[0]
+        assert best.chunk.text == TEXTS[3]
+        assert (best.words_rank, best.vectors_rank) == (1, 1)
+        assert best.vectors_score == pytest.approx(1.0, abs=1e-5)
+        assert "a wolf and the sea" in fake.texts
+        # All have a vector, whatever words they have.
+        near = await session.search("wolf", mode="vectors")
+        assert near.mode == "vectors"
+        assert len(near.chunks) == len(TEXTS)
+        usage = await session.usage()
+        assert {line.purpose for line in usage.lines} == {"embed"}
+
+        fake.script += [(500, {}, "{}")] * 20
+        words = await session.search("wolf", timeout=60)
+        assert words.mode == "words"
+        assert words.index.failure
+        with pytest.raises(errors.Unavailable) as refused:
+            await session.search("wolf", mode="hybrid", timeout=3)
+        assert refused.value.reason == "EMBEDDING_FAILED"

@@ -1,0 +1,45 @@
+"""docs/guides/search.md: its commands and its program print what it says."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.domain.fusing import RANK_CONSTANT
+from service.domain.reranking import MAX_TEXTS
+from service.usecases.search import DEPTH, RERANK_WINDOW_TOKENS, VECTORS_WEIGHT, WORDS_WEIGHT
+from storage.search import EXACT_VECTORS, MAX_WORDS
+from tests.acceptance.test_history_guide import commands, printed, program
+from tests.harness import Servers, api
+
+PAGE = (Path(__file__).parents[2] / "docs/guides/search.md").read_text()
+
+
+@pytest.fixture
+def address(servers: Servers) -> Iterator[str]:
+    """A server with nothing in it, as the guide finds it."""
+    with api(servers.new_database()) as (_, address):
+        yield address
+
+
+@pytest.mark.timeout(300)
+def test_the_guide_prints_what_it_says(address: str) -> None:
+    shown = PAGE.partition("## How chunks are found")[0]
+    listed = commands(shown)
+    assert len(listed) == 5
+    for command, lines in listed:
+        assert printed(["bash", "-c", command], address) == lines, command
+    text, lines = program(PAGE.partition("## How long")[0])
+    text = text.replace("Client()", f"Client({address!r})")
+    assert printed([sys.executable, "-"], address, text) == lines
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    page = " ".join(PAGE.split())
+    assert f"its first {MAX_WORDS} distinct words" in page
+    assert f"up to {EXACT_VECTORS:,} vectors" in page
+    assert f"name {DEPTH} chunks each" in page
+    assert f"1 / ({RANK_CONSTANT} + its rank)" in page
+    assert (WORDS_WEIGHT, VECTORS_WEIGHT) == (1.0, 0.5)
+    assert f"the best {MAX_TEXTS}, or as many as fit {RERANK_WINDOW_TOKENS:,} tokens" in page
