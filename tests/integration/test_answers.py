@@ -429,6 +429,36 @@ async def _token(stub: Any, session: str) -> str:
     return str(page.next_page_token)
 
 
+@pytest.mark.timeout(300)
+async def test_a_session_is_asked_without_naming_a_memory(session: palimpsest.Session) -> None:
+    hearing = Hearing()
+    schema = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+    stream = session.stream_ask(
+        "When is the harbour museum closed?",
+        response_schema=schema,
+        on_event=hearing,
+        timeout=200,
+    )
+    text = ""
+    async for piece in stream:
+        text = piece.text if piece.restarts else text + piece.text
+    answer = stream.answer
+    assert (answer.status, answer.memory, answer.reader) == ("complete", "", "auto")
+    assert "Mondays" in answer.text
+    assert answer.text == text
+    assert answer.choice is not None
+    assert answer.choice.reason
+    assert isinstance(answer.value["day"], str)
+    assert hearing.ordinals == list(range(1, len(hearing.ordinals) + 1))
+    events = [one for one in hearing.events if isinstance(one, TrajectoryEvent)]
+    assert (events[0].kind, events[-1].kind) == ("choice", "shaping")
+    assert [one async for one in session.trajectory(answer.answer_id)] == events
+    (cited,) = answer.citations
+    (chunk,) = [one async for one in session.chunks()]
+    assert "Mondays" in chunk.text[cited.from_character : cited.to_character]
+    assert [one async for one in session.answers()] == [answer]
+
+
 async def test_a_page_has_the_costs_of_its_answers(session: palimpsest.Session) -> None:
     memory = session.memory("m")
     asked = [await memory.ask(f"When is it closed {n}?") for n in range(3)]

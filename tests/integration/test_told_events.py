@@ -226,11 +226,12 @@ async def test_all_of_the_text_comes_before_the_end_for_those_who_want_it(
                 pieces += [one.ordinal for one in told.pieces]
         return events, pieces
 
-    assert await asyncio.gather(
+    first, late, silent = await asyncio.gather(
         heard(Listener(item=item, hears_text=True)),
         heard(Listener(item=item, hears_text=True, event=1, piece=3)),
         heard(Listener(item=item)),
-    ) == [([1], [1, 2, 3, 4, 5]), ([], [4, 5]), ([1], [])]
+    )
+    assert (first, late, silent) == (([1], [1, 2, 3, 4, 5]), ([], [4, 5]), ([1], []))
 
 
 async def test_who_does_not_take_what_is_told_keeps_nobody_else_waiting(
