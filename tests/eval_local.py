@@ -1,7 +1,8 @@
 """`python -m tests.eval_local`: `palimpsest eval` with a real small model (`make eval-local`).
 
 The model is there to be exercised: it is far too small to follow the prompts well, and its
-scores say nothing about MemWalker. Everything else is real: prompts, tokens, times.
+scores say nothing about strategies. Everything else is real: prompts, tokens, times. Options of
+`palimpsest eval` can be given, and take the place of those here.
 """
 
 import argparse
@@ -15,12 +16,24 @@ from tests.engine import CONTEXT_TOKENS, KEY, engine, installed
 MODEL = "openai/smollm2-135m-instruct"
 #: Questions at once: more only wait for each other, on two cores.
 CONCURRENCY = 2
+#: What gets through fifty questions in a night: strategies that read a document as it is, few
+#: short documents, whose beginnings the engine keeps from one question to the next.
+STRATEGIES = "whole,dciso,dciso-rank,dciso-scan,auto,retrieval"
+DOCUMENTS = 3
+WINDOW_TOKENS = 2048
+SUMMARY_TOKENS = 100
+#: It goes on until it is cut off; nothing is gained by more.
+REPLY_TOKENS = 96
 #: A prompt of a thousand tokens takes many seconds.
 CALL_SECONDS = 600
 ANSWER_SECONDS = 3600
 #: So small a model goes round in circles unless repeating costs something.
 MODEL_SETTINGS = {
-    "openai/*": {"temperature": 0.2, "seed": 1, "extra_body": {"repeat_penalty": 1.2}}
+    "openai/*": {
+        "temperature": 0.2,
+        "seed": 1,
+        "extra_body": {"repeat_penalty": 1.2, "n_predict": REPLY_TOKENS},
+    }
 }
 
 
@@ -48,6 +61,8 @@ def main() -> int:
         }
         command = [
             *(sys.executable, "-m", "service.cli", "eval", "--shortest", "--no-reasoning"),
+            *("--strategies", STRATEGIES, "--documents", str(DOCUMENTS)),
+            *("--window", str(WINDOW_TOKENS), "--summary-tokens", str(SUMMARY_TOKENS)),
             *("--dataset", arguments.dataset, "--limit", str(arguments.limit)),
             *("--concurrency", str(CONCURRENCY), "--timeout", str(ANSWER_SECONDS), *more),
         ]
