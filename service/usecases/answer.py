@@ -46,7 +46,7 @@ class Answerer(Maker[StoredAnswer]):
         calls = AnswerCalls(database, gateway)
         self._shaper = Shaper(calls, facts, marker_key)
         #: What is being made here, so that it ends when somebody cancels it.
-        self.in_hand = InHand(database)
+        self.in_hand = InHand(database, gateway)
         self._navigator = Navigator(database, calls, facts, marker_key, config)
         self._readers: dict[MemoryKind, Reader] = {
             MemoryKind.PRISM: PrismReader(database, calls, marker_key, config),

@@ -8,8 +8,10 @@ from uuid import UUID
 
 import structlog
 
+from service.domain.ledger import CallScope
 from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
+from service.llm.gateway import Gateway
 from service.usecases.ask import Answered, answer_not_found, occasion
 from storage import answers, calls, settling
 from storage.database import Database
@@ -36,8 +38,9 @@ async def cancel(database: Database, tenant_id: UUID, session: str, answer_id: U
 class InHand:
     """The answers that are being made in one worker process."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, gateway: Gateway) -> None:
         self._database = database
+        self._gateway = gateway
         self._tasks: dict[asyncio.Task[None], WorkItem] = {}
         #: Those whose answer somebody cancelled.
         self._cancelled: set[asyncio.Task[None]] = set()
@@ -67,7 +70,18 @@ class InHand:
             for task, item in self._tasks.items():
                 if item.item_id in unwanted and task not in self._cancelled:
                     self._cancelled.add(task)
+                    # A call whose task is only cancelled goes on, for whoever asks again.
+                    self._gateway.call_off(_scope_of(item))
                     task.cancel()
+
+
+def _scope_of(item: WorkItem) -> CallScope:
+    return CallScope(
+        tenant_id=item.tenant_id,
+        session_key=item.session_key,
+        memory_id=None,
+        occasion=occasion(item.item_id),
+    )
 
 
 def _is_cancelled() -> bool:

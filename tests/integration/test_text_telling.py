@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.telling import TextPiece, text_of
@@ -15,11 +16,12 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
 from service.llm.plans import Plan
 from service.llm.transport import Completion, ModelFailure
-from service.usecases import text_telling
+from service.usecases import cancelling, text_telling
 from storage import answer_texts, answers
 from storage.answers import StoredAnswer
 from storage.database import Database
 from storage.errors import Unreachable
+from storage.tables import call
 from tests.gateways import gateway
 from tests.integration.scripted import CONFIG, KEY, MEMORY, Script, answerer, make, reviser
 from tests.integration.scripted import ITEM as MEMORY_ITEM
@@ -218,6 +220,40 @@ async def test_a_long_text_comes_in_pieces_of_bounded_size(memory: Database) -> 
     stored, pieces = await read(memory, item.item_id)
     assert stored.text == text_of(pieces) == text
     assert max(len(piece.text.encode()) for piece in pieces) <= 4096
+
+
+async def test_a_cancelled_answer_ends_the_call_that_is_under_way(memory: Database) -> None:
+    item, writes = await ask(memory), asyncio.Event()
+
+    async def for_ever() -> None:
+        writes.set()
+        await asyncio.get_running_loop().create_future()
+
+    writing = Writing([([REPLY], None)], behind=for_ever)
+    maker = answerer(memory, gateway(writing, memory), CONFIG)
+    making = asyncio.create_task(maker.make(item))
+    await writes.wait()
+    await cancelling.cancel(memory, DEFAULT_TENANT, "s", item.item_id)
+    await maker.in_hand.look()
+    await making
+    # The caller writes down what became of it, whoever waited.
+    while not (made := await failures(memory, item)):
+        await asyncio.sleep(0.05)
+    assert len(made) == 1
+    assert "called off" in made[0]
+    assert (await read(memory, item.item_id))[0].status == "cancelled"
+
+
+async def failures(database: Database, item: WorkItem) -> list[str]:
+    """What the failed calls of an answer say."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        rows = await tx.connection.execute(
+            select(call.c.failure).where(
+                call.c.session_key == KEY,
+                call.c.occasion == f"answer:{item.item_id}",
+            )
+        )
+        return [row.failure for row in rows]
 
 
 _REPLIES = st.lists(
