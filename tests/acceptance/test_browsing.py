@@ -94,7 +94,7 @@ async def ask(
             reader="dciso",
             browsing=browsing,
             on_event=heard.append,
-            timeout=90,
+            timeout=200,
         )
 
 
@@ -107,6 +107,7 @@ def prompts_within(reader: Reader) -> bool:
     return max(tokens) <= WINDOW
 
 
+@pytest.mark.timeout(300)
 def test_pieces_are_read_in_parallel_within_the_window(servers: Servers, reader: Reader) -> None:
     url = servers.new_database()
     environment = {**scripted(reader.model), "PALIMPSEST_BROWSE_CONCURRENCY": "3"}
@@ -141,6 +142,7 @@ async def _in_parallel(address: str, reader: Reader) -> None:
     assert examples[0].rating.comment == "well read"
 
 
+@pytest.mark.timeout(300)
 def test_a_worker_killed_on_the_way_is_followed_by_another(
     servers: Servers, reader: Reader
 ) -> None:

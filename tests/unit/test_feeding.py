@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
+from service.domain.dciso.packing import frames
+from service.domain.tokens import estimate_tokens
+from service.splitter import first_piece
 from service.usecases.feeding import in_thread
 
 
@@ -76,3 +80,24 @@ async def test_cancelled_it_ends_though_it_waits_for_a_page() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert await asyncio.to_thread(ended.wait, 30), "no thread is left behind"
+
+
+async def test_a_long_log_is_packed_without_holding_it() -> None:
+    text = "some words of it here, ten in all, " * 12
+
+    async def log() -> AsyncIterator[Sequence[tuple[int, str]]]:
+        for after in range(0, 20_000, 500):
+            yield [(at, f"chunk {at} {text}") for at in range(after + 1, after + 501)]
+
+    tracemalloc.start()
+    try:
+        found = await in_thread(
+            log(),
+            lambda texts: tuple(frames(texts, 2500, count=estimate_tokens, cut=first_piece)),
+        )
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found[0].from_position, found[-1].to_position) == (1, 20_000)
+    # The log has 8.6 MB.
+    assert most < 2_000_000
