@@ -30,14 +30,26 @@ class Asked:
     events: Sequence[TrajectoryEvent]
 
     @property
-    def shown(self) -> frozenset[int]:
-        """Positions of the leaves and the pieces that the model read."""
-        return _positions(one for one in self.events if one.kind in _READ)
+    def shown(self) -> frozenset[int] | None:
+        """Positions of the leaves and the pieces that the model read; None where not all say."""
+        read = [one for one in self.events if one.kind in _READ]
+        placed = {one.node_id for one in read} | {one.node_id for one in self.answer.citations}
+        if not self._pieces <= placed:
+            return None
+        cited = [one for one in self.answer.citations if one.node_id in self._pieces]
+        return _positions(read) | _positions(cited)
 
     @property
     def pieces(self) -> int:
-        """Pieces that browsing looked at, each counted once."""
-        return len({one.node_id for one in self.events if one.kind == "piece"})
+        """Pieces that browsing read, each counted once."""
+        return len(self._pieces)
+
+    @property
+    def _pieces(self) -> frozenset[str]:
+        """Those that were looked at one by one, and those that one prompt had together."""
+        one_by_one = {one.node_id for one in self.events if one.kind == "piece"}
+        together = (one.shown_ids for one in self.events if one.kind == "aggregation")
+        return frozenset(one_by_one.union(*together))
 
     @property
     def cited(self) -> frozenset[int]:

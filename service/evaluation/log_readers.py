@@ -127,7 +127,7 @@ def _outcome(asked: Asked, document: Document, uncompressed: frozenset[int]) -> 
         case answers_pb2.READER_WHOLE:
             seen = frozenset(range(1, len(document.chunks) + 1))
         case answers_pb2.READER_PCC:
-            seen = uncompressed | asked.shown
+            seen = uncompressed | (asked.shown or frozenset())
         case answers_pb2.READER_PRISM:
             seen = None
     is_of_nodes = reader in (answers_pb2.READER_MEMWALKER, answers_pb2.READER_PCC)

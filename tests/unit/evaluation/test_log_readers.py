@@ -133,6 +133,25 @@ async def test_browsing_shows_the_pieces_and_cites_chunks(monkeypatch: pytest.Mo
     assert found.pieces == 2, "a piece that was asked about twice is one"
 
 
+def together(*pieces: str) -> Event:
+    return Event(kind=Event.KIND_AGGREGATION, action=Event.ACTION_ANSWER, shown_ids=pieces)
+
+
+async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    cited = answers_pb2.Citation(position=5, from_position=5, to_position=6, node_id="p.3")
+    answer = complete(reader=answers_pb2.READER_DCISO, citations=[cited])
+    service = Service(answer, [together("p.3")])
+    found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
+    assert (found.seen, found.pieces) == (frozenset({5, 6}), 1)
+    # Where a piece stands that nothing is cited from, nobody says.
+    service = Service(answer, [together("p.3", "p.1")])
+    found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
+    assert (found.seen, found.pieces) == (None, 2)
+    service = Service(answer, [piece(1, 1, 2), together("p.3", "p.1")])
+    found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
+    assert (found.seen, found.pieces) == (frozenset({1, 2, 5, 6}), 2)
+
+
 @pytest.mark.parametrize(
     ("reader", "option", "chosen", "seen", "cited"),
     [
