@@ -16,7 +16,7 @@ from tests.harness import Servers, api, worker
 # Servers, an API and a worker of its own; several times that on a busy machine.
 pytestmark = pytest.mark.timeout(400)
 SECONDS = 300
-READERS = ["whole", "prism", "memwalker", "pcc", "auto"]
+READERS = ["whole", "prism", "memwalker", "pcc", "dciso", "dciso-scan", "auto"]
 BASELINES = ["full-left", "full-right", "retrieval", "recurrence"]
 STRATEGIES = [*READERS, *BASELINES]
 
@@ -117,7 +117,7 @@ def test_all_strategies_end_to_end(folder: Path) -> None:
     assert walked["walk"]["valid_actions"] >= 2
     assert walked["evidence_cited"] == 1.0
     assert "yellow varnish" in walked["answer"]
-    for name in ("whole", "memwalker", "full-left", "full-right", "retrieval"):
+    for name in ("whole", "dciso", "memwalker", "full-left", "full-right", "retrieval"):
         assert questions[name, "meeting", 1]["answer"] == "the telescope"
     assert questions["whole", "A story / 1", 1]["evidence_shown"] == 1.0
     assert questions["whole", "A story / 1", 1]["gold_cited"] == 1.0
