@@ -24,8 +24,9 @@ from service.domain.trajectory import Action, EventKind, Tell
 MAX_ATTEMPTS = 3
 #: Places that a note is said to rest on: it may be made of hundreds of pieces.
 MAX_NOTE_SPANS = 60
-#: Pieces whose text is held at once.
-MAX_BATCH = 256
+#: Pieces whose text is held at once, and whose events come together: more than a driver asks
+#: at the same time, and few enough that who waits sees it go on.
+MAX_BATCH = 32
 
 ACTIONS = {
     BrowseAction.MOVE: Action.MOVE,

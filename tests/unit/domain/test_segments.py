@@ -21,6 +21,7 @@ from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import Encoding, PrismSpec
+from service.domain.reranking import rerank
 from service.domain.schemas.generation import generate
 from service.domain.schemas.source import parse_source
 from service.domain.shaping import ShapeContent, shape
@@ -338,6 +339,25 @@ def shape_asks() -> list[ModelAsk]:
     ]
 
 
+def rerank_asks() -> list[ModelAsk]:
+    return [
+        ask
+        for structured in (False, True)
+        for texts in (("Day 1.", "Day 2."), ("Day 1.", "Day 2.", "Day 3."))
+        for ask in asks_of(
+            rerank(
+                "Which?",
+                texts,
+                marker_key=KEY,
+                window_tokens=4_096,
+                structured=structured,
+                count=estimate_tokens,
+            ),
+            "no order",
+        )
+    ]
+
+
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
     "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
@@ -358,6 +378,7 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "browse, structured": lambda: browse_asks(structured=True),
     "answer, whole": whole_asks,
     "answer, shaped": shape_asks,
+    "rerank": rerank_asks,
 }
 
 
@@ -517,6 +538,7 @@ RECORDED = {
     "browse": "f0d74a8c22474308aa3b510911fff80e896d54437014eb7116aacf1eca5597f5",
     "browse, structured": "90e6ab84102850c6cdaccd855049e4c4f4509594003c1789c5000cbbff241133",
     "answer, whole": "f28a45e538cbc12e3da19fb795989df74cfb3122cc93087cc7a43f310b683aac",
+    "rerank": "ade7c01b0cdad4bf904eff6cb57c8cf8841c85c85ddb2dfeb2acc3ae8dbaeb14",
     "answer, shaped": "3ee0bec6eb784ca9d19dd7be7e4e289d2cd0148eac256a4d6eb0db54d1df1891",
 }
 
