@@ -120,7 +120,9 @@ def browse_line(event: TrajectoryEvent) -> str:
         case "piece":
             number = event.node_id.removeprefix("p.")
             where = positions(event.from_position - 1, event.to_position)
-            return f"piece {number} {where}: {_done(event, text)}{why}"
+            # One that was read together with others in the prompt of the answer.
+            done = "read" if event.action == "none" else _done(event, text)
+            return f"piece {number} {where}: {done}{why}"
         case "aggregation":
             return f"of {_named(event.shown_ids)}: {_done(event, text)}"
         case "shaping":

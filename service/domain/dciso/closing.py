@@ -34,6 +34,11 @@ def close(reading: Reading) -> LookingFlow[Browsed]:
 
 def close_from(reading: Reading, pieces: Sequence[Piece]) -> LookingFlow[Browsed]:
     """The answer from the pieces themselves, which fit into one prompt."""
+    for piece in pieces:
+        # No move was chosen at any of them; where they stand is to be known all the same.
+        yield from reading.tell(
+            EventKind.PIECE, Action.NONE, frame=reading.frame(piece.frame.number)
+        )
     return (yield from _answer(reading, pieces=pieces))
 
 

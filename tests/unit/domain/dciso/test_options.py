@@ -31,8 +31,15 @@ def test_retrieved_pieces_that_fit_are_read_in_one_prompt() -> None:
     assert got.result.calls == len(got.asks) == 1
     assert isinstance(got.asks[0].content, CloseContent)
     assert got.asks[0].content.parts == ((2, THREE[1]), (3, THREE[2]))
-    assert got.moves() == [("retrieval", "none"), ("aggregation", "answer"), ("end", "answer")]
+    assert got.moves() == [
+        ("retrieval", "none"),
+        ("p.2", "none"),
+        ("p.3", "none"),
+        ("aggregation", "answer"),
+        ("end", "answer"),
+    ]
     assert got.events[0].shown == ("p.2", "p.3")
+    assert [event.from_position for event in got.events[1:3]] == [2, 3]
 
 
 def test_retrieved_pieces_that_do_not_fit_are_extracted_from_at_once() -> None:
