@@ -228,7 +228,7 @@ def words_query(place: SearchPlace, within: Range, tail: Tail) -> str:
     score = " + ".join(f"w{at} * n{at} * {K1 + 1} / (n{at} + back)" for at in range(count))
     return f"""
 WITH measured AS MATERIALIZED ({_measured(place, within)}),
-holder AS MATERIALIZED ({_holders(count, within)}{_tail_holders(tail, count)}),
+holder AS MATERIALIZED ({_holders(count, place, within)}{_tail_holders(tail, count)}),
 weighing AS MATERIALIZED (
     SELECT greatest(words, 1) / greatest(chunks, 1) AS mean, {weights}
     FROM (
@@ -251,7 +251,7 @@ def _measured(place: SearchPlace, within: Range) -> str:
     step = max(1, -(-(last - within.from_position + 1) // SAMPLE_CHUNKS))
     counted = "chunk_word w WHERE w.session_key = %(session)s AND w.position"
     if step == 1:
-        source = f"{counted} BETWEEN %(low)s AND %(high)s"
+        source = f"{counted} BETWEEN %(low)s AND {last}"
     else:
         source = f"""generate_series(%(low)s::bigint, {last}, {step}) AS at (position), {counted}
             = at.position"""
@@ -261,14 +261,16 @@ def _measured(place: SearchPlace, within: Range) -> str:
     FROM {source} {_exists(within.conditions(), "w")}"""  # noqa: S608 - all of it is ours
 
 
-def _holders(count: int, within: Range) -> str:
-    # A copy of what is stored is made once, and not for each word.
+def _holders(count: int, place: SearchPlace, within: Range) -> str:
+    # What was indexed since the place was read is in the tail, and counts once. A copy of
+    # what is stored is made once, and not for each word.
+    last = min(within.to_position, place.indexed_position)
     return f"""
     SELECT position, length::float8 AS length, {_occurrences("words", count)}
     FROM (
         SELECT w.position, w.length, setweight(w.words, 'D') AS words
         FROM chunk_word w
-        WHERE w.session_key = %(session)s AND w.position BETWEEN %(low)s AND %(high)s
+        WHERE w.session_key = %(session)s AND w.position BETWEEN %(low)s AND {last}
             AND w.words @@ %(any_word)s::tsquery {_exists(within.conditions(), "w")}
         OFFSET 0
     ) AS found"""  # noqa: S608 - all of it is ours

@@ -69,6 +69,22 @@ async def test_chunks_are_ranked_as_plain_bm25_ranks_them_wherever_the_index_end
         assert_same(await find(database, query, depth=200), plain(texts, query))
 
 
+async def test_what_is_indexed_while_it_is_searched_is_found_once(database: Database) -> None:
+    texts = texts_by_chance(7, 120)
+    await make_session(database, texts)
+    await index_words(database, 40)
+    async with database.direct(DEFAULT_TENANT) as tx:
+        place = await read_place(tx, KEY, "w1 w3")
+        assert place is not None
+        within = Range(from_position=1, to_position=place.head)
+        # Between the looks of a search, for example while its query is embedded.
+        await index_words(database, 100)
+        tail = await read_tail(tx, KEY, place, within)
+        hits = await read_by_words(tx, KEY, place, within, tail, 200)
+    assert len({hit.position for hit in hits}) == len(hits)
+    assert_same(hits, plain(texts, "w1 w3"))
+
+
 async def test_of_many_chunks_the_best_come(database: Database) -> None:
     texts = texts_by_chance(8, 200)
     await make_session(database, texts)
