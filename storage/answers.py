@@ -261,9 +261,10 @@ async def list_answered(
     else:
         asked = (answer.c.memory_id == memory_id) & answer.c.navigation.is_not(None)
         is_it = chosen["memory_id"].as_string() == str(memory_id)
-        reading = (chosen.is_(None) & asked) | (
-            is_it & chosen["navigation"].as_string().is_not(None)
-        )
+        navigated = chosen["navigation"].as_string().is_not(None)
+        # Where the log was browsed behind a navigation, the answer is not the navigation's.
+        found = answer.c.statistics.is_not(None)
+        reading = (chosen.is_(None) & asked) | (is_it & navigated & found)
     statement = (
         select_answers()
         .where(

@@ -32,6 +32,7 @@ from tests.gateways import gateway
 from tests.integration import test_navigate, tree_rows
 from tests.integration.compressed_rows import KEY, STATE, StateRows, make_state
 from tests.integration.scripted import CONFIG, SPEC, Script, add_memory, answerer
+from tests.integration.test_trajectory_reading import trajectories as served
 
 STEPS = (
     "Ann gives me a map of the cellar.",
@@ -290,6 +291,8 @@ async def test_behind_a_navigation_that_finds_nothing_the_log_is_browsed(
     assert [one.text for one in choices] == ["memwalker of t", "dciso, rank"]
     ends = [one.ordinal for one in events if one.kind is EventKind.END]
     assert ends == [choices[1].ordinal - 1, len(events)]
+    # The navigation found nothing: its moves are none to learn from.
+    assert [one async for one in served(database).export(DEFAULT_TENANT, "s", "t")] == []
 
 
 @dataclass
