@@ -213,10 +213,10 @@ def answer_json(answer: values.Answer) -> dict[str, Any]:
         "applied_position": answer.applied_position,
         "model": answer.model,
         "answer_id": answer.answer_id,
+        "no_answer": answer.no_answer,
     }
     told |= value_json(answer)
     if answer.statistics is not None:
-        told["no_answer"] = answer.no_answer
         told["statistics"] = statistics_json(answer.statistics)
     return told
 
@@ -228,6 +228,9 @@ def _citation_json(cited: values.Citation) -> dict[str, Any]:
         "revision": cited.revision,
         "excerpt": cited.excerpt,
     }
+    if cited.to_character:
+        told["from_character"] = cited.from_character
+        told["to_character"] = cited.to_character
     if cited.node_id:
         told["node_id"] = cited.node_id
     if cited.to_position:
