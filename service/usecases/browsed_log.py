@@ -1,11 +1,14 @@
 """The log as browsing reads it: pieces, without holding the text of all of them."""
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile, zip_longest
 from typing import Any, Protocol
 from uuid import UUID
 
+from service.domain.baselines.texts import fitting
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.pieces import Frame, Part, Piece, Span
 from service.domain.flows import LookUp
@@ -29,8 +32,8 @@ class Hit:
     """A chunk that retrieval names, and where in its text what fits begins."""
 
     position: int
-    #: Of `Chunk.as_text()`, in characters; 0 when it is the chunk as a whole.
-    from_character: int
+    #: Of `Chunk.as_text()`, in characters; None when it is the chunk as a whole.
+    from_character: int | None
 
 
 class Ranks(Protocol):
@@ -144,12 +147,49 @@ class BrowsedLog:
         if ask.rerank and pieces:
             # Asked for last and once, since it costs a model call.
             hits = await self._ranks.rank(ask.query, limit=limit, rerank=True)
-            pieces = self._pieces_of(hits)
-        return pieces[: ask.count]
+        return await self._placed(ask, hits)
 
-    def _pieces_of(self, hits: Iterable[Hit]) -> tuple[int, ...]:
-        found = (self.frame_of(hit.position, hit.from_character).number for hit in hits)
-        return tuple(dict.fromkeys(found))
+    def _pieces_of(self, hits: Iterable[Hit]) -> set[int]:
+        return {self.frame_of(hit.position, hit.from_character or 0).number for hit in hits}
+
+    async def _placed(self, ask: RankPieces, hits: Iterable[Hit]) -> tuple[int, ...]:
+        """The pieces of hits, best first, as many as are asked for.
+
+        Of a long chunk that fits as a whole its best piece; the others that have words of
+        the query come behind the pieces of all hits.
+        """
+        found: dict[int, None] = {}
+        others: list[Sequence[int]] = []
+        for hit in hits:
+            if len(found) >= ask.count:
+                break
+            frames = self._frames_of(hit)
+            if len(frames) > 1:
+                best, *rest = await self._best_of(ask.query, hit.position, frames)
+                others.append(rest)
+            else:
+                best = frames[0].number
+            found.setdefault(best)
+        for alike in zip_longest(*others):
+            found |= dict.fromkeys(number for number in alike if number is not None)
+        return tuple(found)[: ask.count]
+
+    def _frames_of(self, hit: Hit) -> Sequence[Frame]:
+        """The pieces that may hold what fits."""
+        first = self.frame_of(hit.position, hit.from_character or 0)
+        if hit.from_character is not None:
+            return (first,)
+        further = islice(self.frames, first.number, None)
+        return (first, *takewhile(lambda frame: frame.from_position == hit.position, further))
+
+    async def _best_of(self, query: str, position: int, frames: Sequence[Frame]) -> Sequence[int]:
+        """Of the pieces of a long chunk those that have words of a query, best first."""
+        async for ((_, text),) in self._held.pages(position - 1, position):
+            parts = [_part_of(frame, position, text).text for frame in frames]
+            # It may have megabytes.
+            order = await asyncio.to_thread(fitting, query, parts)
+            return [frames[number].number for number in order or (0,)]
+        raise AssertionError("retrieval names chunks that are there")
 
 
 def _part_of(frame: Frame, position: int, text: str) -> Part:

@@ -53,4 +53,11 @@ class SearchRanks:
         page = await self._searcher.search(
             self._scope.tenant_id, self._scope.session_key, wanted, scope=self._scope
         )
-        return [Hit(position=one.position, from_character=one.from_character) for one in page.found]
+        return [
+            Hit(
+                position=one.position,
+                # Words find a chunk as a whole, vectors a part of it.
+                from_character=one.from_character if one.to_character else None,
+            )
+            for one in page.found
+        ]

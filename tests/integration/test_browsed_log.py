@@ -80,6 +80,23 @@ async def test_the_best_chunk_speaks_for_its_piece(database: Database) -> None:
     assert ranks.asked[-2:] == [("q", 1, False), ("q", 1, True)]
 
 
+async def test_of_a_chunk_that_fits_as_a_whole_the_piece_with_the_words_is_named(
+    database: Database,
+) -> None:
+    long = "a hill. " * 20 + "the key! " + "a hill. " * 20 + "key, key!" + "a hill. " * 20
+    await write(database, ["a dog. " * 10, long, "one key?"])
+    whole = [Hit(position=position, from_character=None) for position in (2, 3)]
+    log = await opened(database, Ranked(whole), up_to=3, characters=70)
+    once, twice = long.index("the key"), long.index("key, key")
+    assert log.frame_of(2, once).number not in (2, log.frame_of(2, twice).number)
+    best = [log.frame_of(*one).number for one in ((2, twice), (3, 0), (2, once))]
+    for count in (1, 2, 3, 4):
+        asked = RankPieces(query="Which key?", count=count)
+        assert await log.look_up(asked) == tuple(best[:count])
+    # What retrieval found by other forms of its words, this does not see.
+    assert await log.look_up(RankPieces(query="opened", count=1)) == (2,)
+
+
 async def test_nothing_that_fits_is_no_piece(database: Database) -> None:
     await write(database, TEXTS)
     ranks = Ranked()

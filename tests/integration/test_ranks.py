@@ -32,13 +32,19 @@ class Orders:
 
 
 async def ranked(
-    database: Database, orders: Orders, query: str, *, up_to: int = 12, **wanted: Any
+    database: Database,
+    orders: Orders,
+    query: str,
+    *,
+    up_to: int = 12,
+    word: str = "mouse",
+    **wanted: Any,
 ) -> tuple[Any, tuple[str, ...]]:
     searcher = Searcher(database, None, orders.order, CONFIG)
     item = await ask_log(
         database, up_to=up_to, query=query, option=BrowseOption.RANK, pieces=2, **wanted
     )
-    script = Script(reply=Words("mouse"))
+    script = Script(reply=Words(word))
     ranks = partial(SearchRanks, searcher)
     await answerer(database, gateway(script, database), ranks=ranks).make(item)
     stored, events = await read_answer(database, item.item_id)
@@ -78,3 +84,12 @@ async def test_without_an_order_the_search_s_own_stands(database: Database) -> N
     _, tried = await ranked(database, orders, "a mouse in year 5", rerank=True)
     assert len(orders.asked) == 1
     assert tried == plain
+
+
+async def test_of_one_long_chunk_the_piece_that_has_the_words_is_read(database: Database) -> None:
+    text = " ".join([*TEXTS * 6, "The otter sings.", *TEXTS * 2])
+    await write(database, [text])
+    stored, shown = await ranked(database, Orders(), "Which otter sings?", up_to=1, word="otter")
+    assert shown[0] != "p.1"
+    assert "The otter sings." in stored.text
+    assert {one.node_id for one in stored.citations} <= set(shown)

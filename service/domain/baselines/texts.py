@@ -92,6 +92,18 @@ def _longest(size: int, fits: Callable[[int], bool]) -> int:
 
 def ranked(query: str, texts: Sequence[str]) -> list[int]:
     """Numbers of the texts, best first by BM25; the earlier one wins a tie."""
+    scores = _scores(query, texts)
+    return sorted(range(len(texts)), key=lambda number: (-scores[number], number))
+
+
+def fitting(query: str, texts: Sequence[str]) -> list[int]:
+    """As `ranked`, of the texts that have a word of the query."""
+    scores = _scores(query, texts)
+    able = [number for number, score in enumerate(scores) if score > 0]
+    return sorted(able, key=lambda number: (-scores[number], number))
+
+
+def _scores(query: str, texts: Sequence[str]) -> list[float]:
     held = [Counter(_words(text)) for text in texts]
     # In one order always: sums of the same numbers differ in another one.
     wanted = sorted(set(_words(query)))
@@ -100,10 +112,7 @@ def ranked(query: str, texts: Sequence[str]) -> list[int]:
         tokens=sum(words.total() for words in held),
         holders={word: sum(word in words for words in held) for word in wanted},
     )
-    scores = [
-        ranking.score({word: words[word] for word in wanted}, words.total()) for words in held
-    ]
-    return sorted(range(len(texts)), key=lambda number: (-scores[number], number))
+    return [ranking.score({word: words[word] for word in wanted}, words.total()) for words in held]
 
 
 def _words(text: str) -> list[str]:
