@@ -253,12 +253,18 @@ async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
 
 async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
     """Notes sessions to be indexed, for vectors of another model."""
-    statement = (
-        update(session)
-        .where(session.c.session_key.in_(keys), session.c.has_unindexed.is_(False))
-        .values(has_unindexed=True, index_ready_at=func.now())
+    wanted = session.c.session_key.in_(keys), session.c.has_unindexed.is_(False)
+    # In the order in which appends to several sessions lock them.
+    locked = (
+        select(session.c.session_key)
+        .where(*wanted)
+        .order_by(session.c.session_key)
+        .with_for_update(key_share=True)
     )
-    await tx.connection.execute(statement)
+    await tx.connection.execute(locked)
+    await tx.connection.execute(
+        update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
+    )
 
 
 async def put_off(

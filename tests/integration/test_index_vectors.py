@@ -250,6 +250,37 @@ async def test_sessions_without_chunks_to_come_get_vectors_of_another_model_too(
     assert set(await noted(database)) == {ITEM, item_of(OTHER)}
 
 
+async def test_sessions_are_noted_in_the_order_in_which_appends_lock_them(
+    database: Database,
+) -> None:
+    keys = [UUID(int=number) for number in (1, 2, 3)]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        for key in reversed(keys):
+            await sessions.create(tx, key, str(key))
+
+    async def note() -> None:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await chunk_index.note_unembedded(tx, keys[::-1])
+
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await sessions.lock_alone(tx, keys[0])
+        noting = asyncio.create_task(note())
+        await waits(database)
+        # None of them is held by who waits for the first.
+        await tx.connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+        for key in keys[1:]:
+            assert await sessions.lock_alone(tx, key)
+    await noting
+    assert {item.session_key for item in await noted(database)} == set(keys)
+
+
+async def waits(database: Database) -> None:
+    """Until a transaction waits for a lock of another one."""
+    async with asyncio.timeout(30):
+        while await rows(database, "SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
+            await asyncio.sleep(0.02)
+
+
 def item_of(key: UUID) -> WorkItem:
     return WorkItem(kind=WorkKind.INDEX, tenant_id=DEFAULT_TENANT, session_key=key, item_id=key)
 
