@@ -1,4 +1,4 @@
-"""`palimpsest ask`: questions to memories."""
+"""`palimpsest ask`: questions to memories and to the log."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -67,7 +67,9 @@ def ask(
     session: SessionName = DEFAULT_NAME,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", "-m", help="The memory; readers of the log need none."),
+        typer.Option(
+            "--memory", "-m", help="The memory; default: 'default', or none where the log is read."
+        ),
     ] = None,
     after: After = None,
     applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
@@ -117,7 +119,7 @@ def ask(
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Ask a memory a question; the answer comes with the positions it rests on.
+    """Ask a memory, or the log, a question; the answer comes with the positions it rests on.
 
     A tree is navigated, from its root down to the leaf that answers, and so is a state
     memory with --navigate or an option for navigating; otherwise that answers from its
@@ -162,7 +164,9 @@ def ask(
                 )
 
             with Asked(resume).interrupted(session) as note:
-                await _hear(asked, answer, note, explain=explain, as_json=as_json)
+                found = await _hear(asked, answer, note, explain=explain, as_json=as_json)
+            if schema and found.no_answer == "unreadable":
+                say("there is no JSON: what the model wrote does not fit the schema")
 
     run(work())
 
@@ -174,8 +178,8 @@ async def _hear(
     *,
     explain: bool,
     as_json: bool,
-) -> None:
-    """Shows what is told of a question, and the answer."""
+) -> values.Answer:
+    """Shows what is told of a question, and the answer, which it returns."""
     drawing, written = LiveDrawing(query), Written()
     drawn = explain and not as_json
     hear = _hearing(drawing.hear if drawn else drawing.events.append)
@@ -184,13 +188,14 @@ async def _hear(
     if as_json:
         told = {"events": [event_json(one) for one in drawing.events]} if explain else {}
         show_json({**answer_json(answer), **told})
-        return
+        return answer
     written.end(answer)
     show_below(answer)
     if explain and not drawing.events:
         say(f"memory {answer.memory!r} was not navigated: there is no way to explain")
     elif explain and answer.statistics is not None:
         show(f"  {summary(answer.statistics)}")
+    return answer
 
 
 def _hearing(hear: Callable[[TrajectoryEvent], None]) -> Callable[[Event], None]:

@@ -105,6 +105,16 @@ def test_a_memory_that_is_no_tree_has_no_way_to_explain(at: dict[str, str]) -> N
         assert_one_clear_line(run(*command, **at), "is a prism memory; this is for tree memories")
 
 
+def test_an_answer_that_does_not_fit_the_schema_says_so(at: dict[str, str], tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    # No sentence of the text is so long, and the offline model makes nothing up.
+    schema.write_text('{"type": "string", "minLength": 5000}')
+    shaped = ("--reader", "whole", "--schema", str(schema))
+    done = run("ask", QUERY, "-s", at["SESSION"], *shaped, **at)
+    assert done.returncode == 0, done.stderr
+    assert "there is no JSON: what the model wrote does not fit the schema" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
