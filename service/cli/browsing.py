@@ -80,6 +80,9 @@ def settings_of(
     unknown = sorted(set(named) - set(ACTIONS))
     if unknown:
         raise CommandError(f"--actions: {unknown[0]!r} is none of {', '.join(ACTIONS)}")
+    if actions and not named:
+        # Sent as nothing it would allow everything.
+        raise CommandError("--actions names none")
     settings = BrowseSettings(
         option=browse,
         actions=allowed,

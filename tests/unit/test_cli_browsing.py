@@ -28,6 +28,8 @@ def test_what_is_not_said_is_not_sent() -> None:
     assert said == BrowseSettings(actions=("append", "merge"), window_tokens=512)
     with pytest.raises(CommandError, match=r"^--actions: 'fly' is none of task_understanding,"):
         settings_of(**NOTHING | {"actions": "merge,fly"})
+    with pytest.raises(CommandError, match=r"^--actions names none$"):
+        settings_of(**NOTHING | {"actions": " ,"})
     assert set(ACTIONS) == {one.value for one in BrowseAction}
     assert len(ACTIONS) == len(answers_pb2.BrowseRequest.Action.keys()) - 1
 
