@@ -148,7 +148,8 @@ def ask(
         "response_schema": response_schema(schema),
         "stream": stream,
     }
-    check_resumed(query, resume, wanted)
+    said = {"memory": memory, "reader": reader, "model": model, "browsing": browsing}
+    check_resumed(query, resume, wanted | said)
     asked_of_whom = asked_of(memory, reader, model, browsing)
 
     async def work() -> None:

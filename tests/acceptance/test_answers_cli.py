@@ -116,6 +116,7 @@ def test_what_cannot_be_is_one_clear_line(address: str, pending: str) -> None:
         (("ask", "-s", "s"), "give a question"),
         (("ask", "What?", "--resume", pending, "-s", "s"), "give a question, or --resume"),
         (("ask", "--resume", pending, "--stream", "-s", "s"), "--resume waits for an answer as"),
+        (("ask", "--resume", pending, "--reader", "dciso", "-s", "s"), "--resume waits for an"),
         (("ask", "--resume", unknown, "-s", "s"), "session 's' has no answer"),
         (("ask", "What?", "--schema", "none.json", "-s", "s"), "cannot read none.json"),
         (("rate", pending, "-s", "s"), "give --good or --bad"),
