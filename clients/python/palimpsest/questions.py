@@ -11,6 +11,7 @@ from palimpsest.answer_values import (
     Reader,
 )
 from palimpsest.schemas import Schema, schema_fields
+from palimpsest.specs import message_of
 from palimpsest.v1 import answers_pb2, reading_pb2
 
 _Browse = answers_pb2.BrowseRequest
@@ -53,7 +54,8 @@ def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
     """The question as it is sent. Raises ValueError or TypeError for what cannot be sent."""
     if question.reader not in _READERS:
         raise ValueError(f"reader must be one of {_listed(_READERS)}")
-    return answers_pb2.AskRequest(
+    return message_of(
+        answers_pb2.AskRequest,
         session=session,
         memory=question.memory,
         query=question.query,
@@ -84,7 +86,8 @@ def browsing(settings: BrowseSettings) -> answers_pb2.BrowseRequest:
         raise ValueError(f"order must be one of {_listed(_ORDERS)}")
     if not set(actions) <= set(_ACTIONS):
         raise ValueError(f"actions must be of {_listed(_ACTIONS)}")
-    return answers_pb2.BrowseRequest(
+    return message_of(
+        answers_pb2.BrowseRequest,
         option=_OPTIONS[settings.option],
         actions=[_ACTIONS[one] for one in actions],
         order=_ORDERS[settings.order],
@@ -122,8 +125,12 @@ def navigation(
         raise ValueError("options must be a list of texts, not one text")
     if not (navigate or options or hybrid_leaves or beam or max_calls):
         return None
-    return answers_pb2.NavigationRequest(
-        options=options, hybrid_leaves=hybrid_leaves, beam=beam, max_calls=max_calls
+    return message_of(
+        answers_pb2.NavigationRequest,
+        options=options,
+        hybrid_leaves=hybrid_leaves,
+        beam=beam,
+        max_calls=max_calls,
     )
 
 
