@@ -29,7 +29,7 @@ async def append(tx: Transaction, key: AnswerKey, pieces: Sequence[TextPiece]) -
     """Writes pieces behind those that are there.
 
     False when the answer has ended, or somebody else told one of them; then whoever calls
-    has nothing more to tell.
+    rolls back, and has nothing more to tell.
     """
     values = {
         "session_key": key[0],

@@ -49,6 +49,10 @@ async def telling_text(
         await asyncio.wait((writing,))
 
 
+class _TakenOver(Exception):
+    """The answer has ended, or somebody else tells its text."""
+
+
 class _Teller:
     """Writes the text of one answer, for one model call."""
 
@@ -82,9 +86,11 @@ class _Teller:
             while goes_on:
                 # What is written while this tells is told the next time.
                 goes_on = not self._ended.is_set()
-                goes_on = await self._tell() and goes_on
+                await self._tell()
                 if goes_on:
                     await self._pause()
+        except _TakenOver:
+            return
         except StorageError as error:
             _log.warning("an answer's text is told when it is complete", cause=str(error))
         except Exception:
@@ -98,12 +104,12 @@ class _Teller:
             async with asyncio.timeout(LOOK_SECONDS if self._told is None else TELL_SECONDS):
                 await self._ended.wait()
 
-    async def _tell(self) -> bool:
-        """Tells what is new; False when nothing more can be told."""
+    async def _tell(self) -> None:
+        """Tells what is new. Raises _TakenOver when nothing more can be told."""
         self._written.clear()
         wanted = self._telling(self._reply)
         if not wanted or (self._told is not None and self._told[1].startswith(wanted)):
-            return True
+            return
         async with self._database.transaction(self._tenant_id) as tx:
             if self._told is None:
                 pieces = await answer_texts.read(tx, self._key)
@@ -111,9 +117,9 @@ class _Teller:
             last, told = self._told
             # Text that another one told, and that the model writes again, is not told twice.
             if told.startswith(wanted):
-                return True
+                return
             rest = following(last, told, wanted)
             if not await answer_texts.append(tx, self._key, rest):
-                return False
+                # Those that were written would stand behind somebody else's.
+                raise _TakenOver
         self._told = (rest[-1].ordinal, wanted)
-        return True

@@ -180,6 +180,24 @@ async def test_a_text_that_another_one_tells_is_told_once(memory: Database) -> N
     assert stored.text == text_of(pieces) == TEXT
 
 
+async def test_nothing_is_told_behind_what_another_one_tells(memory: Database) -> None:
+    item = await ask(memory)
+    heard: list[str] = []
+
+    async def another() -> None:
+        while not (pieces := (await read(memory, item.item_id))[1]):
+            await asyncio.sleep(0.02)
+        if len(pieces) == 1:
+            await tell(memory, item.item_id, TextPiece(ordinal=2, text="!"))
+        else:
+            await asyncio.sleep(0.5)
+            heard.extend(piece.text for piece in (await read(memory, item.item_id))[1])
+
+    parts = ["[ANSWER]\nA ship\n", "that lies there. " * 400 + "\n"]
+    await make_answer(memory, item, Writing([(parts, None)], behind=another))
+    assert heard[1:] == ["!"]
+
+
 async def test_nothing_is_told_behind_the_end_of_an_answer(memory: Database) -> None:
     item = await ask(memory)
     await make_answer(memory, item, Writing([([REPLY], None)]))
