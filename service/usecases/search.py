@@ -380,6 +380,13 @@ def _refuse(wanted: ChunkFilter) -> None:
             f" {wanted.from_position}",
             field="filter.to_position",
         )
+    if wanted.from_time and wanted.to_time and wanted.to_time < wanted.from_time:
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            f"filter.to_time is {wanted.to_time.isoformat()}, before from_time, which is"
+            f" {wanted.from_time.isoformat()}",
+            field="filter.to_time",
+        )
     if any("\0" in text for pair in wanted.metadata.items() for text in pair):
         # The database keeps none.
         raise InvalidInput(

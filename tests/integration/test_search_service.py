@@ -186,6 +186,10 @@ async def test_the_command_line(session: palimpsest.Session, address: str) -> No
         (("--metadata", "a=1", "--metadata", "a=2"), "--metadata: 'a' has two values"),
         (("--since", "yesterday"), "--since: 'yesterday' is no time such as"),
         (("--from", "3", "--to", "2"), "filter.to_position is 2, before from_position"),
+        (
+            ("--since", "2027-01-02", "--until", "2027-01-01"),
+            "filter.to_time is 2027-01-01T00:00:00+00:00, before from_time",
+        ),
         (("--mode", "vectors"), "no embedding model is configured"),
     ],
 )

@@ -160,7 +160,9 @@ class ChunkFilter(_message.Message):
     to_position: _builtins.int
     @_builtins.property
     def from_time(self) -> _timestamp_pb2.Timestamp:
-        """When they were committed: from `from_time` to before `to_time`."""
+        """When they were committed: from `from_time` to before `to_time`, which is
+        INVALID_ARGUMENT when it is the earlier one.
+        """
 
     @_builtins.property
     def to_time(self) -> _timestamp_pb2.Timestamp: ...
