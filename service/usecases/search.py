@@ -43,6 +43,8 @@ PAGE_BYTES = 2 * 1024 * 1024
 RERANK_WINDOW_TOKENS = 4096
 #: How long is relied upon what the database can do.
 SUPPORT_SECONDS = 60.0
+#: Queries whose vectors are kept.
+KEPT_QUERIES = 256
 #: When to come again where an embedder does not say.
 RETRY_SECONDS = 5.0
 
@@ -167,6 +169,9 @@ class Searcher:
         self, database: Database, embedder: Embedder | None, rerank_call: Reranks, config: Config
     ) -> None:
         self._database = database
+        #: The vectors of the last queries, by tenant and query, the latest last: who pages or
+        #: browses looks for the same several times, and each vector may cost.
+        self._embedded: dict[tuple[UUID, str], Sequence[float]] = {}
         self._embedder = embedder
         self._rerank = rerank_call
         self._support: Support | None = None
@@ -300,10 +305,17 @@ class Searcher:
 
     async def _embed(self, query: SearchQuery, scope: CallScope) -> Sequence[float]:
         assert self._embedder is not None, "there are vectors of its model"
-        try:
-            return await self._embedder.embed_query(query.query, scope=scope)
-        except CannotEmbed as error:
-            raise EmbeddingFailed(str(error), retryable=False) from error
+        key = (scope.tenant_id, query.query)
+        vector = self._embedded.pop(key, None)
+        if vector is None:
+            try:
+                vector = await self._embedder.embed_query(query.query, scope=scope)
+            except CannotEmbed as error:
+                raise EmbeddingFailed(str(error), retryable=False) from error
+        self._embedded[key] = vector
+        if len(self._embedded) > KEPT_QUERIES:
+            del self._embedded[next(iter(self._embedded))]
+        return vector
 
     async def _both(
         self,

@@ -160,6 +160,17 @@ async def test_vectors_of_another_model_are_as_none(both: Database) -> None:
     assert await positions(searcher(both, embedder), mode=SearchMode.VECTORS) == []
 
 
+async def test_the_vectors_of_the_last_queries_are_kept(
+    both: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "KEPT_QUERIES", 2)
+    embedder = FixedEmbedder(1.0, 0.0)
+    made = searcher(both, embedder)
+    for query in ("wolf", "wolf", "dog", "wolf", "sea", "dog", "wolf"):
+        await positions(made, query)
+    assert embedder.queries == ["wolf", "dog", "sea", "dog", "wolf"]
+
+
 async def test_an_embedder_that_fails(both: Database) -> None:
     failure = EmbeddingFailed("the server is away", retryable=True, retry_seconds=7.0)
     made = searcher(both, FixedEmbedder(1.0, 0.0, failure=failure))
