@@ -131,7 +131,9 @@ def test_what_cannot_be_asked_is_one_clear_line(
 def test_wrong_ids_and_numbers_are_told(at: dict[str, str]) -> None:
     done = run("trajectories", "show", "x", "-s", at["SESSION"], **at)
     assert_one_clear_line(done, "answer_id: must be a valid UUID")
-    for wrong in (("--beam", "9"), ("--hybrid", "33"), ("--max-calls", "1001")):
+    done = run("ask", "?", *named(at), "--max-calls", "1001", **at)
+    assert_one_clear_line(done, "navigation.max_calls")
+    for wrong in (("--beam", "9"), ("--hybrid", "33"), ("--max-calls", "10001")):
         done = run("ask", "?", *named(at), *wrong, **at)
         assert done.returncode == 2
         assert wrong[0] in done.stderr

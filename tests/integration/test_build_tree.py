@@ -325,9 +325,9 @@ async def test_a_slow_model_has_a_longer_turn(database: Database) -> None:
     await make(database, story(200), TREE)
 
     async def think() -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.6)
 
-    config = CONFIG.model_copy(update={"build_concurrency": 4, "drain_seconds": 0.1})
+    config = CONFIG.model_copy(update={"build_concurrency": 4, "drain_seconds": 0.5})
     script = Script(meanwhile=think)
     assert await builder(database, script, config).drain(ITEM) == 0.0
     assert len(script.asked) > config.build_concurrency

@@ -147,7 +147,6 @@ async def collected(events: Any) -> list[Any]:
         lambda memory, answer: memory.ask("?", options=["a"]),
         lambda memory, answer: memory.navigation_statistics(),
         lambda memory, answer: collected(memory.export_trajectories()),
-        lambda memory, answer: collected(memory.trajectory(answer)),
     ],
 )
 async def test_other_memories_are_refused(
@@ -158,6 +157,7 @@ async def test_other_memories_are_refused(
     )
     answer = await memory.ask("?")
     assert (answer.statistics, answer.no_answer) == (None, None)
+    assert await collected(memory.trajectory(answer.answer_id)) == []
     before = (await session.usage()).total.calls
     with pytest.raises(errors.FailedPrecondition) as refused:
         await call(memory, answer.answer_id)
