@@ -59,7 +59,7 @@ fix: setup ## repair what a machine can repair
 	$(BIN)/ruff format --quiet .
 
 bench: setup ## every benchmark, one JSON line each
-	@for name in append apply context index kv read step tree words; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+	@for name in append apply context index kv read search step stream tree words; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
 
 fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)
