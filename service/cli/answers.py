@@ -173,7 +173,7 @@ def check_resumed(query: str, resume: str, also: dict[str, Any]) -> None:
     if resume and any(also.values()):
         raise CommandError("--resume waits for an answer as it was asked for")
     if not resume and not query:
-        raise CommandError("the query is empty: give a question")
+        raise CommandError("give a question: the query is empty")
 
 
 class Written:
