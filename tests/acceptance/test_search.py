@@ -75,10 +75,11 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
         usage = await session.usage()
         assert {line.purpose for line in usage.lines} == {"embed"}
 
+        # The vector of a query that was asked before is kept: these are new.
         fake.script += [(500, {}, "{}")] * 20
-        words = await session.search("wolf", timeout=60)
+        words = await session.search("wolf hill", timeout=60)
         assert words.mode == "words"
         assert words.index.failure
         with pytest.raises(errors.Unavailable) as refused:
-            await session.search("wolf", mode="hybrid", timeout=3)
+            await session.search("wolf sea", mode="hybrid", timeout=3)
         assert refused.value.reason == "EMBEDDING_FAILED"
