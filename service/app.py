@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 import migrations
-from service import telemetry
+from service import fail_points, telemetry
 from service.caller.client import NearOrFar, RemoteCaller, near_model
 from service.caller.server import CallerServer
 from service.config import Config
@@ -328,6 +328,8 @@ async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, 
         raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
     url = config.database_url.get_secret_value()
     telemetry.configure(f"palimpsest-{kind}", "0.1.0")
+    if config.fail_points is not None:
+        fail_points.install(config.fail_points)
     database = Database.connect(
         url, pool_size=config.pool_size, name=f"palimpsest-{kind}@{socket.gethostname()}"
     )

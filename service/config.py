@@ -195,6 +195,8 @@ class Config(BaseSettings):
 
     #: Connections to the database of one process.
     pool_size: Count = 10
+    #: A file of switches that make processes fail on purpose. For tests only.
+    fail_points: Path | None = None
     #: In any case.
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)

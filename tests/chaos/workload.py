@@ -1,0 +1,30 @@
+"""What a campaign writes: every chunk says where it belongs, and every reply who made it.
+
+The text of a chunk follows from its producer and sequence alone, so that a checker needs
+no copy of a million of them. Its first word is its name: the scripted model puts it into
+the memory, and the checker finds it again there.
+"""
+
+import hashlib
+import re
+
+#: What stands behind the name of a chunk, as many of its words as the name's hash says.
+_FILLER = "the river bends where old stones hold the bridge and boats wait for rain"
+_WORDS = _FILLER.split()
+
+#: The name of a chunk in any text.
+NAME = re.compile(r"\bc([a-z0-9]+)x(\d+)\b")
+#: The serial of the model call that made a text.
+SERIAL = re.compile(r"\[s(\d+)\]")
+
+
+def chunk_name(producer: str, sequence: int) -> str:
+    """The word by which a chunk is known; `producer` is of lower-case letters and digits."""
+    return f"c{producer}x{sequence}"
+
+
+def chunk_text(producer: str, sequence: int) -> str:
+    """What a chunk says; 10 to 80 characters."""
+    name = chunk_name(producer, sequence)
+    length = hashlib.sha256(name.encode()).digest()[0] % len(_WORDS)
+    return " ".join((name, *_WORDS[:length]))
