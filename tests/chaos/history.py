@@ -2,8 +2,10 @@
 
 Clients write an event down before they send and behind what came back, one JSON line each,
 so that a client that is killed leaves what it knew. The checker reads events in any order
-of files; within one client they are in the order in which they happened. Times are
-`time.monotonic()` in seconds, the same clock for all processes of the machine.
+of files; within one client they are in the order in which they happened. A client is one
+thread of work: it has one stream of a producer open at a time, so a process that does
+several things at once is several clients. Times are `time.monotonic()` in seconds, the same
+clock for all processes of the machine.
 """
 
 import json
@@ -37,6 +39,8 @@ class Sent:
     epoch: int
     first_sequence: int
     last_sequence: int
+    #: The head that the log was to have, for a single append; None: whichever it has.
+    expected_head: int | None = None
     at: float
 
 
@@ -64,6 +68,8 @@ class Refused:
     sequence: int
     #: ErrorReason of the error, or the gRPC code where it has none.
     reason: str
+    #: Of an edit; empty for whatever else was refused.
+    mark: str = ""
     at: float
 
 
@@ -73,6 +79,8 @@ class ReadLog:
 
     client: str
     session: str
+    #: Where the page was to begin; 0 and 1 are the beginning.
+    from_position: int = 0
     #: (position, producer, sequence), as they came.
     chunks: list[tuple[int, str, int]]
     head: int
@@ -128,6 +136,23 @@ class Edited:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RolledBack:
+    """A memory was set back to an earlier revision, by hand."""
+
+    client: str
+    session: str
+    memory: str
+    #: The revision that it was made for; 0: whichever there is.
+    expected_revision: int
+    #: Whose state came back.
+    restored_revision: int
+    #: What it made; 0: nobody knows.
+    revision: int
+    invoked: float
+    returned: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
     """A question, and what became of it."""
 
@@ -148,7 +173,8 @@ class Asked:
 class ModelCalled:
     """A request that the model server got; written by it, before it answers."""
 
-    #: Counts all requests; every reply that is whole has it in its text as `[s<serial>]`.
+    #: Counts all requests; every reply that is whole has it in its text as `[s<serial>]`,
+    #: before whatever it repeats of other replies.
     serial: int
     #: SHA-256 of the messages.
     prompt: str
@@ -160,13 +186,23 @@ class ModelCalled:
 
 
 Event = (
-    Opened | Sent | Acked | Refused | ReadLog | ReadMemory | Watched | Edited | Asked | ModelCalled
+    Opened
+    | Sent
+    | Acked
+    | Refused
+    | ReadLog
+    | ReadMemory
+    | Watched
+    | Edited
+    | RolledBack
+    | Asked
+    | ModelCalled
 )
 _EVENTS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(Opened, Sent, Acked, Refused, ReadLog),
-        *(ReadMemory, Watched, Edited, Asked, ModelCalled),
+        *(ReadMemory, Watched, Edited, RolledBack, Asked, ModelCalled),
     )
 }
 
@@ -217,12 +253,18 @@ class FinalRevision:
     """A revision of a memory as it is in the end."""
 
     revision: int
+    #: None for the first one, and where only the API was asked, which does not say it.
     parent: int | None
     from_position: int
     to_position: int
     #: As in the proto: step, build, seal, episode, fold, consolidation, edit, skip, …
     kind: str
+    #: Of the worker that made it; 0 where only the API was asked.
     epoch: int
+    #: Of a rollback: whose state came back.
+    restored_revision: int | None = None
+    #: What the service keeps as SHA-256 of the value, in hex; empty where it was not asked.
+    digest: str = ""
     #: (path, op, value as JSON or None), in their order. PRISM only.
     amendments: tuple[tuple[str, str, str | None], ...] = ()
     #: The value that the service says the memory had then, as canonical JSON; None where it
@@ -237,9 +279,16 @@ class FinalNode:
     level: int
     #: From 0 on, within its level.
     index: int
-    #: First and last position whose text is in it.
+    #: First and last position whose text is in it, in whole or in part: it begins so many
+    #: characters into the first, and ends before so many of the last, 0 for its end.
     first_position: int
+    first_offset: int = 0
     last_position: int
+    last_offset: int = 0
+    #: Indexes of its children, on the level below.
+    children: tuple[int, ...] = ()
+    #: All that its summary has, in their order.
+    serials: tuple[int, ...] = ()
     revision: int
 
 
@@ -248,10 +297,16 @@ class FinalVector:
     """A state vector as it is in the end."""
 
     revision: int
+    #: 1: of chunks; 2 and up: of vectors of the level below.
     level: int
-    #: It holds what is at positions (from, to].
+    #: It stands for the positions (after, to]; what is new in it is at (from, to].
+    after_position: int
     from_position: int
     to_position: int
+    #: Revisions of the vectors that an episode was made from.
+    children: tuple[int, ...] = ()
+    #: All that its text has, in their order.
+    serials: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -285,7 +340,7 @@ class LedgerRow:
     """A call as the ledger has it."""
 
     session: str
-    #: The reply, or None for a call that failed.
+    #: The reply, or None for a call that failed. Its serial is the first one in it.
     reply: str | None
 
 
