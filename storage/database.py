@@ -32,6 +32,9 @@ Connection = psycopg.AsyncConnection[Row]
 
 #: How long a caller waits for a free connection.
 POOL_SECONDS = 10.0
+#: How long a transaction may take, with the wait for its connection. Longer than any
+#: statement: who waits so long waits for a server that is there and does not answer.
+TRANSACTION_SECONDS = 45.0
 
 #: What every connection is told when it opens. A lock is waited for briefly: whoever
 #: holds it longer is in trouble, and the caller is told to retry. Durability is not
@@ -43,6 +46,32 @@ _SETTINGS = {
     "synchronous_commit": "on",
     "TimeZone": "UTC",
 }
+
+#: A host that vanished without a word is noticed by its silence: data that it does not
+#: confirm for so long, and an idle connection on which it confirms no probe.
+_SILENCE = {
+    "tcp_user_timeout": 15_000,
+    "keepalives_idle": 30,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
+
+#: Without a transaction; the second is of a connection that is closed.
+_NOTHING_OPEN = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    """Surrounds a transaction. Raises Unreachable when it takes TRANSACTION_SECONDS."""
+    bound = asyncio.timeout(TRANSACTION_SECONDS)
+    try:
+        async with bound:
+            yield
+    except TimeoutError as error:
+        if not bound.expired():
+            raise
+        raise Unreachable("the database did not answer in time") from error
 
 
 def _span(name: str) -> AbstractContextManager[object]:
@@ -88,7 +117,7 @@ class Database:
             "options": " ".join(f"-c {key}={value}" for key, value in settings.items()),
             "application_name": name,
             "connect_timeout": 5,
-            "keepalives_idle": 30,
+            **_SILENCE,
         }
         engine = create_async_engine(
             sqlalchemy_url(url),
@@ -124,7 +153,7 @@ class Database:
         READ COMMITTED: every invariant is one row or one key. Raises StorageError.
         """
         with _span("palimpsest.transaction"), translated():
-            async with self._engine.connect() as connection:
+            async with _in_time(), self._engine.connect() as connection:
                 # After an error the pool rolls back as it takes the connection back.
                 await connection.exec_driver_sql(f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'")
                 yield Transaction(tenant_id=tenant_id, connection=connection)
@@ -141,11 +170,11 @@ class Database:
             await self._direct.open()
         try:
             with _span("palimpsest.transaction"), translated():
-                async with self._direct.connection() as driver:
+                async with _in_time(), self._direct.connection() as driver:
                     try:
                         yield DirectTransaction(tenant_id=tenant_id, driver=driver)
                     finally:
-                        if driver.info.transaction_status is not TransactionStatus.IDLE:
+                        if driver.info.transaction_status not in _NOTHING_OPEN:
                             await driver.rollback()
         except Unreachable:
             # The server went away: the other idle connections are as dead as this one.
@@ -161,7 +190,7 @@ class Database:
         keys of runnable memories and answers. Raises StorageError.
         """
         with translated():
-            async with self._engine.connect() as connection:
+            async with _in_time(), self._engine.connect() as connection:
                 await connection.exec_driver_sql(
                     f"BEGIN READ ONLY; SET LOCAL ROLE {tables.SWEEPER_ROLE}"
                 )
@@ -171,7 +200,7 @@ class Database:
     async def connection(self) -> AsyncIterator[AsyncConnection]:
         """A connection without a tenant, for what belongs to none. Raises StorageError."""
         with translated():
-            async with self._engine.connect() as connection:
+            async with _in_time(), self._engine.connect() as connection:
                 yield connection
 
 

@@ -43,8 +43,11 @@ _BUSY = (
     errors.SerializationFailure,
     errors.QueryCanceled,
 )
-#: Errors that say that the server, or the way to it, is not there.
+#: Errors that say that the server, or the way to it, is not there; or that it is another
+#: one: after a failover the one that may not write yet, or no more.
 _UNREACHABLE = (
+    errors.ReadOnlySqlTransaction,
+    errors.IdleInTransactionSessionTimeout,
     psycopg.OperationalError,
     psycopg.InterfaceError,
     OSError,
