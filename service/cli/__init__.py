@@ -16,6 +16,7 @@ from service.cli import (
     budgets,
     costs,
     demo,
+    doctor,
     evaluate,
     memories,
     run,
@@ -53,6 +54,7 @@ trajectories.register(app)
 schemas.register(app)
 budgets.register(app)
 costs.register(app)
+doctor.register(app)
 demo.register(app)
 evaluate.register(app)
 

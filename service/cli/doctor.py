@@ -1,0 +1,86 @@
+"""`doctor`: looks at everything that a deployment needs, and says what to do."""
+
+import asyncio
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from service.cli.output import escaped, out, show_json
+from service.cli.run import read_config
+from service.cli.talk import Json
+from service.config import Config
+from service.domain.checkup import Finding, Level, ok, warn
+
+#: How long the API may take to answer, in seconds.
+ANSWER_SECONDS = 5.0
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(doctor)
+
+
+def doctor(
+    as_json: Json = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            envvar="PALIMPSEST_ADDRESS",
+            help="HOST:PORT of an API to look at; default: where PALIMPSEST_LISTEN says.",
+            metavar="ADDR",
+        ),
+    ] = None,
+) -> None:
+    """Look at a deployment: what is ok, what to watch (warn), what does not work (bad).
+
+    Reads the same PALIMPSEST_… variables as `serve` and `work`, changes nothing, calls no
+    model, and needs no more rights than they do. Exit code 1 when anything is bad.
+    """
+    config = read_config()
+    is_bad = asyncio.run(_look(config, address or config.listen, as_json=as_json))
+    if is_bad:
+        raise typer.Exit(1)
+
+
+async def _look(config: Config, address: str, *, as_json: bool) -> bool:
+    import migrations
+    from service.usecases.checkup import Checkup, Migrations
+
+    known = Migrations(newest=migrations.newest(), known=migrations.known())
+    is_bad = False
+    async for one in Checkup(config, known).findings():
+        _tell(one, as_json=as_json)
+        is_bad = is_bad or one.level is Level.BAD
+    _tell(await _api(address), as_json=as_json)
+    return is_bad
+
+
+def _tell(one: Finding, *, as_json: bool) -> None:
+    if as_json:
+        show_json({**asdict(one), "level": one.level.value})
+        return
+    said = escaped(f"{one.said}; {one.advice}" if one.advice else one.said)
+    mark = f"[{_STYLES[one.level]}]{one.level.value:4}[/]"
+    out.print(f"{mark}  {one.name:12} {' '.join(said.split())}")
+
+
+async def _api(address: str) -> Finding:
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            reply = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                return ok("api", f"nothing listens at {address}, which is no error by itself")
+            said = f"{address} answers {error.code().name}: {error.details()}"
+            return warn("api", said, "look whether it is Palimpsest that listens there")
+    if reply.status != health_pb2.HealthCheckResponse.SERVING:
+        return warn("api", f"{address} is stopping", "let clients use another server")
+    return ok("api", f"{address} serves")

@@ -1,0 +1,222 @@
+"""What `palimpsest doctor` finds, and when a number is one to worry about.
+
+Numbers in, sentences out: who reads them from a database or a socket is elsewhere.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+#: The oldest PostgreSQL that is tested, as its server_version_num.
+OLDEST_POSTGRES = 150_000
+#: A clock of this machine that is further off than this confuses who reads logs, in seconds.
+CLOCK_SECONDS = 2.0
+#: Work that nobody has touched for so long is stuck: longer than a call with all its tries.
+STUCK_SECONDS = 900.0
+#: Answers and drafts that wait for so long are told, in seconds.
+PENDING_SECONDS = 600.0
+#: The intent of a call whose lease ran out so long ago has been forgotten, in seconds.
+INTENT_SECONDS = 3600.0
+#: A hint that waits for so long says that there are too few workers, in seconds.
+HINT_SECONDS = 60.0
+#: Chunks whose words are not indexed that are told.
+INDEX_CHUNKS = 10_000
+#: A memory so many chunks behind is told: a tenth of what appends are refused at.
+BACKLOG_SHARE = 0.1
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    #: Something to know, or to do some day.
+    WARN = "warn"
+    #: Something does not work.
+    BAD = "bad"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of a checkup."""
+
+    #: What was looked at, in a word.
+    name: str
+    level: Level
+    #: What is the case, in a sentence without a full stop.
+    said: str
+    #: What to do; empty where there is nothing to do.
+    advice: str = ""
+
+
+def ok(name: str, said: str) -> Finding:
+    """What is as it should be."""
+    return Finding(name=name, level=Level.OK, said=said)
+
+
+def warn(name: str, said: str, advice: str) -> Finding:
+    """What somebody should know."""
+    return Finding(name=name, level=Level.WARN, said=said, advice=advice)
+
+
+def bad(name: str, said: str, advice: str) -> Finding:
+    """What does not work."""
+    return Finding(name=name, level=Level.BAD, said=said, advice=advice)
+
+
+def judge_server(version: str, number: int) -> Finding:
+    """The release of PostgreSQL."""
+    if number < OLDEST_POSTGRES:
+        return bad("database", f"PostgreSQL {version}", "use PostgreSQL 15 or later")
+    return ok("database", f"PostgreSQL {version}")
+
+
+def judge_durability(settings: dict[str, str]) -> Finding:
+    """Whether a commit is on disk when it is acked."""
+    lost = [name for name in ("fsync", "full_page_writes") if settings.get(name) == "off"]
+    if lost:
+        said = f"the server has {' and '.join(lost)} off: a power cut loses what was acked"
+        return bad("durability", said, "turn it on and restart PostgreSQL")
+    if settings.get("synchronous_commit") == "off":
+        return warn(
+            "durability",
+            "synchronous_commit is off for others; our connections turn it on for themselves",
+            "turn it on for the database, so that nothing that goes past them loses a commit",
+        )
+    return ok("durability", "fsync, full_page_writes and synchronous_commit are on")
+
+
+def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
+    """The clock of this machine against the database's: `off_seconds` is ours less theirs."""
+    doubt = round_trip_seconds / 2
+    if abs(off_seconds) - doubt > CLOCK_SECONDS:
+        way = "ahead of" if off_seconds > 0 else "behind"
+        return warn(
+            "clock",
+            f"this machine is {abs(off_seconds):.1f} s {way} the database",
+            "set the clocks by NTP: times in logs do not match (leases go by the database's)",
+        )
+    return ok("clock", f"this machine and the database agree within {CLOCK_SECONDS:.0f} s")
+
+
+def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Finding:
+    """Where the database is, against this release."""
+    if found is None:
+        return bad("migrations", "the database is not migrated", "run `palimpsest migrate`")
+    if found == newest:
+        return ok("migrations", f"at {found}, the newest of this release")
+    if found in known:
+        said = f"at {found}, behind this release's {newest}: its processes do not start"
+        return bad("migrations", said, "run `palimpsest migrate`")
+    return warn(
+        "migrations",
+        f"at {found}, ahead of this release's {newest}",
+        "bring this machine to the newer release, if it is not being rolled out now",
+    )
+
+
+def judge_role(role: str, *, passes_by: bool, open_tables: tuple[str, ...]) -> Finding:
+    """Whether row-level security binds us."""
+    if passes_by:
+        return bad(
+            "rights",
+            f"the role {role} may pass row-level security by",
+            "connect with a login that takes on palimpsest_app",
+        )
+    if open_tables:
+        said = f"row-level security is not forced on {', '.join(open_tables)}"
+        return bad("rights", said, "run `palimpsest migrate`, or find who turned it off")
+    return ok("rights", f"role {role}; row-level security is forced on every table of tenants")
+
+
+def judge_queue(
+    *, queued: int, running: int, oldest_seconds: float, workers: int, silent: int
+) -> list[Finding]:
+    """Hints that wait, and the workers that say that they live."""
+    said = f"{queued} hints wait, the oldest for {oldest_seconds:.0f} s; {running} in hand"
+    if queued and oldest_seconds > HINT_SECONDS:
+        advice = "start more workers, or raise PALIMPSEST_WORKER_CONCURRENCY"
+        findings = [warn("queue", said, advice)]
+    else:
+        findings = [ok("queue", said)]
+    if not workers:
+        advice = "start one with `palimpsest work`"
+        findings.append(
+            bad("workers", "none lives, and there is work", advice)
+            if queued or running
+            else warn("workers", "none lives", advice)
+        )
+    elif silent:
+        said = f"{workers} live; {silent} fell silent and nobody has freed what they held"
+        findings.append(warn("workers", said, "look whether the workers' sweeps fail"))
+    else:
+        findings.append(ok("workers", f"{workers} live"))
+    return findings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryCounts:
+    """What the memories of a tenant are like, in numbers, with some by name."""
+
+    total: int
+    #: They gave up and wait for somebody.
+    stalled: tuple[str, ...]
+    #: A budget holds them.
+    held: tuple[str, ...]
+    #: They have work, are due, and nobody has touched them for STUCK_SECONDS.
+    stuck: tuple[str, ...]
+    #: Chunks that the slowest active one is behind its session's head.
+    behind: int
+    slowest: str
+
+
+def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
+    """Memories that do not go on."""
+    findings: list[Finding] = []
+    if found.stuck:
+        said = f"{_some(found.stuck)} have work that nobody has touched for"
+        advice = "start a worker; if one runs, its log says why"
+        findings.append(bad("memories", f"{said} {STUCK_SECONDS / 60:.0f} minutes", advice))
+    if found.stalled:
+        advice = "`palimpsest memory show` says why; `palimpsest memory retry` lets it go on"
+        findings.append(warn("memories", f"{_some(found.stalled)} gave up", advice))
+    if found.held:
+        advice = "`palimpsest budget list` shows what they may spend"
+        findings.append(warn("memories", f"{_some(found.held)} are held by a budget", advice))
+    if found.behind > backlog_chunks * BACKLOG_SHARE:
+        said = f"{found.slowest} is {found.behind} chunks behind; at {backlog_chunks} appends"
+        findings.append(warn("memories", f"{said} are refused", "start more workers"))
+    said = f"{found.total} memories; none is more than {found.behind} chunks behind"
+    return findings or [ok("memories", said)]
+
+
+def _some(names: tuple[str, ...], shown: int = 3) -> str:
+    listed = ", ".join(names[:shown])
+    return f"{listed} and {len(names) - shown} more" if len(names) > shown else listed
+
+
+def judge_pending(name: str, pending: int, late: int, oldest_seconds: float) -> Finding:
+    """Answers or drafts that wait for a worker."""
+    if late:
+        said = f"{late} of {pending} wait since more than {PENDING_SECONDS / 60:.0f} minutes"
+        said += f", the oldest since {oldest_seconds / 60:.0f}"
+        return warn(name, said, "start a worker; if one runs, its log says why")
+    return ok(name, f"{pending} pending")
+
+
+def judge_intents(open_calls: int, forgotten: int) -> Finding:
+    """Calls that somebody meant to make."""
+    if forgotten:
+        said = f"{forgotten} calls were begun and never ended, more than an hour ago"
+        advice = "they count against budgets until their work is done again; retry what gave up"
+        return warn("intents", said, advice)
+    return ok("intents", f"{open_calls} calls about to be made or under way")
+
+
+def judge_index(sessions: int, chunks: int, failure: str) -> Finding:
+    """The search index against the log."""
+    said = f"{sessions} sessions have {chunks} chunks without words" if chunks else "up to date"
+    if failure:
+        advice = "look after PALIMPSEST_EMBEDDING_MODEL and its endpoint"
+        return warn("index", f"{said}; vectors fail: {failure}", advice)
+    if chunks > INDEX_CHUNKS:
+        return warn("index", said, "start more workers; searches read what is not indexed")
+    return ok("index", said)

@@ -1,0 +1,60 @@
+"""Whether the endpoints of the configured models answer. No model is called: nothing is paid."""
+
+import asyncio
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from service.config import OFFLINE_MODEL, Config
+from service.domain.checkup import Finding, bad, ok, warn
+
+#: How long an endpoint may take to answer, in seconds.
+ANSWER_SECONDS = 5.0
+
+
+async def look_at_models(config: Config) -> list[Finding]:
+    """One finding for the model, and one for each endpoint that is configured by its URL."""
+    findings = [_model(config)]
+    for name, base, key in _endpoints(config):
+        findings.append(await asyncio.to_thread(_endpoint, name, base, key))
+    return findings
+
+
+def _model(config: Config) -> Finding:
+    if config.model == OFFLINE_MODEL:
+        return ok("model", f"{config.model}: no network is needed, and no model is asked")
+    return ok("model", config.model)
+
+
+def _endpoints(config: Config) -> Iterator[tuple[str, str, str | None]]:
+    if config.model_base_url is not None:
+        key = config.model_api_key
+        yield "model", config.model_base_url, key.get_secret_value() if key else None
+    if config.embedding_base_url is not None:
+        key = config.embedding_api_key
+        yield "vectors", config.embedding_base_url, key.get_secret_value() if key else None
+    for one in config.deployments:
+        if one.api_base is not None:
+            yield f"deployment {one.name}", one.api_base, one.key()
+
+
+def _endpoint(name: str, base: str, key: str | None) -> Finding:
+    """Asks for the list of models, which OpenAI-compatible servers have."""
+    if not base.startswith(("http://", "https://")):
+        return bad(name, f"{base} is no URL http://… or https://…", "set its base URL")
+    request = urllib.request.Request(f"{base.rstrip('/')}/models")  # noqa: S310 - checked above
+    if key is not None:
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:  # noqa: S310
+            return ok(name, f"{base} answers ({reply.status})")
+    except urllib.error.HTTPError as error:
+        if error.code in (401, 403):
+            return bad(name, f"{base} refuses the key ({error.code})", "set the right API key")
+        if error.code >= 500:
+            return warn(name, f"{base} answers {error.code}", "look after the provider")
+        # It answers; not every one lists its models.
+        return ok(name, f"{base} answers ({error.code} to a list of models)")
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "reason", None) or error
+        return bad(name, f"{base} cannot be reached: {cause}", "look after its URL and network")

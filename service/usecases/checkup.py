@@ -1,0 +1,204 @@
+"""A checkup of a deployment: every part is looked at by itself, and a part that is down is a
+line like others."""
+
+import platform
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from service.config import Config
+from service.dispatch.checkup import read_dispatch
+from service.domain import checkup as judge
+from service.domain.checkup import Finding, bad, ok, warn
+from service.domain.tenancy import DEFAULT_TENANT
+from service.llm.checkup import look_at_models
+from storage import checkup as look
+from storage import state
+from storage.checkup import ServerFacts
+from storage.database import Database, Transaction
+from storage.errors import StorageError
+
+#: What search uses when it is there: see docs/guides/running.md.
+EXTENSIONS = ("btree_gin", "vector")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migrations:
+    """What this release knows of the database's migrations."""
+
+    newest: str
+    known: frozenset[str]
+
+
+class Checkup:
+    """Looks at everything that `config` names."""
+
+    def __init__(self, config: Config, migrations: Migrations) -> None:
+        self._config = config
+        self._migrations = migrations
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """One after the other, as they are found. Reads only."""
+        yield _release()
+        for one in self._settings():
+            yield one
+        async for one in self._database():
+            yield one
+        for one in await self._dispatch():
+            yield one
+        yield await self._redis()
+        for one in await look_at_models(self._config):
+            yield one
+
+    def _settings(self) -> list[Finding]:
+        config, found = self._config, []
+        if config.fail_points is not None:
+            said = f"fail points are on ({config.fail_points}): processes fail on purpose"
+            found.append(bad("settings", said, "unset PALIMPSEST_FAIL_POINTS outside of tests"))
+        if config.dead_after_seconds < 2 * config.heartbeat_seconds:
+            said = (
+                f"a worker is taken for dead after {config.dead_after_seconds:g} s, and says only"
+                f" every {config.heartbeat_seconds:g} s that it lives"
+            )
+            advice = "make PALIMPSEST_DEAD_AFTER_SECONDS three times …_HEARTBEAT_SECONDS"
+            found.append(bad("settings", said, advice))
+        if config.stop_seconds < config.call_lease_seconds:
+            said = f"a stop lets a call under way go on for {config.stop_seconds:g} s only"
+            advice = "calls that take longer go on in the caller; raise PALIMPSEST_STOP_SECONDS"
+            found.append(warn("settings", said, advice))
+        return found or [ok("settings", "nothing looks wrong")]
+
+    async def _database(self) -> AsyncIterator[Finding]:
+        if self._config.database_url is None:
+            said = "PALIMPSEST_DATABASE_URL is not set"
+            yield bad("database", said, "set it; with `palimpsest up`, take what its log names")
+            return
+        url = self._config.database_url.get_secret_value()
+        try:
+            facts = await look.read_server(url)
+        except StorageError as error:
+            said = f"cannot be reached: {error}"
+            yield bad("database", said, "start it, or look after PALIMPSEST_DATABASE_URL")
+            return
+        yield judge.judge_server(facts.version, facts.number)
+        yield judge.judge_durability(facts.settings)
+        yield judge.judge_clock(facts.clock_off_seconds, facts.round_trip_seconds)
+        yield _extensions(facts)
+        async with _connected(url) as database:
+            async for one in self._tables(database):
+                yield one
+
+    async def _tables(self, database: Database) -> AsyncIterator[Finding]:
+        """What our role sees."""
+        try:
+            with look.seen():
+                found = await state.read(database)
+            unguarded = await look.open_tables(database)
+        except StorageError as error:
+            advice = "run `palimpsest migrate`, and grant its roles to this login"
+            yield bad("migrations", f"cannot look as palimpsest_app: {error}", advice)
+            return
+        yield judge.judge_role(
+            found.role, passes_by=found.bypasses_separation, open_tables=unguarded
+        )
+        yield judge.judge_migration(
+            found.migration, self._migrations.newest, self._migrations.known
+        )
+        behind = found.migration in self._migrations.known - {self._migrations.newest}
+        if found.migration is None or behind:
+            return
+        for name, read in self._looks():
+            try:
+                async with database.transaction(DEFAULT_TENANT) as tx:
+                    for one in await read(tx):
+                        yield one
+            except StorageError as error:
+                yield warn(name, f"could not be seen: {error}", "grant what the role lacks")
+
+    def _looks(
+        self,
+    ) -> tuple[tuple[str, Callable[[Transaction], Coroutine[Any, Any, list[Finding]]]], ...]:
+        backlog = self._config.limits.backlog_chunks
+
+        async def memories(tx: Transaction) -> list[Finding]:
+            return judge.judge_memories(await look.read_memories(tx), backlog)
+
+        async def answers(tx: Transaction) -> list[Finding]:
+            return [judge.judge_pending("answers", *await look.read_pending(tx, "answer"))]
+
+        async def drafts(tx: Transaction) -> list[Finding]:
+            return [judge.judge_pending("drafts", *await look.read_pending(tx, "schema_draft"))]
+
+        async def intents(tx: Transaction) -> list[Finding]:
+            return [judge.judge_intents(*await look.read_intents(tx))]
+
+        async def index(tx: Transaction) -> list[Finding]:
+            return [judge.judge_index(*await look.read_index(tx))]
+
+        return (
+            ("memories", memories),
+            ("answers", answers),
+            ("drafts", drafts),
+            ("intents", intents),
+            ("index", index),
+        )
+
+    async def _dispatch(self) -> list[Finding]:
+        url = self._config.dispatch_database_url or self._config.database_url
+        if url is None:
+            return []
+        try:
+            found = await read_dispatch(
+                url.get_secret_value(), dead_after_seconds=self._config.dead_after_seconds
+            )
+        except ConnectionError as error:
+            advice = "run `palimpsest migrate`; without hints work is found by the reconciler"
+            return [bad("queue", f"cannot be seen: {error}", advice)]
+        findings = judge.judge_queue(
+            queued=found.queued,
+            running=found.running,
+            oldest_seconds=found.oldest_seconds,
+            workers=found.workers,
+            silent=found.silent,
+        )
+        if found.problem:
+            findings.append(warn("queue", found.problem, "see docs/guides/operations.md"))
+        return findings
+
+    async def _redis(self) -> Finding:
+        if self._config.redis_url is None:
+            return ok("redis", "none is configured: each process predicts from what it sent")
+        try:
+            name, policy = await look.read_redis(self._config.redis_url.get_secret_value())
+        except StorageError as error:
+            advice = "start it; until then each process predicts from what it sent itself"
+            return warn("redis", f"cannot be reached: {error}", advice)
+        return ok("redis", f"{name}, {policy or 'no policy told'} when it is full")
+
+
+def _release() -> Finding:
+    try:
+        release = version("palimpsest-server")
+    except PackageNotFoundError:
+        release = "not installed as a package"
+    return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
+
+
+def _extensions(facts: ServerFacts) -> Finding:
+    missing = [name for name in EXTENSIONS if name not in facts.extensions]
+    there = ", ".join(f"{n} {facts.extensions[n]}" for n in EXTENSIONS if n in facts.extensions)
+    if missing:
+        said = f"{', '.join(missing)} missing: search is slower, or by words only"
+        return warn("extensions", said, 'see docs/guides/running.md, "What search needs"')
+    return ok("extensions", there)
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Database]:
+    database = Database.connect(url, pool_size=1, name="palimpsest-doctor")
+    try:
+        yield database
+    finally:
+        await database.close()

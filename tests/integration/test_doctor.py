@@ -1,0 +1,198 @@
+"""A checkup of real servers, well and unwell."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+import migrations
+from service.config import Config
+from service.domain.checkup import Finding, Level
+from service.domain.prism.spec import PrismSpec
+from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.usecases.checkup import Checkup, Migrations
+from storage import memories, sessions
+from storage.database import Database
+from tests.harness import Servers
+from tests.integration.writing import append_texts
+
+KEY = session_key(DEFAULT_TENANT, "s")
+SPEC = PrismSpec(schema_source="class N:\n    a: int\n")
+
+
+async def look(config: Config, *more: str) -> dict[str, list[Finding]]:
+    """What a checkup finds, by name, of a release that has `more` migrations than this one."""
+    newest = more[-1] if more else migrations.newest()
+    known = Migrations(newest=newest, known=migrations.known() | {*more})
+    found: dict[str, list[Finding]] = {}
+    async for one in Checkup(config, known).findings():
+        found.setdefault(one.name, []).append(one)
+    return found
+
+
+def levels(found: dict[str, list[Finding]]) -> dict[str, list[Level]]:
+    return {
+        name: [one.level for one in each]
+        for name, each in found.items()
+        if any(one.level is not Level.OK for one in each)
+    }
+
+
+@pytest.fixture
+def config(servers: Servers, url: str) -> Config:
+    return Config(database_url=SecretStr(url), redis_url=SecretStr(servers.valkey.url))
+
+
+@pytest.fixture
+async def admin(servers: Servers, url: str) -> AsyncIterator["psycopg.AsyncConnection[Any]"]:
+    connection = await psycopg.AsyncConnection.connect(servers.as_superuser(url), autocommit=True)
+    async with connection:
+        yield connection
+
+
+@pytest.fixture
+async def stored(database: Database) -> None:
+    """A memory that has work."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await append_texts(database, "s", ["a", "b"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await memories.create(
+            tx,
+            session_key=KEY,
+            memory_id=memory_id(KEY, "m"),
+            name="m",
+            spec=SPEC,
+            head=2,
+            value="{}",
+            digest=b"",
+        )
+
+
+async def test_servers_that_are_well_have_no_complaint_but_no_worker(config: Config) -> None:
+    found = await look(config)
+    assert levels(found) == {"workers": [Level.WARN]}
+    assert found["database"][0].said.startswith("PostgreSQL ")
+    assert "Valkey" in found["redis"][0].said
+    assert {"memories", "answers", "drafts", "intents", "index", "clock", "rights"} <= set(found)
+
+
+async def test_what_is_down_is_a_line_each() -> None:
+    config = Config(
+        database_url=SecretStr("postgresql://login:secret-word@127.0.0.1:1/none"),
+        redis_url=SecretStr("redis://:secret-word@127.0.0.1:1/0"),
+        model="openai/gone",
+        model_base_url="http://127.0.0.1:1/v1",
+    )
+    found = await look(config)
+    assert levels(found) == {
+        "database": [Level.BAD],
+        "queue": [Level.BAD],
+        "redis": [Level.WARN],
+        "model": [Level.OK, Level.BAD],
+    }
+    assert "secret-word" not in repr(found)
+
+
+async def test_a_memory_that_nobody_touches_is_stuck(
+    config: Config, stored: None, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    assert "memories" not in levels(await look(config))
+    await admin.execute("UPDATE memory SET ready_at = now() - interval '1 hour'")
+    await admin.execute("UPDATE revision SET created_at = now() - interval '1 hour'")
+    found = await look(config)
+    assert found["memories"][0].level is Level.BAD
+    assert found["memories"][0].said.startswith("s/m have work")
+
+
+async def test_memories_that_gave_up_or_are_held_are_named(
+    config: Config, stored: None, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("UPDATE memory SET status = 'stalled'")
+    assert (await look(config))["memories"][0].said == "s/m gave up"
+    await admin.execute(
+        "UPDATE memory SET status = 'active', held_reason = 'x', ready_at = now() + interval '1 h'"
+    )
+    assert (await look(config))["memories"][0].said == "s/m are held by a budget"
+
+
+async def test_a_schema_that_is_behind_is_told_and_not_read(config: Config) -> None:
+    found = await look(config, "9999")
+    assert found["migrations"][0].level is Level.BAD
+    assert "memories" not in found
+
+
+async def test_a_table_that_is_open_to_other_tenants_is_bad(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("ALTER TABLE chunk NO FORCE ROW LEVEL SECURITY")
+    (found,) = (await look(config))["rights"]
+    assert found.level is Level.BAD
+    assert found.said.endswith("not forced on chunk")
+
+
+async def test_what_the_role_may_not_see_is_said(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("REVOKE SELECT ON intent FROM palimpsest_app")
+    found = await look(config)
+    assert levels(found)["intents"] == [Level.WARN]
+    assert "permission denied" in found["intents"][0].said
+    assert levels(found).keys() == {"intents", "workers"}
+
+
+async def test_hints_that_wait_without_a_worker_are_bad(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("SET search_path TO dispatch")
+    await admin.execute(
+        "INSERT INTO dispatch.procrastinate_jobs (queue_name, task_name, lock, queueing_lock)"
+        " VALUES ('work', 'work', 'a', 'a')"
+    )
+    found = await look(config)
+    assert levels(found) == {"workers": [Level.BAD]}
+    assert found["queue"][0].said.startswith("1 hints wait")
+
+
+@contextmanager
+def endpoint(status: int) -> Iterator[str]:
+    """A server that answers everything with `status`; its base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "level"),
+    [(200, Level.OK), (404, Level.OK), (401, Level.BAD), (503, Level.WARN)],
+)
+async def test_an_endpoint_is_asked_whether_it_takes_the_key(status: int, level: Level) -> None:
+    with endpoint(status) as base:
+        config = Config(
+            model="openai/x", model_base_url=base, model_api_key=SecretStr("sk-secret-word")
+        )
+        found = await look(config)
+    assert found["model"][-1].level is level
+    assert "secret-word" not in repr(found)
+
+
+async def test_settings_that_look_wrong_are_told(config: Config) -> None:
+    wrong = config.model_copy(update={"fail_points": "x", "dead_after_seconds": 5.0})
+    assert levels(await look(wrong))["settings"] == [Level.BAD, Level.BAD]

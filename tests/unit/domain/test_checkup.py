@@ -1,0 +1,103 @@
+"""When a checkup is content, and when it is not."""
+
+import pytest
+
+from service.domain import checkup
+from service.domain.checkup import Finding, Level, MemoryCounts
+
+CONTENT = MemoryCounts(total=3, stalled=(), held=(), stuck=(), behind=2, slowest="s/m")
+NEWEST, KNOWN = "0007", frozenset({"0006", "0007"})
+
+
+def counts(**changes: object) -> MemoryCounts:
+    values = {name: getattr(CONTENT, name) for name in MemoryCounts.__dataclass_fields__}
+    return MemoryCounts(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("found", "level"),
+    [("0007", Level.OK), ("0006", Level.BAD), (None, Level.BAD), ("0008", Level.WARN)],
+)
+def test_a_database_that_is_behind_is_bad_and_one_ahead_is_told(
+    found: str | None, level: Level
+) -> None:
+    assert checkup.judge_migration(found, NEWEST, KNOWN).level is level
+
+
+@pytest.mark.parametrize(
+    ("settings", "level"),
+    [
+        ({"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}, Level.OK),
+        ({"fsync": "off", "full_page_writes": "on", "synchronous_commit": "on"}, Level.BAD),
+        ({"fsync": "on", "full_page_writes": "off", "synchronous_commit": "on"}, Level.BAD),
+        ({"fsync": "on", "full_page_writes": "on", "synchronous_commit": "off"}, Level.WARN),
+    ],
+)
+def test_settings_that_lose_acks_are_told(settings: dict[str, str], level: Level) -> None:
+    assert checkup.judge_durability(settings).level is level
+
+
+@pytest.mark.parametrize(
+    ("off", "round_trip", "level"),
+    [(1.9, 0.0, Level.OK), (-2.1, 0.0, Level.WARN), (2.1, 0.0, Level.WARN), (3.0, 2.5, Level.OK)],
+)
+def test_a_clock_is_off_only_as_far_as_can_be_told(
+    off: float, round_trip: float, level: Level
+) -> None:
+    assert checkup.judge_clock(off, round_trip).level is level
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [Level.OK]),
+        ({"stuck": ("s/m",)}, [Level.BAD]),
+        ({"stalled": ("s/m",), "held": ("s/n",)}, [Level.WARN, Level.WARN]),
+        ({"behind": 10_000}, [Level.OK]),
+        ({"behind": 10_001}, [Level.WARN]),
+    ],
+)
+def test_memories_that_do_not_go_on_are_told(
+    changes: dict[str, object], expected: list[Level]
+) -> None:
+    found = checkup.judge_memories(counts(**changes), backlog_chunks=100_000)
+    assert [one.level for one in found] == expected
+
+
+def test_of_many_memories_some_are_named() -> None:
+    names = tuple(f"s/m{number}" for number in range(5))
+    (found,) = checkup.judge_memories(counts(stalled=names), backlog_chunks=100)
+    assert found.said == "s/m0, s/m1, s/m2 and 2 more gave up"
+
+
+def queue(**changes: float) -> list[Finding]:
+    held = {"queued": 0, "running": 0, "oldest_seconds": 0.0, "workers": 1, "silent": 0}
+    return checkup.judge_queue(**{**held, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [Level.OK, Level.OK]),
+        ({"queued": 5, "oldest_seconds": 61.0}, [Level.WARN, Level.OK]),
+        ({"workers": 0}, [Level.OK, Level.WARN]),
+        ({"workers": 0, "queued": 1}, [Level.OK, Level.BAD]),
+        ({"workers": 0, "running": 1}, [Level.OK, Level.BAD]),
+        ({"silent": 1}, [Level.OK, Level.WARN]),
+    ],
+)
+def test_work_without_workers_is_bad(changes: dict[str, float], expected: list[Level]) -> None:
+    assert [one.level for one in queue(**changes)] == expected
+
+
+def test_what_is_not_ok_says_what_to_do() -> None:
+    found = [
+        checkup.judge_server("14.1", 140_001),
+        checkup.judge_role("x", passes_by=True, open_tables=()),
+        checkup.judge_role("x", passes_by=False, open_tables=("chunk",)),
+        checkup.judge_pending("answers", 3, 1, 700.0),
+        checkup.judge_intents(2, 1),
+        checkup.judge_index(1, 10_001, ""),
+        checkup.judge_index(0, 0, "refused"),
+    ]
+    assert all(one.level is not Level.OK and one.advice for one in found)
