@@ -7,6 +7,7 @@ import structlog
 
 from service.config import Config
 from service.dispatch.port import Dispatcher
+from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
@@ -75,6 +76,7 @@ class Worker:
     async def handle(self, item: WorkItem) -> None:
         """Works on one item. What fails for want of a database is brought back later."""
         try:
+            reach(FailPoint.WORK_BEGUN)
             if item.kind is WorkKind.ANSWER:
                 await self._answerer.make(item)
             elif item.kind is WorkKind.SCHEMA:
@@ -99,7 +101,9 @@ class Worker:
                 *await work.unindexed(connection, RECONCILE_ITEMS),
             ]
         if items:
+            reach(FailPoint.RECONCILE_FOUND)
             await self._dispatcher.hint(items)
+            reach(FailPoint.RECONCILED)
 
     async def _sweep(self) -> None:
         freed = await self._dispatcher.sweep()

@@ -14,6 +14,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, func, or_, select, update
 
 from service.domain.chunks import LoggedChunk
+from service.domain.fail_points import FailPoint, reach
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import Transaction
 from storage.log import CONTENT_BYTES, read_ranges
@@ -206,6 +207,7 @@ async def write_vectors(
         "embeddings": await asyncio.to_thread(_arrays, vectors),
     }
     await tx.connection.exec_driver_sql(_DROP_VECTORS, values)
+    reach(FailPoint.VECTORS_DROPPED)
     await tx.connection.exec_driver_sql(_WRITE_VECTORS, values)
     statement = (
         update(session)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import and_, delete, func, select, tuple_, update
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.ledger import CallScope, Lease
 from storage.database import Transaction
 from storage.tables import intent
@@ -28,6 +29,7 @@ async def renew(
         .where(_is(scope.session_key, key), intent.c.fence == lease.fence)
         .values(lease_until=func.now() + _seconds(lease_seconds))
     )
+    reach(FailPoint.RENEWAL_BEFORE)
     return (await tx.connection.execute(longer)).rowcount == 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.domain.ledger import Asked, Busy, Call, CallScope, Lease, Reservation
 from storage import budgets
@@ -208,7 +209,9 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
 
     When somebody else's reply to the same call is there already, that counts.
     """
+    reach(FailPoint.RECORD_BEFORE)
     written, theirs, *_ = await tx.write_all(recording(tx, outcomes))
+    reach(FailPoint.RECORD_WRITTEN)
     ids = {call_id for (call_id,) in written}
     replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
     return [

@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.appending import PlacedChunk, ProducerState, SessionState
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
 from storage.database import DirectTransaction, Transaction
 from storage.tables import chunk, producer
@@ -192,7 +193,9 @@ async def write_swiftly(
     arrays = ", ".join(f"ARRAY[{places}]::{of}[]" for of in _CONTENT_TYPES)
     values = (value for column in contents for value in column)
     query = _APPEND_IF_UNCHANGED.format(arrays=arrays)
+    reach(FailPoint.APPEND_BEFORE_SWIFT)
     rows = await tx.write(query, (*guards, *values, added))
+    reach(FailPoint.APPEND_SWIFTLY_WRITTEN)
     if not rows:
         return None
     woken, applied = rows[0]
@@ -249,6 +252,7 @@ async def open_producer(
             where=producer.c.epoch < new.excluded.epoch,
         )
     )
+    reach(FailPoint.OPEN_RAISED)
     row = (
         await tx.connection.execute(
             select(producer.c.epoch, producer.c.last_sequence).where(

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.specs import MemoryKind, spec_from_json
 from service.domain.state.vectors import Levels
 from storage.database import DirectTransaction, Transaction
@@ -102,7 +103,9 @@ async def rest(
         "wake_position": wake_position,
         "ready_at": ready_at,
     }
+    reach(FailPoint.STATE_REST_BEFORE)
     _, heads, rested = await tx.write_all((_LAZILY, _LOCK_HEAD, _REST), values)
+    reach(FailPoint.STATE_RESTED)
     return None if rested else int(heads[0][0])
 
 

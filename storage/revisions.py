@@ -12,6 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, or_, select, update
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import NO_USE
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
@@ -187,7 +188,9 @@ async def claim(
         .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False, wake_position=None)
         .returning(*_CLAIM)
     )
+    reach(FailPoint.CLAIM_BEFORE)
     row = (await tx.connection.execute(statement)).one_or_none()
+    reach(FailPoint.CLAIM_TAKEN)
     return None if row is None else _claimed(row)
 
 
@@ -212,7 +215,9 @@ async def commit_revision(
     has_more = await advance(tx, held, new, has_work=has_work)
     keys = _keys(tx, held)
     await _write_log(tx, keys, new)
+    reach(FailPoint.REVISION_AMENDED)
     await _write_states(tx, keys, new)
+    reach(FailPoint.REVISION_VALUED)
     return has_more
 
 
@@ -245,9 +250,11 @@ async def advance(
         .values(changes)
         .returning(memory.c.has_work)
     )
+    reach(FailPoint.ADVANCE_BEFORE)
     row = (await tx.connection.execute(moved)).one_or_none()
     if row is None:
         raise Fenced
+    reach(FailPoint.ADVANCE_MOVED)
     await tx.connection.execute(
         insert(revision).values(
             **_keys(tx, held),
@@ -262,6 +269,7 @@ async def advance(
             schema_source=new.schema_source,
         )
     )
+    reach(FailPoint.ADVANCE_WRITTEN)
     return bool(row.has_work)
 
 

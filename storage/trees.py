@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import update
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.tree.nodes import Made, Node, Place
 from storage.database import Transaction
@@ -125,7 +126,9 @@ async def commit(
     Fenced it raises.
     """
     has_more = await advance(tx, held, new, has_work=has_work)
+    reach(FailPoint.NODES_BEFORE)
     await add_nodes(tx, held, nodes, held.revision + 1, texts)
+    reach(FailPoint.NODES_WRITTEN)
     return has_more
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Row, Select, case, func, insert, select, update
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.state.vectors import Levels, Made, State, Vector
 from storage.database import Transaction
 from storage.revisions import Claim, NewRevision, advance
@@ -76,6 +77,7 @@ async def commit(
     }
     assert vector is None or vector.revision == held.revision + 1, "it belongs to another one"
     await _add(tx, keys, vector, levels, held.revision + 1)
+    reach(FailPoint.VECTOR_WRITTEN)
     return has_more
 
 
@@ -91,6 +93,7 @@ async def _add(
     )
     if vector is None:
         return
+    reach(FailPoint.LEVELS_WRITTEN)
     await tx.connection.execute(
         insert(state_vector).values(
             **keys,

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from service.caller.wire import frame, order_to_json, read_frame, reply_from_json
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.llm.caller import LeaseLost
 from service.llm.gateway import MakesCalls
@@ -57,13 +58,19 @@ class RemoteCaller:
         try:
             writer = await self._connected()
             self._waiting[number] = _Waiting(said=said, key=order.key, on_text=order.on_text)
-            writer.write(raw)
+            # In two pieces, so that a process can be made to end between them.
+            writer.write(raw[: len(raw) // 2])
+            reach(FailPoint.ORDER_HALF_SENT)
+            writer.write(raw[len(raw) // 2 :])
             await writer.drain()
+            reach(FailPoint.ORDER_SENT)
         except OSError as error:
             self._waiting.pop(number, None)
             raise _gone(str(error)) from error
         try:
-            return _reply(await said)
+            outcome = await said
+            reach(FailPoint.REPLY_RECEIVED)
+            return _reply(outcome)
         finally:
             self._waiting.pop(number, None)
 

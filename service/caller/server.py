@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from service.caller.wire import frame, order_from_json, read_frame, reply_to_json
+from service.domain.fail_points import FailPoint, reach
 from service.llm.caller import Caller, LeaseLost
 from service.llm.telling import OnText
 from service.llm.transport import ModelFailure
@@ -79,6 +80,7 @@ class CallerServer:
 
     async def _answer(self, said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         number = said["id"]
+        reach(FailPoint.ORDER_RECEIVED)
 
         def hear(text: str, restarts: bool) -> None:
             # A reply is small: nothing waits for a worker that reads slowly.
@@ -86,9 +88,11 @@ class CallerServer:
                 writer.write(frame({"id": number, "heard": text, "restarts": restarts}))
 
         outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
+        reach(FailPoint.OUTCOME_BEFORE)
         try:
             writer.write(frame({"id": number, **outcome}))
             await writer.drain()
+            reach(FailPoint.OUTCOME_SENT)
         except (ConnectionError, RuntimeError) as error:
             _log.info("nobody waits for a reply any more; it is stored", cause=str(error))
 

@@ -39,6 +39,7 @@ from service.dispatch.setup import (
     connection_options,
     verify,
 )
+from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
 
 _log = structlog.get_logger("palimpsest.dispatch")
@@ -102,8 +103,10 @@ class _Jobs(JobManager):
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """Writes the end of a job, or leaves that to the next sweep."""
+        reach(FailPoint.JOB_BEFORE_END)
         try:
             await super().finish_job(job, status, delete_job)
+            reach(FailPoint.JOB_ENDED)
         except ConnectorException as error:
             # Also when the job is gone since this worker was taken for dead: then the
             # sweep finds nothing.
@@ -164,6 +167,7 @@ class ProcrastinateDispatcher:
         """Queues items; the ones that wait already stay one each."""
         if not items:
             return
+        reach(FailPoint.HINT_BEFORE)
         try:
             await self._app.connector.execute_query_async(
                 _HINT,
@@ -171,6 +175,7 @@ class ProcrastinateDispatcher:
                 locks=[item.lock for item in items],
                 args=[_arguments(item) for item in items],
             )
+            reach(FailPoint.HINT_QUEUED)
         except ConnectorException as error:
             _log.warning("hints lost; the reconciler will find the work", cause=_cause(error))
 
@@ -243,6 +248,7 @@ class ProcrastinateDispatcher:
     async def sweep(self) -> int:
         """Frees and queues again what dead workers held, and what was not written as ended."""
         unfinished = sorted(self._jobs.unfinished)
+        reach(FailPoint.SWEEP_BEFORE)
         try:
             row = await self._app.connector.execute_query_one_async(
                 _SWEEP, seconds=self._dead_after_seconds, unfinished=unfinished
@@ -250,6 +256,7 @@ class ProcrastinateDispatcher:
         except ConnectorException as error:
             _log.warning("cannot sweep", cause=_cause(error))
             return 0
+        reach(FailPoint.SWEPT)
         self._jobs.unfinished.difference_update(unfinished)
         return int(row["freed"])
 
@@ -271,9 +278,11 @@ class ProcrastinateDispatcher:
             job, worker = context.job.id, context.job.worker_id
             assert job is not None, "it was fetched"
             assert worker is not None, "it was fetched"
+            reach(FailPoint.JOB_TAKEN)
             self._held[job] = worker
             try:
                 await handler(item)
+                reach(FailPoint.WORK_ENDED)
             except Exception:
                 # The item comes back by the reconciler; the worker goes on.
                 _log.exception("work failed", item=item.lock)

@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 from opentelemetry import metrics, trace
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.domain.ledger import Call, CallScope, Lease
 from service.domain.prices import ModelPrices
@@ -156,10 +157,13 @@ class Caller:
                 failure = made.failure
                 last = failure is not None and (not failure.retryable or attempt == tries)
                 call = self._record(order, made)
+                reach(FailPoint.CALL_MADE)
                 reply = await self._ledger.record(order.scope, call, order.lease, last=last)
+                reach(FailPoint.CALL_RECORDED)
                 if reply is not None:
                     if made.completion is not None:
                         await self._learner.learn(order, call, reply)
+                    reach(FailPoint.CALL_COPIED)
                     return reply
                 assert failure is not None, "a call without a reply has failed"
                 if last:
@@ -182,6 +186,7 @@ class Caller:
             await asyncio.sleep(self._renewal_seconds)
             try:
                 await self._renew(order)
+                reach(FailPoint.RENEWED)
             except Exception as error:
                 # The call is under way and will be paid, whatever the database does
                 # meanwhile: its reply must get its chance to be stored.
@@ -240,7 +245,10 @@ class Caller:
         try:
             async with stop:
                 self._stops[order.key] = stop
-                return await self._transport.complete(order.ask, order.model, plan)
+                reach(FailPoint.MODEL_BEFORE)
+                done = await self._transport.complete(order.ask, order.model, plan)
+                reach(FailPoint.MODEL_REPLIED)
+                return done
         except TimeoutError:
             if not stop.expired():
                 raise

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from opentelemetry import metrics
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
@@ -162,6 +163,7 @@ class Gateway:
                 continue
             asked_at = time.monotonic()
             reserved = self._reservation(wanted, route)
+            reach(FailPoint.CALL_WANTED)
             begun = await self._ledger.begin(wanted.scope, wanted.key, reserved)
             match begun:
                 case ModelReply():
@@ -204,7 +206,9 @@ class Gateway:
         fresh = max(wanted.prompt_tokens - route.predicted_tokens, 1)
         with self._listed(wanted):
             async with self._chooser.going(route, fresh):
+                reach(FailPoint.ORDER_BEFORE)
                 reply = await self._caller.make(order)
+        reach(FailPoint.REPLY_BACK)
         turn.back()
         return reply
 

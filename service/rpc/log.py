@@ -10,6 +10,7 @@ from palimpsest.v1 import log_pb2, log_pb2_grpc
 from service.config import Limits
 from service.domain.appending import Submission
 from service.domain.errors import InvalidInput, PalimpsestError, Unavailable
+from service.domain.fail_points import FailPoint, reach
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.rpc import convert
@@ -87,6 +88,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             chunks=convert.submitted_chunks(request.chunks, self._limits),
         )
         appended = await self._appender.submit(tenant_id, submission)
+        reach(FailPoint.APPEND_BEFORE_REPLY)
         return log_pb2.AppendResponse(
             ack=log_pb2.Ack(
                 through_producer_sequence=appended.sequence,
@@ -157,7 +159,9 @@ class _AppendStream:
         try:
             while True:
                 async for ack in self._acks():
+                    reach(FailPoint.ACK_BEFORE)
                     yield ack
+                    reach(FailPoint.ACK_SENT)
                 if reading.done() and not self._under_way:
                     break
                 self._some.clear()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from service.config import Config
+from service.domain.fail_points import FailPoint, reach
 from service.domain.prices import ModelPrices
 from service.domain.readers import ReaderName
 from service.domain.specs import MemoryKind, kind_of
@@ -80,6 +81,7 @@ class Answerer(Maker[StoredAnswer]):
         """Reads the memory or the log as it was when the question came."""
         made = await self._reader(wanted).answer(item, wanted)
         made = await self._shaper.shape(item, wanted, made)
+        reach(FailPoint.ANSWER_MADE)
         async with self._database.transaction(item.tenant_id) as tx:
             if wanted.tells_text:
                 await answer_texts.settle(tx, (wanted.session_key, wanted.answer_id), made.text)
@@ -94,6 +96,8 @@ class Answerer(Maker[StoredAnswer]):
                 statistics=made.statistics,
                 value=made.value,
             )
+            reach(FailPoint.ANSWER_WRITTEN)
+        reach(FailPoint.ANSWERED)
 
     def _reader(self, wanted: StoredAnswer) -> Reader:
         """Who reads: whom the question names, else the reader of the memory's kind."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope
 from service.domain.trajectory import (
@@ -96,6 +97,8 @@ class AnswerCalls:
         """Stores an event of what is around the reader, at its ordinal among all."""
         async with self._database.transaction(item.tenant_id) as tx:
             await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
+            reach(FailPoint.EVENT_WRITTEN)
+        reach(FailPoint.EVENT_COMMITTED)
 
     async def next_ordinal(
         self, item: WorkItem, asked: StoredAnswer, kind: EventKind, after: int = 0

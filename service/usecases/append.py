@@ -25,6 +25,7 @@ from service.domain.appending import (
     plan,
 )
 from service.domain.errors import NotFound, PalimpsestError, Unavailable
+from service.domain.fail_points import FailPoint, reach
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
@@ -113,7 +114,9 @@ class Appender:
         """
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
+            reach(FailPoint.OPEN_BEGUN)
             stored = await sessions.lock_head(tx, key)
+            reach(FailPoint.OPEN_LOCKED)
             if stored is None:
                 raise NotFound(
                     Reason.SESSION_NOT_FOUND,
@@ -130,6 +133,8 @@ class Appender:
             )
             state = await log.open_producer(tx, key, producer_id, epoch)
             check_epoch(producer_id, epoch, state)
+            reach(FailPoint.OPEN_WRITTEN)
+        reach(FailPoint.OPENED)
         return Opened(last_sequence=state.last_sequence, head=stored.head)
 
     def submit(self, tenant_id: UUID, submission: Submission) -> "asyncio.Future[Appended]":
@@ -183,6 +188,7 @@ class Appender:
             for entry in entries:
                 entry.refuse(refusal)
         else:
+            reach(FailPoint.APPEND_BEFORE_ACK)
             for entry in group.accepted:
                 self._acknowledge(entry, group)
 
@@ -224,7 +230,9 @@ class Appender:
 
     async def _write_locked(self, tx: DirectTransaction, entries: Sequence[_Entry]) -> "_Group":
         producers = list(dict.fromkeys(entry.producer for entry in entries))
+        reach(FailPoint.APPEND_BEFORE_LOCK)
         locked = await log.lock(tx, producers)
+        reach(FailPoint.APPEND_LOCKED)
         group = _Group(
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
@@ -235,8 +243,11 @@ class Appender:
                 group.add(entry, self._limits.backlog_chunks)
             except PalimpsestError as refusal:
                 entry.refuse(refusal)
+        reach(FailPoint.APPEND_PLANNED)
         woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
+        reach(FailPoint.APPEND_WRITTEN)
         await tx.commit()
+        reach(FailPoint.APPEND_COMMITTED)
         self._hints.add(woken)
         return group
 

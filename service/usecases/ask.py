@@ -11,6 +11,7 @@ from service.domain.errors import (
     FailedPrecondition,
     NotFound,
 )
+from service.domain.fail_points import FailPoint, reach
 from service.domain.reasons import Reason
 from service.domain.telling import TextPiece
 from service.domain.tenancy import session_key
@@ -160,6 +161,8 @@ class Asker:
                     begun.append(await _store(tx, question, source, taken))
                 else:
                     begun.append(Behind(source=source, taken=taken))
+            reach(FailPoint.ASK_WRITTEN)
+        reach(FailPoint.ASKED)
         key = session_key(tenant_id, questions[0].session)
         self._hints.add(
             _item(tenant_id, key, one.answer_id) for one in begun if isinstance(one, Reading)

@@ -15,6 +15,7 @@ import structlog
 
 from service.config import Config
 from service.domain.errors import BudgetExhausted
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.memory_choices import OnFailure
 from service.domain.specs import MemoryKind
@@ -86,6 +87,7 @@ class Builder:
                 return None
             await intents.forget(tx, held.session_key)
             growth = await trees.read_growth(tx, held)
+        reach(FailPoint.TREE_TAKEN)
         spec = held.tree
         plan = Plan(growth.nodes, growth.grouped, growth.tops, max_children=spec.max_children)
         segmenter = Segmenter(spec.segment_tokens, self._cut, growth.end)
@@ -139,7 +141,9 @@ class Builder:
             )
 
         try:
-            return await drive(self._flow(site, planned), call)
+            made = await drive(self._flow(site, planned), call)
+            reach(FailPoint.NODE_MADE)
+            return made
         except (StorageError, BudgetExhausted):
             raise
         except Exception as error:
@@ -165,8 +169,10 @@ class Builder:
         to_position = max([held.applied_position, *(one.to_position for one in made)])
         has_work = True
         async with self._database.transaction(site.tenant_id) as tx:
+            reach(FailPoint.STORE_BEGUN)
             if last and held.seal_position is None:
                 head = await sessions.locked_head(tx, held.session_key)
+                reach(FailPoint.STORE_HEAD_LOCKED)
                 has_work = head > site.log.position
                 to_position = to_position if has_work else head
             new = NewRevision(
@@ -186,6 +192,7 @@ class Builder:
                     cause=skip.cause,
                     resolution="skipped",
                 )
+        reach(FailPoint.STORED)
         site.is_done = not has_work
         self._stored(site, new)
 
@@ -209,6 +216,7 @@ class Builder:
                 return site.is_done
             new = _empty(site, "step", position)
             await trees.commit(tx, held, new, (), {}, has_work=False)
+        reach(FailPoint.TREE_RESTED)
         site.is_done = True
         self._stored(site, new)
         return True
@@ -216,12 +224,15 @@ class Builder:
     async def _seal(self, site: Site) -> None:
         position = site.log.position
         async with self._database.transaction(site.tenant_id) as tx:
+            reach(FailPoint.SEAL_BEGUN)
             if position > site.held.applied_position:
                 new = _empty(site, "step", position)
                 await trees.commit(tx, site.held, new, (), {}, has_work=True)
                 self._stored(site, new)
             new = _empty(site, "seal", position)
             await trees.seal(tx, site.held, new)
+            reach(FailPoint.SEAL_WRITTEN)
+        reach(FailPoint.SEALED)
         site.is_done = True
         self._stored(site, new)
 

@@ -17,6 +17,7 @@ from opentelemetry.trace import Span
 
 from service.config import Config
 from service.domain.errors import BudgetExhausted
+from service.domain.fail_points import FailPoint, reach
 from service.domain.memory_choices import OnFailure
 from service.domain.specs import MemoryKind
 from service.domain.state.compressing import Compression
@@ -97,6 +98,7 @@ class Compressor:
         """Leaves a memory alone that has nothing to compress yet, without taking it over."""
         async with self._database.direct(item.tenant_id) as tx:
             found = await resting.look(tx, item.session_key, item.item_id)
+            reach(FailPoint.STATE_LOOKED)
             if found is None:
                 return True
             held, spec = found.held, found.held.state
@@ -133,6 +135,7 @@ class Compressor:
             paid = await calls.find_occasion(
                 tx, held.session_key, held.memory_id, f"compress:{held.revision + 1}:"
             )
+        reach(FailPoint.STATE_TAKEN)
         assert state is not None, "the cursor's foreign key holds the revision"
         model = held.state.model or self._config.model
         return Holding(
@@ -158,6 +161,7 @@ class Compressor:
         held, run = holding.held, holding.state.levels.run(level)
         async with self._database.transaction(holding.tenant_id) as tx:
             found = await vectors.read_vectors(tx, held.session_key, held.memory_id, run)
+        reach(FailPoint.EPISODE_READ)
         return holding.next_episode(level, found)
 
     async def _next_due(self, holding: Holding) -> tuple[Holding, int | None]:
@@ -208,6 +212,7 @@ class Compressor:
                 asked_anew(ask, holding.held), model=holding.model, scope=scope
             ),
         )
+        reach(FailPoint.COMPRESSED)
         return await self._commit(holding, group, done)
 
     async def _commit(
@@ -223,6 +228,7 @@ class Compressor:
         )
         with self._span("palimpsest.commit", holding, group):
             async with self._database.transaction(holding.tenant_id) as tx:
+                reach(FailPoint.STATE_BEGUN)
                 await vectors.commit(tx, held, new, moved.state.levels, vector, has_work=True)
                 if cause is not None:
                     await stalls.add_dead_letter(
@@ -232,6 +238,7 @@ class Compressor:
                         cause=cause,
                         resolution="skipped",
                     )
+        reach(FailPoint.STATE_COMMITTED)
         STEPS.add(1, {"kind": new.kind})
         # What was read last is compressed: as a rule nothing has come since.
         return moved if moved.steps or moved.full_level else await self._rest(moved)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from service.config import Limits
 from service.domain.errors import Conflict, InvalidInput
+from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import parse
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
@@ -74,6 +75,7 @@ class Editor:
         proposals = [_proposal(edit, number) for number, edit in enumerate(edits)]
         async with self._database.transaction(tenant_id) as tx:
             held = await _lock(tx, target)
+            reach(FailPoint.EDIT_LOCKED)
             before = await _load(tx, held, held.revision)
             rules = Rules(max_memory_bytes=self._limits.max_memory_bytes, may_remove=True)
             try:
@@ -99,7 +101,9 @@ class Editor:
             logged = await amendment_log.list_amendments(
                 tx, *item_key(held), after=(held.revision, 2**31 - 1), limit=len(amendments)
             )
+        reach(FailPoint.EDIT_COMMITTED)
         self._memories.wake(tenant_id, stored)
+        reach(FailPoint.EDIT_WOKEN)
         return stored, logged
 
     async def rollback(self, tenant_id: UUID, target: Target, revision: int) -> StoredMemory:
@@ -112,6 +116,7 @@ class Editor:
                 stored = await _restore_vectors(tx, held, target, revision)
             else:
                 stored = await self._restore_value(tx, held, target, revision)
+        reach(FailPoint.ROLLED_BACK)
         self._memories.wake(tenant_id, stored)
         return stored
 
@@ -161,7 +166,9 @@ class Editor:
             assert session is not None, "a memory's foreign key holds its session"
             held = await _lock(tx, target)
             await revisions.want_consolidation(tx, held, session.head)
+            reach(FailPoint.CONSOLIDATION_WANTED)
             stored = await find_memory(tx, target.session, target.memory)
+        reach(FailPoint.CONSOLIDATION_ASKED)
         self._memories.wake(tenant_id, stored)
         return stored
 
@@ -198,6 +205,7 @@ class Editor:
         self, tx: Transaction, target: Target, held: Claim, new: NewRevision
     ) -> StoredMemory:
         await revisions.commit_revision(tx, held, new, has_work=None)
+        reach(FailPoint.EDIT_WRITTEN)
         return await find_memory(tx, target.session, target.memory)
 
 

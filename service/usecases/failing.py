@@ -7,6 +7,7 @@ import structlog
 
 from service.config import Config
 from service.domain.errors import FailedPrecondition
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
 from service.llm.transport import ModelFailure
 from service.usecases.step_meters import FAILED
@@ -49,16 +50,23 @@ class Failing:
         asked = getattr(error, "retry_after_seconds", None) or 0.0
         backoff = max(self._config.step_backoff_seconds * 2**held.attempts, asked)
         async with self._database.transaction(tenant_id) as tx:
+            reach(FailPoint.BACK_OFF_BEGUN)
             await revisions.back_off(tx, held, min(backoff, MAX_BACKOFF_SECONDS))
+            reach(FailPoint.BACK_OFF_WRITTEN)
+        reach(FailPoint.BACKED_OFF)
         return True
 
     async def stall(self, tenant_id: UUID, held: Claim, to_position: int, error: Exception) -> None:
         """Stops the memory until somebody retries it. Raises Fenced."""
         async with self._database.transaction(tenant_id) as tx:
+            reach(FailPoint.STALL_BEGUN)
             await stalls.stall(tx, held)
+            reach(FailPoint.STALL_WRITTEN)
             await stalls.add_dead_letter(
                 tx, held, to_position=to_position, cause=cause_of(error), resolution=None
             )
+            reach(FailPoint.DEAD_LETTER_WRITTEN)
+        reach(FailPoint.STALLED)
 
 
 def asked_anew(ask: ModelAsk, held: Claim) -> ModelAsk:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem
 
 
@@ -31,4 +32,6 @@ class Hints:
             await self._some.wait()
             self._some.clear()
             batch, self._waiting = list(self._waiting), {}
+            reach(FailPoint.HINTS_TAKEN)
             await self._hint(batch)
+            reach(FailPoint.HINTS_PASSED)

@@ -14,6 +14,7 @@ from opentelemetry import metrics
 from service.config import Config
 from service.domain.chunks import LoggedChunk
 from service.domain.errors import BudgetExhausted
+from service.domain.fail_points import FailPoint, reach
 from service.domain.ledger import CallScope
 from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
@@ -71,6 +72,7 @@ class Indexer:
                 return None
             async with self._database.transaction(item.tenant_id) as tx:
                 place = await chunk_index.read_place(tx, item.session_key)
+            reach(FailPoint.INDEX_LOOKED)
             if place is None:
                 return None
             if place.indexed_position < place.head:
@@ -117,12 +119,15 @@ class Indexer:
         model = None if self._embedder is None else self._embedder.model
         async with self._database.transaction(item.tenant_id) as tx:
             await chunk_index.settle(tx, item.session_key, model)
+            reach(FailPoint.INDEX_SETTLED)
 
     async def _write_words(self, item: WorkItem, place: IndexPlace) -> bool:
         """Writes a batch; False when somebody else is at it."""
         after = place.indexed_position
         async with self._database.transaction(item.tenant_id) as tx:
             reached = await chunk_index.write_words(tx, item.session_key, after)
+            reach(FailPoint.WORDS_WRITTEN)
+        reach(FailPoint.WORDS_COMMITTED)
         if reached is None:
             return False
         _INDEXED.add(reached - after)
@@ -161,6 +166,7 @@ class Indexer:
             chunks = await chunk_index.read_to_embed(
                 tx, item.session_key, after, chunks=EMBED_CHUNKS, max_bytes=EMBED_BYTES
             )
+        reach(FailPoint.EMBED_READ)
         last = chunks[-1].position
         scope = CallScope(
             tenant_id=item.tenant_id,
@@ -170,6 +176,7 @@ class Indexer:
         )
         texts = [one.chunk.as_text() for one in chunks]
         made = await embedder.embed_chunks(texts, scope=scope)
+        reach(FailPoint.EMBEDDED)
         async with self._database.transaction(item.tenant_id) as tx:
             await chunk_index.write_vectors(
                 tx,
@@ -179,6 +186,8 @@ class Indexer:
                 after_position=after,
                 to_position=last,
             )
+            reach(FailPoint.VECTORS_WRITTEN)
+        reach(FailPoint.VECTORS_COMMITTED)
         _EMBEDDED.add(len(chunks))
 
     async def _put_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import structlog
 
+from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.usecases.call_meters import CallMeters
@@ -51,8 +52,11 @@ class Journal:
 
     async def _begin(self, tenant_id: UUID, wanted: Sequence[Wanted]) -> Sequence[_Begun]:
         async with self._database.direct(tenant_id) as tx:
+            reach(FailPoint.INTENT_BEFORE)
             begun = await journal.begin(tx, wanted, self._lease_seconds)
+            reach(FailPoint.INTENT_WRITTEN)
             await tx.commit()
+            reach(FailPoint.INTENT_COMMITTED)
             return begun
 
     async def _give_up(self, tenant_id: UUID, begun: Sequence[tuple[Wanted, _Begun]]) -> None:

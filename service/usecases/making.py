@@ -6,6 +6,7 @@ import structlog
 
 from service.config import Config
 from service.domain.errors import BudgetExhausted
+from service.domain.fail_points import FailPoint, reach
 from service.domain.schemas.generation import NoSchema
 from service.domain.tree.fitting import TextTooLong
 from service.domain.work import WorkItem
@@ -68,6 +69,7 @@ class Maker(Generic[T]):
         """
         async with self._database.transaction(item.tenant_id) as tx:
             wanted = await self.find(tx, item)
+        reach(FailPoint.WANTED_READ)
         if wanted is None or wanted.status != "pending":
             return
         with tracer().start_as_current_span(f"palimpsest.{self.kind}"):
@@ -96,6 +98,8 @@ class Maker(Generic[T]):
             else:
                 seconds = self._config.step_backoff_seconds * 2**attempts
                 await settling.back_off(tx, item, seconds)
+            reach(FailPoint.PUT_OFF_WRITTEN)
+        reach(FailPoint.PUT_OFF)
 
 
 def _is_final(error: Exception) -> bool:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from service.config import Limits
 from service.domain.errors import AlreadyExists, Exhausted
+from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Encoding, PrismSpec
@@ -235,8 +236,10 @@ class Memories:
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_memory(tx, session, name)
             woken = await stalls.retry(tx, *item_key(stored))
+            reach(FailPoint.RETRY_WRITTEN)
             if woken:
                 stored = await find_memory(tx, session, name)
+        reach(FailPoint.RETRIED)
         if woken:
             # A tree may be at the head and have nodes to build all the same.
             self._hints.add([_item(tenant_id, *item_key(stored))])

@@ -19,6 +19,7 @@ from opentelemetry.trace import Span
 
 from service.config import Config
 from service.domain.errors import BudgetExhausted
+from service.domain.fail_points import FailPoint, reach
 from service.domain.ledger import CallScope
 from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prices import ModelPrices
@@ -109,6 +110,8 @@ class Reviser:
             paid = await calls.find_occasion(
                 tx, held.session_key, held.memory_id, f"revise:{held.revision + 1}:"
             )
+            reach(FailPoint.STEP_READ)
+        reach(FailPoint.STEP_TAKEN)
         assert rows is not None, "the cursor's foreign key holds the revision"
         spec = held.prism
         model = spec.model or self._config.model
@@ -188,6 +191,7 @@ class Reviser:
                 break
             async with self._database.transaction(state.tenant_id) as tx:
                 found = await log.read(tx, state.held.session_key, reached, READ_CHUNKS)
+            reach(FailPoint.STEP_CHUNKS_READ)
             sized = [SizedChunk.of(logged, state.facts.count) for logged in found]
             tokens += sum(one.tokens for one in sized)
             pending += sized
@@ -227,6 +231,7 @@ class Reviser:
         revision = await drive(
             flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
         )
+        reach(FailPoint.STEP_THOUGHT)
         memory = state.memory.apply(state.held.revision + 1, revision.amendments)
         new = NewRevision(
             kind="step",
@@ -256,6 +261,7 @@ class Reviser:
         revision: Revision = await drive(
             flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
         )
+        reach(FailPoint.CONSOLIDATION_THOUGHT)
         memory = state.memory.apply(number, revision.amendments).fold()
         changed = memory.value_json if revision.amendments else None
         new = NewRevision(
@@ -270,9 +276,11 @@ class Reviser:
             consolidated_tokens=memory.live_tokens,
         )
         await self._commit(state, new, may_rest=False)
+        reach(FailPoint.CONSOLIDATED)
         return state.moved(new, memory)
 
     async def _fold(self, state: State, group: Sequence[SizedChunk] = ()) -> State:
+        reach(FailPoint.FOLD_DUE)
         memory, counted = state.folded(group)
         moved = memory.value_json != state.memory.value_json
         new = NewRevision(
@@ -285,6 +293,7 @@ class Reviser:
             fold_state=counted.to_json() if state.is_adaptive else None,
         )
         await self._commit(state, new, may_rest=False)
+        reach(FailPoint.FOLDED)
         return state.moved(new, memory)
 
     async def _commit(self, state: State, new: NewRevision, *, may_rest: bool) -> bool:
@@ -295,10 +304,14 @@ class Reviser:
         held = state.held
         with self._span("palimpsest.commit", state):
             async with self._database.transaction(state.tenant_id) as tx:
+                reach(FailPoint.COMMIT_BEGUN)
                 has_work = True
                 if may_rest:
                     has_work = await sessions.locked_head(tx, held.session_key) > new.to_position
+                    reach(FailPoint.COMMIT_HEAD_LOCKED)
                 has_work = await revisions.commit_revision(tx, held, new, has_work=has_work)
+                reach(FailPoint.COMMIT_WRITTEN)
+        reach(FailPoint.COMMITTED)
         STEPS.add(1, {"kind": new.kind})
         return has_work
 
@@ -307,7 +320,10 @@ class Reviser:
         async with self._database.transaction(state.tenant_id) as tx:
             if await sessions.locked_head(tx, state.held.session_key) > state.held.applied_position:
                 return state
+            reach(FailPoint.REST_BEFORE)
             rested = await revisions.clear_work(tx, state.held)
+            reach(FailPoint.REST_WRITTEN)
+        reach(FailPoint.RESTED)
         # A consolidation was asked for since this worker took the memory.
         return None if rested else 0.0
 
