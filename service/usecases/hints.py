@@ -3,8 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+import structlog
+
 from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem
+
+_log = structlog.get_logger("palimpsest.hints")
 
 
 class Hints:
@@ -32,6 +36,11 @@ class Hints:
             await self._some.wait()
             self._some.clear()
             batch, self._waiting = list(self._waiting), {}
-            reach(FailPoint.HINTS_TAKEN)
-            await self._hint(batch)
-            reach(FailPoint.HINTS_PASSED)
+            try:
+                reach(FailPoint.HINTS_TAKEN)
+                await self._hint(batch)
+                reach(FailPoint.HINTS_PASSED)
+            except Exception:
+                # The loop must outlive a defect: else no hint of this process would be
+                # passed on any more, and all its work would wait for the reconciler.
+                _log.exception("hints lost; the reconciler will find the work")
