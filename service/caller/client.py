@@ -56,22 +56,22 @@ class RemoteCaller:
         tells = {} if order.on_text is None else {"tells": True}
         raw = frame({"id": number, "order": order_to_json(order), **tells})
         try:
-            writer = await self._connected()
-            self._waiting[number] = _Waiting(said=said, key=order.key, on_text=order.on_text)
-            # In two pieces, so that a process can be made to end between them.
-            writer.write(raw[: len(raw) // 2])
-            reach(FailPoint.ORDER_HALF_SENT)
-            writer.write(raw[len(raw) // 2 :])
-            await writer.drain()
-            reach(FailPoint.ORDER_SENT)
-        except OSError as error:
-            self._waiting.pop(number, None)
-            raise _gone(str(error)) from error
-        try:
+            try:
+                writer = await self._connected()
+                self._waiting[number] = _Waiting(said=said, key=order.key, on_text=order.on_text)
+                # In two pieces, so that a process can be made to end between them.
+                writer.write(raw[: len(raw) // 2])
+                reach(FailPoint.ORDER_HALF_SENT)
+                writer.write(raw[len(raw) // 2 :])
+                await writer.drain()
+                reach(FailPoint.ORDER_SENT)
+            except OSError as error:
+                raise _gone(str(error)) from error
             outcome = await said
             reach(FailPoint.REPLY_RECEIVED)
             return _reply(outcome)
         finally:
+            # Also when whoever waited was cancelled before all of it was sent.
             self._waiting.pop(number, None)
 
     def call_off(self, key: bytes) -> None:

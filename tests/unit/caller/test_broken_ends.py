@@ -1,0 +1,66 @@
+"""Orders that break at either end: nobody waits for ever, and nothing of them stays."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.caller.client import RemoteCaller
+from service.domain import fail_points
+from service.domain.fail_points import FailPoint
+from service.llm.gateway import Gateway
+from service.llm.routing import Router
+from service.llm.transport import ModelFailure
+from tests.fake_index import DictIndex
+from tests.unit.caller.test_reading_along import answering, far
+from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger
+from tests.unit.llm.test_telling import ASK, Writing
+
+
+@contextmanager
+def once(point: FailPoint) -> Iterator[Callable[[], int]]:
+    """A defect at `point`, the first time; how often it was come to."""
+    reached = 0
+
+    def act(at: FailPoint) -> None:
+        nonlocal reached
+        reached += at is point
+        if at is point and reached == 1:
+            raise LookupError("a defect")
+
+    fail_points.act(act)
+    try:
+        yield lambda: reached
+    finally:
+        fail_points.act(None)
+
+
+@pytest.mark.parametrize("point", [FailPoint.ORDER_RECEIVED, FailPoint.OUTCOME_BEFORE])
+async def test_a_worker_is_told_when_its_order_broke_outside_of_the_call(
+    tmp_path: Path, point: FailPoint
+) -> None:
+    writing = Writing([(["a"], None), (["a"], None)])
+    with once(point) as reached:
+        async with far(tmp_path, writing, Ledger()) as gateway, asyncio.timeout(30):
+            with pytest.raises(ModelFailure, match="is gone") as failed:
+                await gateway.call(ASK, model="m", scope=SCOPE)
+            assert failed.value.retryable
+            assert reached() == 1
+
+
+async def test_an_order_that_broke_while_it_was_sent_is_not_kept(tmp_path: Path) -> None:
+    async def swallow(said: object, writer: asyncio.StreamWriter) -> None:
+        """Never answers."""
+
+    remote = RemoteCaller(tmp_path / "slow", stop_seconds=1)
+    gateway = Gateway(
+        Ledger(), Router((), DictIndex(), lambda _: PLAIN), remote, prices=lambda _: PLAIN,
+        lease_seconds=9,
+    )  # fmt: skip
+    async with answering(tmp_path / "slow", swallow):
+        with once(FailPoint.ORDER_HALF_SENT), pytest.raises(LookupError):
+            await gateway.call(ASK, model="m", scope=SCOPE)
+        assert not remote._waiting
+        await remote.close()
