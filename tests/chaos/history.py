@@ -26,6 +26,8 @@ class Opened:
     #: Highest sequence that was durable then.
     last_sequence: int
     head: int
+    #: When it was asked for; None: behind the client's last event.
+    invoked: float | None = None
     at: float
 
 
@@ -121,7 +123,11 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edited:
-    """An edit by hand: `{"$.edits.<mark>": "<mark>"}` was added to a PRISM memory."""
+    """An edit by hand: `{"$.edits.<mark>": "<mark>"}` was added to a PRISM memory.
+
+    Written before it is sent, with `returned` 0, and again behind what came back: by this
+    event, or by Refused with the mark. So an edit of a client that was killed is known.
+    """
 
     client: str
     session: str
@@ -137,7 +143,7 @@ class Edited:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolledBack:
-    """A memory was set back to an earlier revision, by hand."""
+    """A memory was set back to an earlier revision, by hand; written twice as Edited."""
 
     client: str
     session: str
@@ -319,7 +325,8 @@ class FinalMemory:
     status: str
     revision: int
     applied_position: int
-    revisions: tuple[FinalRevision, ...]
+    #: From 0 on; gone through twice, so that they can be read from a file.
+    revisions: Iterable[FinalRevision]
     nodes: tuple[FinalNode, ...] = ()
     vectors: tuple[FinalVector, ...] = ()
 
@@ -349,7 +356,7 @@ class Final:
     """Everything that is there in the end, when nobody writes any more."""
 
     sessions: tuple[FinalSession, ...]
-    ledger: tuple[LedgerRow, ...]
+    ledger: Iterable[LedgerRow]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
