@@ -10,14 +10,19 @@ NAMES = (
     "calls",
     "context",
     "index",
+    "isolation",
     "kv",
+    "load",
     "policy",
     "read",
+    "recovery",
     "search",
+    "soak",
     "step",
     "stream",
     "tree",
     "words",
+    "workers",
 )
 
 

@@ -5,17 +5,36 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from multiprocessing.connection import Connection
+
+#: In a reply it stands for the number of the request.
+NUMBER = "{number}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Habit:
+    """How requests are answered that have a text in them."""
+
+    #: Looked for in the request's body, which is JSON: of plain letters, best.
+    marker: str
+    #: The pause, from 0 on.
+    seconds: float
+    reply: str
 
 
 @contextmanager
-def slow_server(seconds: float, reply: str) -> Iterator[str]:
-    """A server in a process of its own that says `reply` after so long; its URL."""
+def slow_server(seconds: float, reply: str, habits: Sequence[Habit] = ()) -> Iterator[str]:
+    """A server in a process of its own that says `reply` after so long; its URL.
+
+    Requests with the marker of a habit are answered as that says: the first one counts.
+    """
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(theirs, seconds, reply)
+        target=_serve, args=(theirs, (*habits, Habit(marker="", seconds=seconds, reply=reply)))
     )
     process.start()
     try:
@@ -26,27 +45,29 @@ def slow_server(seconds: float, reply: str) -> Iterator[str]:
         process.join()
 
 
-def _serve(ready: Connection, seconds: float, reply: str) -> None:
-    asyncio.run(_respond(ready, seconds, reply))
+def _serve(ready: Connection, habits: Sequence[Habit]) -> None:
+    asyncio.run(_respond(ready, habits))
 
 
-async def _respond(ready: Connection, seconds: float, reply: str) -> None:
-    response = _response(reply)
+async def _respond(ready: Connection, habits: Sequence[Habit]) -> None:
+    markers = [(habit.marker.encode(), habit) for habit in habits]
+    numbers = count(1)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 asked = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(asked.partition(b"content-length:")[2].split(b"\r\n")[0])
-                await reader.readexactly(length)
-                await asyncio.sleep(seconds)
-                writer.write(response)
+                body = await reader.readexactly(length)
+                habit = next(habit for marker, habit in markers if marker in body)
+                await asyncio.sleep(habit.seconds)
+                writer.write(_response(habit.reply.replace(NUMBER, str(next(numbers)))))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             # Whoever asked is gone.
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1024)
     ready.send(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
