@@ -11,6 +11,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -143,6 +144,8 @@ _ESCAPED = re.compile(r"\\(u[0-9a-f]{4}|.)", re.DOTALL)
 _LETTERS = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 
 
+# A path is looked at more than once while its revision is.
+@lru_cache(maxsize=10_000)
 def parse_path(text: str) -> tuple[str | int, ...]:
     """The keys and indexes of a normalized path (RFC 9535, section 2.7)."""
     tokens: list[str | int] = []
@@ -245,21 +248,20 @@ class Chain:
 
     def commit(
         self, *, revision: int, parent: int | None, begin: int, end: int, kind: str
-    ) -> list[str]:
-        """The next revision; what is wrong with it, in sentences. It is taken all the same."""
+    ) -> list[tuple[str, str]]:
+        """The next revision, which is taken all the same; promises that it breaks, and how."""
         wrong = []
         if revision != self.revision + 1:
-            wrong.append(f"revision {revision} comes behind {self.revision}")
+            wrong.append(("revisions", f"revision {revision} comes behind {self.revision}"))
         if parent is not None and parent != revision - 1:
-            wrong.append(f"revision {revision} has the parent {parent}")
-        if (revision == 0) != (kind == "create"):
-            wrong.append(f"revision {revision} is of kind {kind}")
+            wrong.append(("revisions", f"revision {revision} has the parent {parent}"))
+        if (revision == 0) != (kind == "create") or kind not in READING + STAYING:
+            wrong.append(("revisions", f"revision {revision} is of kind {kind}"))
         if begin != self.cursor:
-            wrong.append(f"revision {revision} begins behind {begin}, not {self.cursor}")
-        if kind not in READING and kind not in STAYING:
-            wrong.append(f"revision {revision} is of kind {kind}, which is none")
-        elif (end > begin) != (kind in READING):
-            wrong.append(f"revision {revision}, a {kind}, reads ({begin}, {end}]")
+            what = f"revision {revision} begins behind {begin}, not {self.cursor}"
+            wrong.append(("applied-once", what))
+        if end < begin or (end > begin) != (kind in READING):
+            wrong.append(("applied-once", f"revision {revision}, a {kind}, reads ({begin}, {end}]"))
         self.revision, self.cursor = revision, end
         return wrong
 

@@ -37,6 +37,8 @@ def check_nodes(memory: FinalMemory, ends: Sequence[int], found: Found) -> None:
                 found("tree-cover", f"{name} covers {_start(node)} to {_end(node)}, behind {end}")
             end = max(end, _end(node))
             _check_age(name, node, ends, found)
+            if not level and node.children:
+                found("tree-parents", f"{name}, a leaf, has children")
     for level in levels:
         if level:
             _check_parents(levels[level], levels.get(level - 1, []), found)

@@ -89,6 +89,7 @@ class Maker:
         return float(next(self._time))
 
     def _open(self, name: str, epoch: int) -> None:
+        invoked = self._now()
         last = self.log.open(name, epoch)
         self.events.append(
             Opened(
@@ -98,6 +99,7 @@ class Maker:
                 epoch=epoch,
                 last_sequence=last,
                 head=self.log.head,
+                invoked=invoked,
                 at=self._now(),
             )
         )
