@@ -1,0 +1,338 @@
+"""The append protocol, step by step against the model.
+
+Two servers with guesses of their own write to sessions that share lanes; producers resend,
+leave gaps, change what they sent, take over from one another and expect heads; connections
+are lost before and behind the commit. What the service answers must be what the model does.
+"""
+
+import asyncio
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from service.config import Limits
+from service.domain.appending import Submission, SubmittedChunk
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.errors import PalimpsestError
+from service.domain.read_tokens import ReadToken
+from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.usecases.append import SWIFT_CHUNKS, Appended, Appender
+from service.usecases.hints import Hints
+from storage import log, sessions
+from storage.database import Database
+from tests.chaos.model import Log, Refusal
+from tests.integration.machines import CutDatabase, Machine
+from tests.integration.writing import drop_hints, submitted
+
+TOKEN_KEY = b"token-key"
+SESSIONS = 3
+PRODUCERS = ("p1", "p2", "p3")
+#: Beyond them a write is never swift.
+MOST_CHUNKS = SWIFT_CHUNKS + 3
+EVERYTHING = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch that somebody may send, said by how it differs from what is due."""
+
+    session: int
+    producer: str
+    epoch: int
+    #: Where it begins, counted from the producer's next sequence: below 0 it resends.
+    begin: int
+    chunks: int
+    #: Number of the chunk behind which one sequence is left out; 0: none.
+    gap: int
+    #: Number of the chunk that says something else than before; 0: none.
+    changed: int
+    #: The head that it is for, counted from the one that there is; None: any.
+    head: int | None
+
+
+# As a rule what is due; each way to be wrong now and then.
+BATCHES = st.builds(
+    Batch,
+    session=st.integers(0, SESSIONS - 1),
+    producer=st.sampled_from(PRODUCERS),
+    epoch=st.sampled_from((0, 0, 0, 1, 1, 2, 3)),
+    begin=st.sampled_from((0, 0, 0, 0, 0, -1, -2, -5, 1)),
+    chunks=st.integers(1, MOST_CHUNKS),
+    gap=st.sampled_from((0, 0, 0, 0, 0, 0, 1, 2)),
+    changed=st.sampled_from((0, 0, 0, 0, 0, 1, 2)),
+    head=st.sampled_from((None, None, None, None, 0, -1)),
+)
+#: What the model, or the service, said to a batch: a position, or a reason.
+Answer = int | str
+
+
+class AppendMachine(Machine):
+    """See above."""
+
+    @initialize()
+    def begin(self) -> None:
+        """Sessions without a chunk, and servers that know nothing."""
+        self.names = [self.bench.name() for _ in range(SESSIONS)]
+        self.keys = [session_key(DEFAULT_TENANT, name) for name in self.names]
+        self.logs = [Log() for _ in self.names]
+        self.bench.run(self._start())
+
+    async def _start(self) -> None:
+        self.databases = [
+            CutDatabase.connect(self.bench.url, pool_size=2, name=f"server {n}") for n in range(2)
+        ]
+        async with self.databases[0].transaction(DEFAULT_TENANT) as tx:
+            for key, name in zip(self.keys, self.names, strict=True):
+                await sessions.create(tx, key, name)
+        self.tasks: list[asyncio.Task[None]] = []
+        self.servers = [self._server(database) for database in self.databases]
+
+    def _server(self, database: Database) -> Appender:
+        server = Appender(database, Hints(drop_hints), TOKEN_KEY, Limits())
+        self.tasks.append(asyncio.get_running_loop().create_task(server.run()))
+        return server
+
+    def teardown(self) -> None:
+        """Reads the logs, and stops the servers."""
+        if not hasattr(self, "servers"):
+            return
+        try:
+            self.bench.run(self._check_logs())
+        finally:
+            self.bench.run(self._stop())
+
+    async def _stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for database in self.databases:
+            await database.close()
+
+    @rule(
+        server=st.integers(0, 1),
+        session=st.integers(0, SESSIONS - 1),
+        producer=st.sampled_from(PRODUCERS),
+        epoch=st.integers(0, 3),
+        head=st.sampled_from((None, None, 0, -1)),
+    )
+    def open(self, server: int, session: int, producer: str, epoch: int, head: int | None) -> None:
+        """A stream begins: whoever has a lower epoch is fenced off."""
+        expected = self._head(session, head)
+        due: Answer
+        try:
+            due = self.logs[session].open(producer, epoch, expected)
+        except Refusal as refusal:
+            due = refusal.reason
+        found = self.bench.run(self._open(server, session, producer, epoch, expected))
+        assert found == (due if isinstance(due, str) else (due, self.logs[session].head))
+        self.did("open")
+
+    async def _open(
+        self, server: int, session: int, producer: str, epoch: int, expected: int | None
+    ) -> str | tuple[int, int]:
+        try:
+            opened = await self.servers[server].open(
+                DEFAULT_TENANT,
+                session=self.names[session],
+                producer_id=producer,
+                epoch=epoch,
+                expected_head=expected,
+            )
+        except PalimpsestError as error:
+            return error.reason.value
+        return opened.last_sequence, opened.head
+
+    def _head(self, session: int, difference: int | None) -> int | None:
+        return None if difference is None else max(0, self.logs[session].head + difference)
+
+    @rule(server=st.integers(0, 1), batch=BATCHES)
+    def append(self, server: int, batch: Batch) -> None:
+        """A batch by itself."""
+        self._send(server, [batch])
+        self.did("append")
+
+    @rule(server=st.integers(0, 1), batches=st.lists(BATCHES, min_size=2, max_size=6))
+    def group(self, server: int, batches: list[Batch]) -> None:
+        """Batches that one commit writes: of several producers and sessions."""
+        self._send(server, batches)
+        self.did("group")
+
+    @rule(server=st.integers(0, 1), session=st.integers(0, SESSIONS - 1), times=st.integers(2, 5))
+    def stream(self, server: int, session: int, times: int) -> None:
+        """One chunk after the other, as a conversation has them: the swift path."""
+        for _ in range(times):
+            epoch = max((one.epoch for one in self.logs[session].producers.values()), default=0)
+            batch = Batch(
+                session=session,
+                producer=PRODUCERS[0],
+                epoch=epoch,
+                begin=0,
+                chunks=1,
+                gap=0,
+                changed=0,
+                head=None,
+            )
+            self._send(server, [batch])
+        self.did("stream")
+
+    @rule(batches=st.tuples(BATCHES, BATCHES), same=st.booleans())
+    def race(self, batches: tuple[Batch, Batch], same: bool) -> None:
+        """Both servers are sent something at once, `same` the same: one of them is first."""
+        first = self._submission(batches[0])
+        sent = (first, first if same else self._submission(batches[1]))
+        found = self.bench.run(self._race(*sent))
+        for order in ((0, 1), (1, 0)):
+            logs = copy.deepcopy(self.logs)
+            due = {n: _due(logs[self._of(sent[n])], sent[n]) for n in order}
+            if [due[0], due[1]] == found:
+                self.logs = logs
+                break
+        else:
+            raise AssertionError(f"neither order gives {found} for {sent}")
+        self.did("race")
+
+    async def _race(self, first: Submission, second: Submission) -> list[Answer]:
+        return await asyncio.gather(
+            self._answer(self.servers[0], first), self._answer(self.servers[1], second)
+        )
+
+    @rule(server=st.integers(0, 1), batch=BATCHES, cut=st.sampled_from(("before", "behind")))
+    def lose(self, server: int, batch: Batch, cut: str) -> None:
+        """The connection is lost, and the batch is sent again, to the other server."""
+        sent = self._submission(batch)
+        log_ = self.logs[batch.session]
+        with self.databases[server].losing(cut):
+            found = self.bench.run(self._answer(self.servers[server], sent))
+        written = copy.deepcopy(log_)
+        due = _due(written, sent)
+        if isinstance(due, str):
+            assert found == due
+            return
+        assert found == "DATABASE_UNAVAILABLE"
+        now = self.bench.run(self._stands(sent))
+        assert now in (_stands(log_, sent), _stands(written, sent))
+        if now != _stands(log_, sent):
+            assert cut == "behind"
+            self.logs[batch.session] = written
+        self._send_all(1 - server, [sent])
+        self.did(f"lose {cut}")
+
+    async def _stands(self, sent: Submission) -> tuple[int, int, int]:
+        """Head, last sequence and epoch as the tables have them."""
+        async with self.databases[0].transaction(DEFAULT_TENANT) as tx:
+            session = await sessions.lock_head(tx, sent.session_key)
+            rows = await tx.connection.exec_driver_sql(
+                "SELECT last_sequence, epoch FROM producer"
+                " WHERE session_key = %s AND producer_id = %s",
+                (sent.session_key, sent.producer_id),
+            )
+            known = rows.one_or_none()
+        assert session is not None
+        return (session.head, *((0, 0) if known is None else (known[0], known[1])))
+
+    @rule(server=st.integers(0, 1))
+    def restart(self, server: int) -> None:
+        """A server forgets what it knew."""
+        self.bench.run(self._restart(server))
+        self.did("restart")
+
+    async def _restart(self, server: int) -> None:
+        self.servers[server] = self._server(self.databases[server])
+
+    @rule(session=st.integers(0, SESSIONS - 1), after=st.integers(0, 50), limit=st.integers(1, 20))
+    def read(self, session: int, after: int, limit: int) -> None:
+        """A page of the log."""
+        page = self.bench.run(self._page(session, after, limit))
+        self._check_page(session, after, limit, page)
+        self.did("read")
+
+    async def _page(self, session: int, after: int, limit: int) -> Sequence[LoggedChunk]:
+        async with self.databases[1].transaction(DEFAULT_TENANT) as tx:
+            return await log.read(tx, self.keys[session], after, limit)
+
+    def _check_page(
+        self, session: int, after: int, limit: int, page: Sequence[LoggedChunk]
+    ) -> None:
+        held = self.logs[session]
+        due = [
+            (at, held.place(at), held.contents[at - 1])
+            for at in range(after + 1, min(after + limit, held.head) + 1)
+        ]
+        found = [
+            (one.position, (one.producer_id, one.producer_sequence), one.chunk.text) for one in page
+        ]
+        assert found == due
+
+    async def _check_logs(self) -> None:
+        for session in range(SESSIONS):
+            page = await self._page(session, 0, EVERYTHING)
+            self._check_page(session, 0, EVERYTHING, page)
+
+    def _of(self, sent: Submission) -> int:
+        return self.names.index(sent.session)
+
+    def _send(self, server: int, batches: Sequence[Batch]) -> None:
+        self._send_all(server, [self._submission(one) for one in batches])
+
+    def _send_all(self, server: int, sent: Sequence[Submission]) -> None:
+        due = [_due(self.logs[self._of(one)], one) for one in sent]
+        assert self.bench.run(self._answers(server, sent)) == due
+
+    async def _answers(self, server: int, sent: Sequence[Submission]) -> list[Answer]:
+        return await asyncio.gather(*(self._answer(self.servers[server], one) for one in sent))
+
+    async def _answer(self, server: Appender, sent: Submission) -> Answer:
+        try:
+            appended = await server.submit(DEFAULT_TENANT, sent)
+        except PalimpsestError as error:
+            return error.reason.value
+        self._check_ack(sent, appended)
+        return appended.position
+
+    def _check_ack(self, sent: Submission, appended: Appended) -> None:
+        assert appended.sequence == sent.chunks[-1].sequence
+        token = ReadToken.verify(TOKEN_KEY, appended.token)
+        assert (token.session_key, token.position) == (sent.session_key, appended.position)
+
+    def _submission(self, batch: Batch) -> Submission:
+        known = self.logs[batch.session].producers.get(batch.producer)
+        first = max(1, (known.last if known else 0) + 1 + batch.begin)
+        sequences = [first + number + (0 < batch.gap <= number) for number in range(batch.chunks)]
+        return Submission(
+            session=self.names[batch.session],
+            session_key=self.keys[batch.session],
+            producer_id=batch.producer,
+            epoch=batch.epoch,
+            expected_head=self._head(batch.session, batch.head),
+            chunks=tuple(
+                _chunk(batch.producer, sequence, is_changed=number == batch.changed)
+                for number, sequence in enumerate(sequences, start=1)
+            ),
+        )
+
+
+def _chunk(producer: str, sequence: int, *, is_changed: bool) -> SubmittedChunk:
+    text = f"{producer} {sequence}" + (" changed" if is_changed else "")
+    return submitted(sequence, Chunk(kind=ChunkKind.TEXT, text=text))
+
+
+def _due(held: Log, sent: Submission) -> Answer:
+    """What the service has to answer; then the model has the batch, if it is to."""
+    try:
+        return held.append(
+            sent.producer_id,
+            sent.epoch,
+            [one.sequence for one in sent.chunks],
+            [one.chunk.text for one in sent.chunks],
+            sent.expected_head,
+        )
+    except Refusal as refusal:
+        return refusal.reason
+
+
+def _stands(held: Log, sent: Submission) -> tuple[int, int, int]:
+    known = held.producers.get(sent.producer_id)
+    return (held.head, known.last, known.epoch) if known else (held.head, 0, 0)

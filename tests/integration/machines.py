@@ -1,0 +1,124 @@
+"""What state machines share: an event loop that outlives their rules, and what they count.
+
+Hypothesis calls rules one after the other and knows nothing of event loops; connections
+belong to one. So a `Bench` keeps loop and database for all examples of a machine, and each
+example has sessions of its own in it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+from uuid import UUID
+
+import psycopg
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from storage.database import Connection, Database, DirectTransaction, Row
+
+_T = TypeVar("_T")
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Where the examples of a machine run."""
+
+    runner: asyncio.Runner
+    url: str
+    #: How often each rule did something.
+    steps: Counter[str] = field(default_factory=Counter)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def run(self, doing: Coroutine[Any, Any, _T]) -> _T:
+        """Does it in the loop."""
+        return self.runner.run(doing)
+
+    def name(self) -> str:
+        """A name for a session that no other example has."""
+        return f"m{next(self._numbers)}"
+
+
+class Machine(RuleBasedStateMachine):
+    """A machine on a bench, which `run_machine` sets."""
+
+    bench: Bench
+
+    def did(self, rule: str) -> None:
+        """Counts a step."""
+        self.bench.steps[rule] += 1
+
+
+def run_machine(
+    machine: type[Machine], url: str, *, examples: int, steps: int, seeded: bool
+) -> Counter[str]:
+    """Runs so many examples of at most so many steps; how often each rule did something.
+
+    `seeded`: the same examples each time.
+    """
+    with asyncio.Runner() as runner:
+        bench = Bench(runner=runner, url=url)
+        bound = type(machine.__name__, (machine,), {"bench": bench})
+        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            bound,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=steps,
+                deadline=None,
+                derandomize=seeded,
+                database=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    return bench.steps
+
+
+class CutDatabase(Database):
+    """A database whose connection is lost at the next write, when somebody says so."""
+
+    #: "before" or "behind" the commit; empty: not at all.
+    cut = ""
+
+    @asynccontextmanager
+    async def direct(self, tenant_id: UUID) -> AsyncIterator[DirectTransaction]:
+        """As `Database.direct`, with a connection that may be lost."""
+        async with super().direct(tenant_id) as tx:
+            yield _CutTransaction(self, tx.tenant_id, tx.driver)
+
+    @contextmanager
+    def losing(self, cut: str) -> Iterator[None]:
+        """Loses the connections of the writes within."""
+        self.cut = cut
+        try:
+            yield
+        finally:
+            self.cut = ""
+
+
+class _CutTransaction(DirectTransaction):
+    def __init__(self, database: CutDatabase, tenant_id: UUID, driver: Connection) -> None:
+        super().__init__(tenant_id=tenant_id, driver=driver)
+        object.__setattr__(self, "database", database)
+
+    database: CutDatabase
+
+    async def commit(self) -> None:
+        """Commits, or not."""
+        await self._lose("before")
+        await super().commit()
+        await self._lose("behind")
+
+    async def write(self, query: str, values: Any) -> list[Row]:
+        """Writes, or not."""
+        await self._lose("before")
+        rows = await super().write(query, values)
+        await self._lose("behind")
+        return rows
+
+    async def _lose(self, when: str) -> None:
+        if self.database.cut == when:
+            await self.driver.close()
+            raise psycopg.OperationalError(f"lost {when} the commit, on purpose")
