@@ -1,21 +1,49 @@
-"""`python -m tests.chaos replay [--kills N] [--seed S]`."""
+"""`python -m tests.chaos NAME …`: runs that try to break the service."""
 
 import argparse
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
-from tests.chaos import replay
+from tests.chaos import campaign, replay
+from tests.chaos.schedule import RATE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    names = parser.add_subparsers(dest="name", required=True)
+    one = names.add_parser("replay", help="workers killed at every step of a call")
+    one.add_argument("--kills", type=int, default=1000, help="workers to kill")
+    one.add_argument("--seed", type=int, default=1, help="of the schedule")
+    one = names.add_parser("campaign", help="a whole deployment under load, and faults in it")
+    one.add_argument("--seed", type=int, default=1, help="of the schedule")
+    one.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
+    one.add_argument("--chunks", type=int, default=0, help="fewer that are acked are no run")
+    one.add_argument("--rate", type=float, default=RATE, help="faults a second; 0: none")
+    one.add_argument("--keep", type=Path, help="where everything that is written stays")
+    return parser
+
+
+def _run(given: argparse.Namespace) -> dict[str, Any]:
+    match given.name:
+        case "campaign":
+            return campaign.run(
+                given.seed,
+                given.seconds,
+                chunks=given.chunks,
+                rate=given.rate,
+                keep=given.keep,
+            )
+        case _:
+            return replay.run(given.kills, given.seed)
 
 
 def main() -> None:
     """Runs one of them; prints its result as the last line, and fails when it found something."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("name", choices=("replay",), help="what to break")
-    parser.add_argument("--kills", type=int, default=1000, help="workers to kill")
-    parser.add_argument("--seed", type=int, default=1, help="of the schedule")
-    arguments = parser.parse_args()
-    result = replay.run(arguments.kills, arguments.seed)
-    print(json.dumps({"name": arguments.name, **result}))
+    given = _parser().parse_args()
+    result = _run(given)
+    print(json.dumps({"name": given.name, **result}))
     if result["wrong"]:
         sys.exit(1)
 

@@ -49,6 +49,8 @@ class Status:
     starts: int
     #: How the runs ended that are over, as `os.waitstatus_to_exitcode` says.
     exits: tuple[int, ...]
+    #: It has ended, and is not started again.
+    is_over: bool
 
 
 class Zygote:
@@ -110,7 +112,12 @@ class Zygote:
     def status(self, name: str) -> Status:
         """What has become of it."""
         said = self._order(order="status", name=name)
-        return Status(pid=said["pid"], starts=said["starts"], exits=tuple(said["exits"]))
+        return Status(
+            pid=said["pid"],
+            starts=said["starts"],
+            exits=tuple(said["exits"]),
+            is_over=said["is_over"],
+        )
 
     def signal(self, name: str, number: int) -> bool:
         """Sends a signal to a process; False when it does not run now."""
@@ -125,12 +132,15 @@ class Zygote:
         until = time.monotonic() + seconds
         ready = READY_LINES[self._commands[name]]
         while time.monotonic() < until:
+            ended = self.status(name).is_over
             newest = self.log(name).rpartition(_RUN_LINE)[2]
             for line in newest.splitlines(keepends=True):
                 if line.startswith(ready) and line.endswith("\n"):
                     return line.strip()
+            if ended:
+                break
             time.sleep(LOOK_SECONDS)
-        raise RuntimeError(f"{name} is not ready after {seconds:.0f} s:\n{self.log(name)[-4000:]}")
+        raise RuntimeError(f"{name} is not ready in {seconds:.0f} s:\n{self.log(name)[-4000:]}")
 
     def wait_ended(self, name: str, seconds: float) -> tuple[int, ...]:
         """Waits until it does not run; how its runs ended. Raises TimeoutError."""
@@ -216,7 +226,12 @@ class _Server:
         child = self._children[name]
         match order["order"]:
             case "status":
-                return {"pid": child.pid, "starts": child.starts, "exits": child.exits}
+                return {
+                    "pid": child.pid,
+                    "starts": child.starts,
+                    "exits": child.exits,
+                    "is_over": child.pid is None and child.due is None,
+                }
             case "signal":
                 # Only what has not been waited for: its id cannot be another's by now.
                 if child.pid is not None:

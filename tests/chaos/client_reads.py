@@ -1,0 +1,229 @@
+"""The readers, watchers, askers and editors of a campaign."""
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+from palimpsest import Edit
+from palimpsest.errors import PalimpsestError
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+from service.domain.json_values import canonical
+from tests.chaos.clients import GIVE_UP_SECONDS, Desk, Room
+from tests.chaos.history import Asked, Edited, ReadLog, ReadMemory, Refused, Watched
+
+#: Between two requests of one task.
+PAUSE_SECONDS = 0.3
+PAGE_CHUNKS = 200
+#: How long a read waits for what its token stands for, and how long a question may take.
+READ_SECONDS = 8.0
+ASK_SECONDS = 15.0
+#: How long a watch goes on.
+WATCH_SECONDS = (0.5, 6.0)
+
+
+async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
+    """Reads pages of the logs while others write them."""
+    async for client, room in _turns(desk, rng):
+        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        first = rng.randint(1, max(room.position, 1))
+        request = log_pb2.ListChunksRequest(
+            session=room.session, from_position=first, page_size=PAGE_CHUNKS
+        )
+        invoked = time.monotonic()
+        try:
+            page = await client.call(stub.ListChunks, request, timeout=READ_SECONDS)
+        except PalimpsestError as error:
+            desk.reason("read_log", error)
+            continue
+        desk.write(
+            ReadLog(
+                client=name,
+                session=room.session,
+                chunks=[
+                    (one.position, one.producer_id, one.producer_sequence) for one in page.chunks
+                ],
+                head=page.head,
+                invoked=invoked,
+                returned=time.monotonic(),
+            )
+        )
+
+
+async def read_memory(desk: Desk, name: str, rng: random.Random) -> None:
+    """Reads memories, with tokens and without."""
+    async for client, room in _turns(desk, rng):
+        memory = client.session(room.session).memory(room.making.memory)
+        # A state memory reads in periods: a token may wait for chunks that never come.
+        with_token = bool(room.token) and room.making.kind != "state" and rng.random() < 0.5
+        position, token = (room.position, room.token) if with_token else (0, "")
+        invoked = time.monotonic()
+        try:
+            state = await memory.get(after=token, timeout=READ_SECONDS)
+        except PalimpsestError as error:
+            desk.reason("read_memory", error)
+            continue
+        is_prism = room.making.kind == "prism"
+        value = canonical(state.value).encode() if is_prism else b""
+        desk.write(
+            ReadMemory(
+                client=name,
+                session=room.session,
+                memory=room.making.memory,
+                wanted_position=position,
+                revision=state.revision,
+                applied_position=state.applied_position,
+                digest=hashlib.sha256(value).hexdigest() if is_prism else "",
+                invoked=invoked,
+                returned=time.monotonic(),
+            )
+        )
+
+
+async def watch(desk: Desk, name: str, rng: random.Random) -> None:
+    """Watches one memory after the other, each for a while."""
+    async for client, room in _turns(desk, rng):
+        memory = client.session(room.session).memory(room.making.memory)
+        told: list[tuple[int, int]] = []
+        after = 0
+        try:
+            if rng.random() < 0.5:
+                after = (await memory.get(timeout=READ_SECONDS)).revision
+            watching = memory.watch(after_revision=after, give_up_seconds=GIVE_UP_SECONDS)
+            async with asyncio.timeout(rng.uniform(*WATCH_SECONDS)), watching:
+                async for one in watching:
+                    told.append((one.revision.revision, one.revision.to_position))
+        except TimeoutError:
+            pass
+        except PalimpsestError as error:
+            desk.reason("watch", error)
+        desk.write(
+            Watched(
+                client=name,
+                session=room.session,
+                memory=room.making.memory,
+                after_revision=after,
+                told=told,
+                at=time.monotonic(),
+            )
+        )
+
+
+async def ask(desk: Desk, name: str, rng: random.Random) -> None:
+    """Asks the memories that answer from what they hold."""
+    async for client, room in _turns(desk, rng, kind="prism"):
+        memory = client.session(room.session).memory(room.making.memory)
+        said: dict[str, Any] = {"answer_id": "", "citations": [], "head": 0}
+        invoked = time.monotonic()
+        try:
+            answer = await memory.ask(
+                f"What of the river, {rng.randint(1, 10**9)}?", timeout=ASK_SECONDS
+            )
+        except PalimpsestError as error:
+            reason = desk.reason("ask", error)
+            said["status"] = f"failed: {reason}" if reason == "ANSWER_FAILED" else "unknown"
+            said["answer_id"] = error.metadata.get("answer_id", "")
+        else:
+            said["status"] = "done"
+            said["answer_id"] = answer.answer_id
+            said["citations"] = [(one.position - 1, one.position) for one in answer.citations]
+            said["head"] = answer.applied_position
+        desk.write(
+            Asked(
+                client=name,
+                session=room.session,
+                memory=room.making.memory,
+                invoked=invoked,
+                returned=time.monotonic(),
+                **said,
+            )
+        )
+
+
+async def edit(desk: Desk, name: str, rng: random.Random) -> None:
+    """Edits memories by hand, for the revision that it saw or for whichever there is."""
+    async for client, room in _turns(desk, rng, kind="prism"):
+        memory = client.session(room.session).memory(room.making.memory)
+        try:
+            if rng.random() < 0.1:
+                await memory.fold()
+                continue
+            expected = 0
+            if rng.random() < 0.5:
+                expected = (await memory.get(timeout=READ_SECONDS)).revision
+        except PalimpsestError as error:
+            desk.reason("fold", error)
+            continue
+        mark = f"m{uuid4().hex}"
+        invoked, revision = time.monotonic(), 0
+        try:
+            revised = await memory.revise(
+                [Edit.add(f"$.edits.{mark}", mark)], expected_revision=expected or None
+            )
+            revision = revised.info.revision
+        except PalimpsestError as error:
+            reason = desk.reason("edit", error)
+            if reason == "REVISION_CONFLICT":
+                desk.write(_refused(name, room, reason))
+                continue
+        desk.write(
+            Edited(
+                client=name,
+                session=room.session,
+                memory=room.making.memory,
+                expected_revision=expected,
+                mark=mark,
+                revision=revision,
+                invoked=invoked,
+                returned=time.monotonic(),
+            )
+        )
+
+
+def _refused(name: str, room: Room, reason: str) -> Refused:
+    return Refused(
+        client=name,
+        session=room.session,
+        name=room.making.memory,
+        sequence=0,
+        reason=reason,
+        at=time.monotonic(),
+    )
+
+
+async def retry(desk: Desk, name: str, rng: random.Random) -> None:
+    """Lets memories that gave up try again, as whoever runs a service would."""
+    async for client, room in _turns(desk, rng):
+        session = client.session(room.session)
+        try:
+            for one in await session.memories():
+                if one.stall is not None:
+                    await session.memory(one.name).retry()
+                    desk.refusals["stalled"] = desk.refusals.get("stalled", 0) + 1
+        except PalimpsestError as error:
+            desk.reason("retry", error)
+
+
+async def _turns(desk: Desk, rng: random.Random, kind: str = "") -> Any:
+    """A client and an open room, again and again until it is over."""
+    while not desk.is_over():
+        await asyncio.sleep(rng.uniform(0, 2 * PAUSE_SECONDS))
+        rooms = [
+            room for room in desk.rooms.values() if room.making.kind == (kind or room.making.kind)
+        ]
+        if rooms:
+            yield rng.choice(desk.clients), rng.choice(rooms)
+
+
+#: Every task that a client process does beside its lanes.
+TASKS: tuple[Callable[[Desk, str, random.Random], Coroutine[Any, Any, None]], ...] = (
+    read_log,
+    read_memory,
+    watch,
+    ask,
+    edit,
+    retry,
+)
