@@ -50,23 +50,18 @@ def run(
 ) -> dict[str, Any]:
     """Runs a campaign; its result, with `wrong` a list of sentences.
 
-    `rate` faults come a second. It must ack `chunks` at least. What it wrote stays in `keep`, or where a violation was
-    found in a new folder.
+    `rate` faults come a second. It must ack `chunks` at least. What it wrote stays in
+    `keep`, or where a violation was found in a new folder.
     """
     folder = keep or Path(tempfile.mkdtemp(prefix="palimpsest-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    result = _Campaign(
-        folder, schedule(seed, seconds, _points(), rate), seed, seconds, chunks
-    ).run()
+    faults = schedule(seed, seconds, [point.value for point in FailPoint], rate)
+    result = _Campaign(folder, faults, seed, seconds, chunks).run()
     if keep is None and not result["wrong"]:
         _remove(folder)
     else:
         result["folder"] = str(folder)
     return result
-
-
-def _points() -> list[str]:
-    return [point.value for point in FailPoint]
 
 
 def _remove(folder: Path) -> None:

@@ -56,21 +56,21 @@ class Kind(StrEnum):
 
 #: How often each comes, to the others.
 WEIGHTS = {
-    Kind.KILL: 12,
-    Kind.TERMINATE: 3,
-    Kind.STOP: 8,
-    Kind.POSTGRES_KILL: 0.4,
-    Kind.POSTGRES_IMMEDIATE: 0.4,
+    Kind.KILL: 7,
+    Kind.TERMINATE: 2,
+    Kind.STOP: 5,
+    Kind.POSTGRES_KILL: 0.3,
+    Kind.POSTGRES_IMMEDIATE: 0.3,
     Kind.VALKEY_KILL: 1,
     Kind.BACKENDS: 12,
     Kind.CUT: 14,
-    Kind.STALL: 5,
+    Kind.STALL: 3,
     Kind.DELAY: 8,
     Kind.SWALLOW: 14,
-    Kind.MODEL: 30,
+    Kind.MODEL: 35,
     Kind.RAISE: 10,
     Kind.SLEEP: 6,
-    Kind.POINT_KILL: 10,
+    Kind.POINT_KILL: 6,
 }
 _POSTGRES = (Kind.POSTGRES_KILL, Kind.POSTGRES_IMMEDIATE)
 _AT_POINTS = (Kind.RAISE, Kind.SLEEP, Kind.POINT_KILL)

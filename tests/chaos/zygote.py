@@ -8,6 +8,7 @@ whoever ended it, unless that was asked for. The commands are those of `palimpse
 test has itself.
 """
 
+import asyncio
 import ctypes
 import gc
 import importlib
@@ -22,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ LOOK_SECONDS = 0.02
 RESTART_SECONDS = 0.3
 #: What a process of ours prints when it is ready, by command.
 READY_LINES = {"serve": "listening on ", "work": "working", "caller": "calling", "run": "ready"}
+#: Where no model listens.
+NOBODY = "http://127.0.0.1:1/v1"
 _ROOT = Path(__file__).parents[2]
 _SET_DEATH_SIGNAL = 1
 
@@ -330,12 +333,26 @@ def _import_all() -> None:
     """What the children have then. None of it may start a thread: only one is forked."""
     for name in ("palimpsest", "service.app", "service.cli.run", "service.logs", "uvloop"):
         importlib.import_module(name)
-    importlib.import_module("service.llm.library").litellm_library()
+    litellm = importlib.import_module("service.llm.library").litellm_library()
+    asyncio.run(_call_nobody(litellm))
     if threading.active_count() > 1 or len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError(f"the imports started threads: {threading.enumerate()}")
     # What is there now is not looked through by any child, and stays shared.
     gc.collect()
     gc.freeze()
+
+
+async def _call_nobody(litellm: Any) -> None:
+    """The first call imports hundreds of modules; its clients belong to this loop."""
+    with suppress(litellm.exceptions.openai.OpenAIError):
+        await litellm.acompletion(
+            model="openai/nobody",
+            messages=[{"role": "user", "content": "?"}],
+            api_base=NOBODY,
+            api_key="none",
+            max_retries=0,
+        )
+    litellm.in_memory_llm_clients_cache.flush_cache()
 
 
 def main() -> None:
