@@ -5,7 +5,7 @@ record, whatever the number of calls. Rows are locked in one order by all: inten
 budgets; calls, then what is spent, then intents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -214,13 +214,15 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
     reach(FailPoint.RECORD_WRITTEN)
     ids = {call_id for (call_id,) in written}
     replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
-    return [
-        Recorded(
-            is_new=one.call_id in ids,
-            reply=one.call.as_reply() if one.call_id in ids else replies.get(one.call_id),
-        )
-        for one in outcomes
-    ]
+    return [_recorded(one, ids, replies) for one in outcomes]
+
+
+def _recorded(one: Outcome, ids: Set[UUID], replies: Mapping[UUID, ModelReply]) -> Recorded:
+    if one.call_id not in ids and one.call_id in replies:
+        return Recorded(is_new=False, reply=replies[one.call_id])
+    # Where a reply was neither written nor is somebody else's, it was written before: the
+    # answer to that commit was lost, and nobody has heard of it yet.
+    return Recorded(is_new=True, reply=one.call.as_reply())
 
 
 def recording(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.journal import Journal
 from storage import intents
 from storage.database import Database, DirectTransaction
+from storage.journal import Outcome, Recorded, record
 from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, reviser
 
 SCOPE = CallScope(
@@ -277,3 +278,19 @@ async def test_texts_from_outside_come_through_as_they_are(database: Database) -
     recorded = await journal.record(scope, said, lease, last=False)
     assert recorded == await journal.begin(scope, said.key, wanted)
     assert recorded == replace(PAID, text=text, model=text)
+
+
+async def test_a_reply_whose_commit_was_not_heard_of_is_its_own_when_stored_again(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=5)
+    lease = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(lease, Lease)
+    outcome = Outcome(scope=SCOPE, call=CALL, lease=lease, is_last=True)
+    for _ in range(2):
+        async with database.direct(DEFAULT_TENANT) as tx:
+            (recorded,) = await record(tx, (outcome,))
+        assert recorded == Recorded(is_new=True, reply=PAID)
+    assert await count(database, "call") == 1
+    assert await count(database, "intent") == 0
