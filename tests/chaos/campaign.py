@@ -18,10 +18,12 @@ from typing import Any
 
 from service.domain.fail_points import FailPoint
 from tests.chaos import history
+from tests.chaos.checker import check
 from tests.chaos.clients import Plan
 from tests.chaos.deployment import Deployment
 from tests.chaos.gather import Gathered, gather
-from tests.chaos.history import Event, Final, Violation
+from tests.chaos.history import Event, Violation
+from tests.chaos.promises import Report
 from tests.chaos.schedule import RATE, Fault, Kind, schedule
 
 #: Processes of clients, and lanes of each.
@@ -91,8 +93,8 @@ class _Campaign:
             address = deployment.addresses[0]
             gathered = gather(address, deployment.superuser_url, self._folder, self._seed)
             exits = deployment.exits()
-        violations = [*check(list(self._events()), gathered.final), *self._odd()]
-        return self._result(deployment, gathered, violations, exits, ran) | healed
+        report = check(self._events(), gathered.final, drained=not gathered.undrained)
+        return self._result(deployment, gathered, report, exits, ran) | healed
 
     def _start_clients(self, deployment: Deployment, until: float) -> list[str]:
         names = [f"client-{number}" for number in range(CLIENTS)]
@@ -161,7 +163,7 @@ class _Campaign:
         self,
         deployment: Deployment,
         gathered: Gathered,
-        violations: Sequence[Violation],
+        report: Report,
         exits: dict[str, tuple[int, ...]],
         ran: float,
     ) -> dict[str, Any]:
@@ -170,6 +172,7 @@ class _Campaign:
         refusals = Counter[str]()
         for path in self._folder.glob("refusals-*.json"):
             refusals.update(json.loads(path.read_text()))
+        violations = [*report.violations, *self._odd()]
         wrong = [f"{one.promise}: {one.what}" for one in violations]
         wrong += [f"drained: {one}" for one in gathered.undrained]
         if acked < self._floor:
@@ -189,12 +192,10 @@ class _Campaign:
             },
             **calls,
             "sessions": len(gathered.final.sessions),
-            "revisions": sum(
-                len(memory.revisions) for one in gathered.final.sessions for memory in one.memories
-            ),
             "refusals": dict(refusals.most_common()),
             "retries": gathered.retries,
             "gather_seconds": round(gathered.seconds, 1),
+            "checked": dict(sorted(report.counts.items())),
             "violations": len(wrong),
             "wrong": wrong[:SHOWN_VIOLATIONS],
         }
@@ -218,29 +219,3 @@ def _calls(events: Iterable[Event]) -> dict[str, Any]:
             paid[event.prompt] += event.is_paid
     twice = sum(times - 1 for times in paid.values() if times > 1)
     return {"model_calls": calls, "calls_paid": paid.total(), "calls_paid_twice": twice}
-
-
-def check(events: Sequence[Event], final: Final) -> list[Violation]:
-    """What is broken: acks against the log."""
-    wrong: list[Violation] = []
-    for session in final.sessions:
-        places: dict[tuple[str, int], int] = {}
-        for number, chunk in enumerate(session.chunks, start=1):
-            if chunk.position != number:
-                wrong.append(_wrong("gapless", session.name, f"{chunk.position} at {number}"))
-            if not chunk.is_intact:
-                wrong.append(_wrong("intact", session.name, f"position {chunk.position}"))
-            place = chunk.producer, chunk.sequence
-            if place in places:
-                wrong.append(_wrong("once", session.name, f"{place} is there twice"))
-            places[place] = chunk.position
-        for event in events:
-            if isinstance(event, history.Acked) and event.session == session.name:
-                at = places.get((event.producer, event.sequence))
-                if at != event.position:
-                    wrong.append(_wrong("acked", session.name, f"{event} is at {at}"))
-    return wrong
-
-
-def _wrong(promise: str, session: str, what: str) -> Violation:
-    return Violation(promise=promise, what=f"{session}: {what}")

@@ -34,14 +34,25 @@ class Recorded(Producer):
     desk: Desk
     room: Room
     client: str
+    _invoked: float
+
+    @property
+    def epoch(self) -> int:
+        """The one that it was opened with."""
+        return int(self._opening.epoch)
+
+    async def _stream(self) -> None:
+        self._invoked = time.monotonic()
+        await super()._stream()
 
     def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
         self.desk.write(
             Opened(
                 **_place(self.client, self.room, self._opening.producer_id),
-                epoch=self._opening.epoch,
+                epoch=self.epoch,
                 last_sequence=opened.last_producer_sequence,
                 head=opened.head,
+                invoked=self._invoked,
                 at=time.monotonic(),
             )
         )
@@ -103,12 +114,12 @@ class Producing:
             await self._append(producer, chunks, self._rng.randint(*OPENING_BATCHES))
             if self._rng.random() < RIVAL_SHARE:
                 self._epoch += 1
-                async with self._opened() as rival:
+                async with self._opened("-rival") as rival:
                     await self._append(rival, chunks, 2)
                 # What it says from now on is refused: it is fenced off.
                 await self._append(producer, chunks, 1)
 
-    def _opened(self) -> Recorded:
+    def _opened(self, suffix: str = "") -> Recorded:
         client = self._rng.choice(self._desk.clients)
         made = Recorded(
             client.channel,
@@ -119,7 +130,7 @@ class Producing:
             expected_head=None,
             give_up_seconds=GIVE_UP_SECONDS,
         )
-        made.desk, made.room, made.client = self._desk, self._room, self._client
+        made.desk, made.room, made.client = self._desk, self._room, self._client + suffix
         return made
 
     async def _append(self, producer: Recorded, chunks: int, batches: int) -> None:
@@ -128,7 +139,7 @@ class Producing:
             size = min(self._rng.choice(BATCHES), chunks - sequence)
             if size <= 0 or self._desk.is_over():
                 return
-            self._sent(sequence + 1, sequence + size)
+            self._sent(producer.client, producer.epoch, sequence + 1, sequence + size)
             for _ in range(size):
                 sequence += 1
                 await producer.append(chunk_text(self._producer, sequence))
@@ -167,18 +178,21 @@ class Producing:
             expected_head=expected_head,
             chunks=sent,
         )
-        self._sent(first, last)
+        self._sent(self._client, self._epoch, first, last, expected_head)
         stub = log_pb2_grpc.LogServiceStub(client.channel)
         said = await client.call(stub.Append, request, timeout=CALL_SECONDS, retry=False)
         noted(self._desk, self._client, self._room, self._producer, said.ack)
 
-    def _sent(self, first: int, last: int) -> None:
+    def _sent(
+        self, client: str, epoch: int, first: int, last: int, expected_head: int | None = None
+    ) -> None:
         self._desk.write(
             Sent(
-                **_place(self._client, self._room, self._producer),
-                epoch=self._epoch,
+                **_place(client, self._room, self._producer),
+                epoch=epoch,
                 first_sequence=first,
                 last_sequence=last,
+                expected_head=expected_head,
                 at=time.monotonic(),
             )
         )

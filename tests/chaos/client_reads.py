@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
 
-from palimpsest import Edit
+from palimpsest import Edit, Memory
 from palimpsest.errors import PalimpsestError
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from service.domain.json_values import canonical
 from tests.chaos.clients import GIVE_UP_SECONDS, Desk, Room
-from tests.chaos.history import Asked, Edited, ReadLog, ReadMemory, Refused, Watched
+from tests.chaos.history import Asked, Edited, ReadLog, ReadMemory, Refused, RolledBack, Watched
 
 #: Between two requests of one task.
 PAUSE_SECONDS = 0.3
@@ -23,6 +23,9 @@ READ_SECONDS = 8.0
 ASK_SECONDS = 15.0
 #: How long a watch goes on.
 WATCH_SECONDS = (0.5, 6.0)
+#: Of what an editor does, what are folds, and of the rest what are rollbacks.
+FOLD_SHARE = 0.1
+ROLLBACK_SHARE = 0.1
 
 
 async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
@@ -43,6 +46,7 @@ async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
             ReadLog(
                 client=name,
                 session=room.session,
+                from_position=first,
                 chunks=[
                     (one.position, one.producer_id, one.producer_sequence) for one in page.chunks
                 ],
@@ -144,52 +148,84 @@ async def ask(desk: Desk, name: str, rng: random.Random) -> None:
 
 
 async def edit(desk: Desk, name: str, rng: random.Random) -> None:
-    """Edits memories by hand, for the revision that it saw or for whichever there is."""
+    """Changes memories by hand, for the revision that it saw or for whichever there is."""
     async for client, room in _turns(desk, rng, kind="prism"):
         memory = client.session(room.session).memory(room.making.memory)
         try:
-            if rng.random() < 0.1:
+            if rng.random() < FOLD_SHARE:
                 await memory.fold()
                 continue
-            expected = 0
-            if rng.random() < 0.5:
-                expected = (await memory.get(timeout=READ_SECONDS)).revision
+            seen = (await memory.get(timeout=READ_SECONDS)).revision
         except PalimpsestError as error:
-            desk.reason("fold", error)
+            desk.reason("edit", error)
             continue
-        mark = f"m{uuid4().hex}"
-        invoked, revision = time.monotonic(), 0
-        try:
-            revised = await memory.revise(
-                [Edit.add(f"$.edits.{mark}", mark)], expected_revision=expected or None
-            )
-            revision = revised.info.revision
-        except PalimpsestError as error:
-            reason = desk.reason("edit", error)
-            if reason == "REVISION_CONFLICT":
-                desk.write(_refused(name, room, reason))
-                continue
-        desk.write(
-            Edited(
-                client=name,
-                session=room.session,
-                memory=room.making.memory,
-                expected_revision=expected,
-                mark=mark,
-                revision=revision,
-                invoked=invoked,
-                returned=time.monotonic(),
-            )
+        expected = seen if rng.random() < 0.5 else 0
+        if rng.random() < ROLLBACK_SHARE:
+            await _roll_back(desk, name, room, memory, rng.randint(0, seen), expected)
+        else:
+            await _edit(desk, name, room, memory, expected)
+
+
+async def _edit(desk: Desk, name: str, room: Room, memory: Memory, expected: int) -> None:
+    mark = f"m{uuid4().hex}"
+    invoked, revision = time.monotonic(), 0
+    try:
+        made = await memory.revise(
+            [Edit.add(f"$.edits.{mark}", mark)], expected_revision=expected or None
         )
+        revision = made.info.revision
+    except PalimpsestError as error:
+        reason = desk.reason("edit", error)
+        if reason == "REVISION_CONFLICT":
+            desk.write(_refused(name, room, reason, mark))
+            return
+    desk.write(
+        Edited(
+            client=name,
+            session=room.session,
+            memory=memory.name,
+            expected_revision=expected,
+            mark=mark,
+            revision=revision,
+            invoked=invoked,
+            returned=time.monotonic(),
+        )
+    )
 
 
-def _refused(name: str, room: Room, reason: str) -> Refused:
+async def _roll_back(
+    desk: Desk, name: str, room: Room, memory: Memory, restored: int, expected: int
+) -> None:
+    invoked, revision = time.monotonic(), 0
+    try:
+        revision = (await memory.rollback(restored, expected_revision=expected or None)).revision
+    except PalimpsestError as error:
+        reason = desk.reason("roll back", error)
+        if reason == "REVISION_CONFLICT":
+            desk.write(_refused(name, room, reason))
+            return
+    desk.write(
+        RolledBack(
+            client=name,
+            session=room.session,
+            memory=memory.name,
+            expected_revision=expected,
+            restored_revision=restored,
+            revision=revision,
+            invoked=invoked,
+            returned=time.monotonic(),
+        )
+    )
+
+
+def _refused(name: str, room: Room, reason: str, mark: str = "") -> Refused:
     return Refused(
         client=name,
         session=room.session,
         name=room.making.memory,
         sequence=0,
         reason=reason,
+        mark=mark,
         at=time.monotonic(),
     )
 

@@ -33,6 +33,7 @@ EXPECTED = frozenset(
         *("DATABASE_UNAVAILABLE", "SERVER_STOPPING", "PRODUCER_FENCED", "HEAD_MISMATCH"),
         *("BACKLOG_FULL", "REVISION_CONFLICT", "MEMORY_STALLED", "NOT_APPLIED_IN_TIME"),
         *("ANSWER_NOT_READY_IN_TIME", "ANSWER_FAILED", "TOO_MANY_ASKS", "TOO_MANY_WATCHES"),
+        "CONTEXT_TOO_LARGE",
     }
 )
 #: And what comes without a reason, from gRPC itself.

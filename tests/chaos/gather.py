@@ -30,7 +30,7 @@ from tests.chaos.history import (
     FinalVector,
     LedgerRow,
 )
-from tests.chaos.workload import chunk_text
+from tests.chaos.workload import SERIAL, chunk_text
 
 #: How long memories may take until everything is read.
 DRAIN_SECONDS = 180.0
@@ -189,6 +189,8 @@ async def _memory(
                 to_position=one.to_position,
                 kind=str(one.kind),
                 epoch=epoch,
+                restored_revision=one.restored_revision,
+                digest=one.value_digest.hex() if info.kind == "prism" else "",
                 amendments=tuple(amendments.get(one.revision, ())),
                 value=values.get(one.revision),
             )
@@ -232,7 +234,11 @@ async def _nodes(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator
                 level=node.level,
                 index=node.number - 1,
                 first_position=node.from_position,
+                first_offset=node.from_offset,
                 last_position=node.to_position,
+                last_offset=node.to_offset,
+                children=tuple(int(one.rpartition(".")[2]) - 1 for one in node.child_ids),
+                serials=_serials(node.summary),
                 revision=node.revision,
             )
 
@@ -244,6 +250,13 @@ async def _vectors(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterat
         yield FinalVector(
             revision=vector.revision,
             level=vector.level,
+            after_position=vector.after_position,
             from_position=vector.from_position,
             to_position=vector.to_position,
+            children=vector.children,
+            serials=_serials(vector.text),
         )
+
+
+def _serials(text: str) -> tuple[int, ...]:
+    return tuple(int(found[1]) for found in SERIAL.finditer(text))
