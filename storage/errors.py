@@ -11,7 +11,12 @@ from contextlib import contextmanager
 
 import psycopg
 import sqlalchemy.exc
+from opentelemetry import metrics
 from psycopg import errors
+
+_REFUSED = metrics.get_meter("palimpsest").create_counter(
+    "palimpsest.database.refused", description="Writes that a key or a check refused, by constraint"
+)
 
 
 class StorageError(Exception):
@@ -85,4 +90,6 @@ def translated() -> Iterator[None]:
         storage_error = translate(error)
         if storage_error is None:
             raise
+        if isinstance(storage_error, Violated):
+            _REFUSED.add(1, {"constraint": storage_error.constraint})
         raise storage_error from error

@@ -57,6 +57,8 @@ class Recorded:
     is_new: bool
     #: The reply that counts; None for a failed call.
     reply: ModelReply | None
+    #: Whether the intent, where it was to end, was still that of whoever made the call.
+    was_held: bool
 
 
 _TAKE = """
@@ -98,6 +100,7 @@ DELETE FROM intent i USING (
     ORDER BY session_key, key FOR UPDATE OF intent
 ) w
 WHERE i.session_key = w.session_key AND i.key = w.key
+RETURNING i.session_key, i.key, i.fence
 """
 
 
@@ -210,19 +213,26 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
     When somebody else's reply to the same call is there already, that counts.
     """
     reach(FailPoint.RECORD_BEFORE)
-    written, theirs, *_ = await tx.write_all(recording(tx, outcomes))
+    written, theirs, *ended = await tx.write_all(recording(tx, outcomes))
     reach(FailPoint.RECORD_WRITTEN)
     ids = {call_id for (call_id,) in written}
+    over = {tuple(row) for rows in ended for row in rows}
     replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
-    return [_recorded(one, ids, replies) for one in outcomes]
+    return [_recorded(one, ids, replies, over) for one in outcomes]
 
 
-def _recorded(one: Outcome, ids: Set[UUID], replies: Mapping[UUID, ModelReply]) -> Recorded:
+def _recorded(
+    one: Outcome,
+    ids: Set[UUID],
+    replies: Mapping[UUID, ModelReply],
+    over: Set[tuple[object, ...]],
+) -> Recorded:
+    was_held = not one.is_last or _lease_of(one) in over
     if one.call_id not in ids and one.call_id in replies:
-        return Recorded(is_new=False, reply=replies[one.call_id])
+        return Recorded(is_new=False, reply=replies[one.call_id], was_held=was_held)
     # Where a reply was neither written nor is somebody else's, it was written before: the
     # answer to that commit was lost, and nobody has heard of it yet.
-    return Recorded(is_new=True, reply=one.call.as_reply())
+    return Recorded(is_new=True, reply=one.call.as_reply(), was_held=was_held)
 
 
 def recording(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -233,14 +243,16 @@ def recording(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> tuple[str, 
     )
     rows = [_call_row(tx.tenant_id, one) for one in in_order]
     types = tuple(_COLUMNS.values())
-    over = [
-        (one.scope.session_key, one.call.key, one.lease.fence) for one in outcomes if one.is_last
-    ]
+    over = [_lease_of(one) for one in outcomes if one.is_last]
     return (
         _WRITE.format(rows=tx.rows(rows, types)),
         _THEIRS.format(rows=tx.rows(rows, types[:3])),
         *((_ending(tx, over),) if over else ()),
     )
+
+
+def _lease_of(one: Outcome) -> tuple[UUID, bytes, int]:
+    return one.scope.session_key, one.call.key, one.lease.fence
 
 
 def _call_row(tenant_id: UUID, one: Outcome) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from service.domain.specs import MemoryKind, kind_of
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
+from service.usecases import guard_meters
 from service.usecases.answer_auto import AutoReader
 from service.usecases.answer_prism import PrismReader
 from service.usecases.answer_state import ContextReader
@@ -17,6 +18,7 @@ from service.usecases.answer_whole import WholeReader
 from service.usecases.answering import AnswerCalls, Reader
 from service.usecases.browse import Browser, OpensRanks
 from service.usecases.cancelling import InHand
+from service.usecases.guard_meters import Guard
 from service.usecases.making import Maker
 from service.usecases.navigate import Navigator
 from service.usecases.reading_facts import Knowledge
@@ -85,7 +87,7 @@ class Answerer(Maker[StoredAnswer]):
         async with self._database.transaction(item.tenant_id) as tx:
             if wanted.tells_text:
                 await answer_texts.settle(tx, (wanted.session_key, wanted.answer_id), made.text)
-            await answers.complete(
+            is_first = await answers.complete(
                 tx,
                 wanted.session_key,
                 wanted.answer_id,
@@ -98,6 +100,8 @@ class Answerer(Maker[StoredAnswer]):
             )
             reach(FailPoint.ANSWER_WRITTEN)
         reach(FailPoint.ANSWERED)
+        if not is_first:
+            guard_meters.kept(Guard.ANSWER_SETTLED)
 
     def _reader(self, wanted: StoredAnswer) -> Reader:
         """Who reads: whom the question names, else the reader of the memory's kind."""

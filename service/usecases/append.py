@@ -24,11 +24,13 @@ from service.domain.appending import (
     check_repeated,
     plan,
 )
-from service.domain.errors import NotFound, PalimpsestError, Unavailable
+from service.domain.errors import Conflict, NotFound, PalimpsestError, Unavailable
 from service.domain.fail_points import FailPoint, reach
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
+from service.usecases import guard_meters
+from service.usecases.guard_meters import Guard
 from service.usecases.hints import Hints
 from storage import log, sessions
 from storage.database import Database, DirectTransaction
@@ -123,16 +125,16 @@ class Appender:
                     f"there is no session {session!r}",
                     {"session": session},
                 )
-            check_head(
-                expected_head,
-                SessionState(
-                    head=stored.head,
-                    incarnation=stored.incarnation,
-                    applied_position=stored.head,
-                ),
+            seen = SessionState(
+                head=stored.head, incarnation=stored.incarnation, applied_position=stored.head
             )
-            state = await log.open_producer(tx, key, producer_id, epoch)
-            check_epoch(producer_id, epoch, state)
+            try:
+                check_head(expected_head, seen)
+                state = await log.open_producer(tx, key, producer_id, epoch)
+                check_epoch(producer_id, epoch, state)
+            except Conflict as conflict:
+                guard_meters.refused(conflict)
+                raise
             reach(FailPoint.OPEN_WRITTEN)
         reach(FailPoint.OPENED)
         return Opened(last_sequence=state.last_sequence, head=stored.head)
@@ -221,6 +223,7 @@ class Appender:
             return None
         written = await log.write_swiftly(tx, group.chunks, session, known)
         if written is None:
+            guard_meters.kept(Guard.APPEND_GUESS)
             return None
         head = group.sessions[producer[0]].head
         applied = head if written.applied_position is None else written.applied_position
@@ -242,6 +245,7 @@ class Appender:
             try:
                 group.add(entry, self._limits.backlog_chunks)
             except PalimpsestError as refusal:
+                guard_meters.refused(refusal)
                 entry.refuse(refusal)
         reach(FailPoint.APPEND_PLANNED)
         woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
@@ -305,6 +309,7 @@ class _Group:
         for sent in planned.repeated:
             position, digest = self.stored[(*entry.producer, sent.sequence)]
             check_repeated(sent, digest, position)
+            guard_meters.kept(Guard.APPEND_REPEAT)
         for placed in planned.placed:
             place = (*entry.producer, placed.submitted.sequence)
             self.stored[place] = (placed.position, placed.submitted.digest)

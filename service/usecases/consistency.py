@@ -12,6 +12,7 @@ from service.domain.errors import DeadlineExceeded, Exhausted, FailedPreconditio
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
 from service.domain.work import WorkItem
+from service.usecases import guard_meters
 from service.usecases.listening import Found, Listener, Told, look
 from storage import settling, work
 from storage.database import Database
@@ -55,11 +56,13 @@ class Consistency:
 
 
 def _token_invalid(why: str) -> InvalidInput:
-    return InvalidInput(
+    invalid = InvalidInput(
         Reason.TOKEN_INVALID,
         f"the consistency token cannot be used: {why}",
         field="consistency.at_least",
     )
+    guard_meters.refused(invalid)
+    return invalid
 
 
 def progress_of(stored: StoredMemory) -> Progress:
@@ -116,11 +119,13 @@ def not_applied_in_time(
     memory: str, wanted: int, applied_position: int, revision: int
 ) -> DeadlineExceeded:
     """The error of a read whose deadline came first."""
-    return DeadlineExceeded(
+    late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
         f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}",
         {"wanted": wanted, "applied_position": applied_position, "revision": revision},
     )
+    guard_meters.refused(late)
+    return late
 
 
 _Key = tuple[UUID, UUID]

@@ -24,6 +24,7 @@ from service.domain.schemas.evolution import Incompatible, check_extends
 from service.domain.schemas.tree import Schema, render
 from service.domain.specs import MemoryKind
 from service.domain.state.spec import StateSpec
+from service.usecases import guard_meters
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
 from storage import amendment_log, revisions, sessions, states, vectors
@@ -231,11 +232,13 @@ async def _lock(tx: Transaction, target: Target, *, also: MemoryKind | None = No
     held = await lock_memory(tx, target.session, target.memory, also=also)
     expected = target.expected_revision
     if expected is not None and expected != held.revision:
-        raise Conflict(
+        conflict = Conflict(
             Reason.REVISION_CONFLICT,
             f"memory {target.memory!r} is at revision {held.revision}, not {expected}",
             {"expected": expected, "current": held.revision},
         )
+        guard_meters.refused(conflict)
+        raise conflict
     return held
 
 

@@ -9,8 +9,10 @@ import structlog
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.usecases import guard_meters
 from service.usecases.call_meters import CallMeters
 from service.usecases.grouping import Groups
+from service.usecases.guard_meters import Guard
 from storage import intents, journal
 from storage.database import Database
 from storage.errors import Busy as DatabaseBusy
@@ -75,7 +77,10 @@ class Journal:
     async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
         """Lets the lease hold from now on; False when somebody else has taken it."""
         async with self._database.transaction(scope.tenant_id) as tx:
-            return await intents.renew(tx, scope, key, lease, self._lease_seconds)
+            is_held = await intents.renew(tx, scope, key, lease, self._lease_seconds)
+        if not is_held:
+            guard_meters.kept(Guard.CALL_LEASE)
+        return is_held
 
     async def record(
         self, scope: CallScope, call: Call, lease: Lease, *, last: bool
@@ -90,6 +95,10 @@ class Journal:
         recorded = await self._stored(outcome)
         if recorded.is_new:
             self._meters.count(call)
+        else:
+            guard_meters.kept(Guard.CALL_REPLY)
+        if not recorded.was_held:
+            guard_meters.kept(Guard.CALL_LEASE)
         return recorded.reply
 
     async def _stored(self, outcome: Outcome) -> Recorded:
