@@ -1,0 +1,206 @@
+"""API servers of a world, and what their clients write down of them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from service.config import Limits
+from service.domain.appending import Submission, SubmittedChunk
+from service.domain.chunks import Chunk, ChunkKind
+from service.domain.errors import PalimpsestError
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.work import WorkItem
+from service.usecases.append import Appender
+from service.usecases.consistency import Consistency, Watcher
+from service.usecases.edit import Edit, Editor, Target
+from service.usecases.hints import Hints
+from service.usecases.memories import Memories
+from storage.errors import StorageError
+from storage.revisions import Fenced
+from tests.chaos.history import Acked, Edited, Opened, ReadMemory, Sent
+from tests.chaos.mutants.world import TOKEN_KEY, World
+from tests.chaos.workload import chunk_text
+
+
+class Server:
+    """An API server process; its client calls itself by the server's name."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.database = world.database(name)
+        #: Hints that nobody has passed on yet.
+        self.hinted: list[WorkItem] = []
+        self.hints = Hints(self._take)
+        self.appender = Appender(self.database, self.hints, TOKEN_KEY, Limits(), lanes=1)
+        self.watcher = Watcher(self.database)
+        self.memories = Memories(self.database, self.hints, self.watcher, TOKEN_KEY, Limits())
+        self.editor = Editor(self.database, self.memories, Limits())
+
+    async def _take(self, items: Sequence[WorkItem]) -> None:
+        self.hinted += items
+
+    async def open(self, producer: str, epoch: int) -> None:
+        """Opens a producer."""
+        opened = await self.appender.open(
+            DEFAULT_TENANT,
+            session=self.world.session,
+            producer_id=producer,
+            epoch=epoch,
+            expected_head=None,
+        )
+        self.world.events.append(
+            Opened(
+                client=self.name,
+                session=self.world.session,
+                producer=producer,
+                epoch=epoch,
+                last_sequence=opened.last_sequence,
+                head=opened.head,
+                at=time.monotonic(),
+            )
+        )
+
+    async def append(
+        self,
+        producer: str,
+        first: int,
+        last: int | None = None,
+        *,
+        epoch: int = 0,
+        text: str | None = None,
+        expected_head: int | None = None,
+        skipping: int = 0,
+    ) -> str | None:
+        """Sends sequences first to last; the ack's token, or None where there is none.
+
+        `text` is said instead of what the workload has there; `skipping` leaves a gap before
+        the last one.
+        """
+        last = first if last is None else last
+        sequences = [*range(first, last), last + skipping]
+        self._sent(producer, epoch, first, last + skipping)
+        submission = Submission(
+            session=self.world.session,
+            session_key=self.world.key,
+            producer_id=producer,
+            epoch=epoch,
+            expected_head=expected_head,
+            chunks=tuple(_chunk(producer, sequence, text) for sequence in sequences),
+        )
+        try:
+            done = await self.appender.submit(DEFAULT_TENANT, submission)
+        except (PalimpsestError, StorageError) as error:
+            self.world.refuse(self.name, producer, first, error)
+            return None
+        self.world.events.append(
+            Acked(
+                client=self.name,
+                session=self.world.session,
+                producer=producer,
+                sequence=done.sequence,
+                position=done.position,
+                token=done.token,
+                at=time.monotonic(),
+            )
+        )
+        return done.token
+
+    def _sent(self, producer: str, epoch: int, first: int, last: int) -> None:
+        self.world.events.append(
+            Sent(
+                client=self.name,
+                session=self.world.session,
+                producer=producer,
+                epoch=epoch,
+                first_sequence=first,
+                last_sequence=last,
+                at=time.monotonic(),
+            )
+        )
+
+    async def edit(self, memory: str, mark: str, expected: int | None = None) -> int:
+        """Adds a mark to a PRISM memory; the revision that this made, 0 where none."""
+        invoked = time.monotonic()
+        edit = Edit(op=None, path=f"$.edits.{mark}", value_json=f'"{mark}"')
+        target = Target(session=self.world.session, memory=memory, expected_revision=expected)
+        try:
+            stored, _ = await self.editor.revise(DEFAULT_TENANT, target, [edit])
+        except (PalimpsestError, StorageError, Fenced) as error:
+            self.world.refuse(self.name, memory, 0, error)
+            return 0
+        self.world.events.append(
+            Edited(
+                client=self.name,
+                session=self.world.session,
+                memory=memory,
+                expected_revision=expected or 0,
+                mark=mark,
+                revision=stored.revision,
+                invoked=invoked,
+                returned=time.monotonic(),
+            )
+        )
+        return stored.revision
+
+    async def read(
+        self, memory: str, token: str | None, wanted: int, *, seconds: float = 0.2
+    ) -> bool:
+        """Reads a memory, with a token for `wanted` if there is one; whether it was read."""
+        invoked = time.monotonic()
+        deadline = asyncio.get_running_loop().time() + seconds
+        try:
+            reading = await self.memories.read(
+                DEFAULT_TENANT,
+                self.world.session,
+                memory,
+                Consistency(at_least=token),
+                deadline=deadline,
+            )
+        except PalimpsestError as error:
+            self.world.refuse(self.name, memory, 0, error)
+            return False
+        self.world.events.append(
+            ReadMemory(
+                client=self.name,
+                session=self.world.session,
+                memory=memory,
+                wanted_position=wanted,
+                revision=reading.revision,
+                applied_position=reading.applied_position,
+                digest="",
+                invoked=invoked,
+                returned=time.monotonic(),
+            )
+        )
+        return True
+
+
+def _chunk(producer: str, sequence: int, text: str | None) -> SubmittedChunk:
+    said = chunk_text(producer, sequence) if text is None else text
+    chunk = Chunk(kind=ChunkKind.TEXT, text=said)
+    return SubmittedChunk(
+        sequence=sequence,
+        chunk=chunk,
+        digest=chunk.digest(),
+        content_bytes=chunk.content_bytes(),
+    )
+
+
+@asynccontextmanager
+async def server(world: World, name: str) -> AsyncIterator[Server]:
+    """A server that runs meanwhile."""
+    made = Server(world, name)
+    running: list[asyncio.Task[Any]] = [
+        asyncio.create_task(made.appender.run()),
+        asyncio.create_task(made.hints.run()),
+        asyncio.create_task(made.watcher.run()),
+    ]
+    try:
+        yield made
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
