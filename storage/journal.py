@@ -231,8 +231,9 @@ def _recorded(
     if one.call_id not in ids and one.call_id in replies:
         return Recorded(is_new=False, reply=replies[one.call_id], was_held=was_held)
     # Where a reply was neither written nor is somebody else's, it was written before: the
-    # answer to that commit was lost, and nobody has heard of it yet.
-    return Recorded(is_new=True, reply=one.call.as_reply(), was_held=was_held)
+    # answer to that commit was lost, and nobody has heard of it yet. Its intent ended then.
+    is_repeated = one.call_id not in ids
+    return Recorded(is_new=True, reply=one.call.as_reply(), was_held=was_held or is_repeated)
 
 
 def recording(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
