@@ -1,0 +1,156 @@
+"""The model server of a sweep: it counts what it is asked, and now and then it fails once.
+
+A prompt that failed succeeds the next time, so that steps, answers and memories are put
+off, stopped and let go on, and all of it is done in the end.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.workload import NAME
+
+#: How long a reply takes, as a rule, and a slow one: longer than the renewal of a lease.
+REPLY_SECONDS = 0.005
+SLOW_SECONDS = 0.3
+#: Of so many prompts one is slow, and one fails with 500 the first time.
+SLOW_ONE_IN = 7
+BROKEN_ONE_IN = 9
+#: A chunk of its producer at this sequence is refused with 400 the first time: a failure
+#: that is final, and stops its memory.
+REFUSED_SEQUENCE = 5
+DIMENSIONS = 8
+
+
+def reply_text(prompt: str, serial: int) -> str:
+    """What the model says to a prompt."""
+    mark = f"[s{serial}]"
+    head, found, text = prompt.rpartition("\n[TEXT]\n")
+    if found and "[OBJECTS FOR ADD]" in head:
+        names = dict.fromkeys(one[0] for one in NAME.finditer(text))
+        lines = [json.dumps({f"$.topics.{name}": {"add": mark}}) for name in names]
+        return "\n".join(["[OBJECTS FOR ADD]", *lines])
+    if "\n[PATHS]\n" in prompt:
+        names = dict.fromkeys(one[0] for one in NAME.finditer(prompt))
+        paths = [f"$.topics.{name}" for name in list(names)[-3:]]
+        return "\n".join(["[ANSWER]", f"It is said so {mark}.", "[PATHS]", *paths])
+    if "\n[QUOTES]\n" in prompt:
+        return f"[ANSWER]\nIt is said so {mark}.\n[QUOTES]\n"
+    if found or any(f"[{name}]\n" in prompt for name in ("STEPS", "STATES", "SUMMARIES")):
+        return f"The river bends, and boats wait for rain {mark}."
+    return "[OBJECTS FOR UPDATE]\n[OBJECTS FOR REMOVE]\n"
+
+
+class Model:
+    """What it was asked, and what it says."""
+
+    def __init__(self, paid: Path) -> None:
+        self._paid = paid.open("a", buffering=1)
+        self._serial = 0
+        #: What has failed once and does not again.
+        self._failed: set[str] = set()
+
+    async def respond(self, path: str, request: dict[str, Any]) -> tuple[int, Any]:
+        """Status and body of the response."""
+        if path.endswith("/embeddings"):
+            return 200, _vectors(request)
+        prompt = _prompt(request)
+        digest = hashlib.sha256(prompt.encode()).hexdigest()
+        status = self._refusal(prompt, digest)
+        if status != 200:
+            return status, {"error": {"message": "not this time", "type": "told"}}
+        # Before it replies: who asks has to pay, whether it hears the reply or not.
+        self._serial += 1
+        self._paid.write(digest + "\n")
+        await asyncio.sleep(SLOW_SECONDS if _one_in(SLOW_ONE_IN, digest) else REPLY_SECONDS)
+        return 200, _completion(request, prompt, reply_text(prompt, self._serial), self._serial)
+
+    def _refusal(self, prompt: str, digest: str) -> int:
+        head, found, text = prompt.rpartition("\n[TEXT]\n")
+        if found and "[OBJECTS FOR ADD]" in head:
+            for one in NAME.finditer(text):
+                if int(one[2]) == REFUSED_SEQUENCE and one[0] not in self._failed:
+                    self._failed.add(one[0])
+                    return 400
+        if _one_in(BROKEN_ONE_IN, digest[::-1]) and digest not in self._failed:
+            self._failed.add(digest)
+            return 500
+        return 200
+
+
+def _one_in(number: int, digest: str) -> bool:
+    return int(digest[:8], 16) % number == 0
+
+
+def _prompt(request: dict[str, Any]) -> str:
+    contents = [message["content"] for message in request["messages"]]
+    return "".join(
+        one if isinstance(one, str) else "".join(part.get("text", "") for part in one)
+        for one in contents
+    )
+
+
+def _completion(request: dict[str, Any], prompt: str, text: str, serial: int) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "message": {"role": "assistant", "content": text},
+    }
+    tokens = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(text) // 4 + 1}
+    return {
+        "id": str(serial),
+        "object": "chat.completion",
+        "created": 1,
+        "model": request["model"],
+        "choices": [choice],
+        "usage": {**tokens, "total_tokens": sum(tokens.values())},
+    }
+
+
+def _vectors(request: dict[str, Any]) -> dict[str, Any]:
+    data = []
+    for at, text in enumerate(request["input"]):
+        digest = hashlib.sha256(text.encode()).digest()
+        values = [float(one) + 1.0 for one in digest[:DIMENSIONS]]
+        data.append({"object": "embedding", "index": at, "embedding": values})
+    tokens = sum(len(text) // 4 + 1 for text in request["input"])
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": data, "model": request["model"], "usage": usage}
+
+
+async def _serve(model: Model, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with suppress(OSError, asyncio.IncompleteReadError):
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = re.search(r"content-length: *(\d+)", head, re.IGNORECASE)
+            assert length is not None, "clients say how much they send"
+            request = json.loads(await reader.readexactly(int(length[1])))
+            status, said = await model.respond(head.split(" ", 2)[1], request)
+            body = json.dumps(said).encode()
+            writer.write(
+                f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            await writer.drain()
+    writer.transport.abort()
+
+
+def main(port: str, paid: str) -> None:
+    """Is the model server; a zygote's child."""
+
+    async def serve() -> None:
+        model = Model(Path(paid))
+        await asyncio.start_server(
+            lambda reader, writer: _serve(model, reader, writer), "127.0.0.1", int(port)
+        )
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())

@@ -1,0 +1,208 @@
+"""The traffic of a sweep: small sessions, one after the other, that reach every fail point.
+
+Each has a producer by stream and one by single calls, a PRISM memory that folds, is
+consolidated, edited and stopped once, a tree that is sealed and a state memory with
+episodes; and questions are asked. Whatever fails is done again until it is done: what is
+there in the end is therefore known.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from grpc import aio
+
+from palimpsest import convert, specs
+from palimpsest.client import Client
+from palimpsest.edits import Edit
+from palimpsest.errors import AlreadyExists, PalimpsestError
+from palimpsest.memory import Memory
+from palimpsest.session import Session
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.values import MemoryStatus
+from tests.chaos.workload import chunk_text
+
+SCHEMA = "class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
+#: Chunks of the producer that streams, and of the one that calls.
+STREAMED = 8
+CALLED = 4
+#: Pause before what failed is done again, and between two looks.
+AGAIN_SECONDS = 0.05
+#: How long one call may take: whoever dies in the midst of one says nothing.
+CALL_SECONDS = 10.0
+#: A session that is not done after so long hangs.
+HANG_SECONDS = 300.0
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, slots=True)
+class Told:
+    """What a session was told to have, and what the service said to that."""
+
+    name: str
+    #: Position by producer and sequence, of what was acked.
+    acked: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: Marks of the edits that came back.
+    edits: set[str] = field(default_factory=set)
+
+
+async def insist(call: Callable[[], Awaitable[T]], done: T | None = None) -> T | None:
+    """What a call returns that may be made again; `done` when it was done before."""
+    while True:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await call()
+        except AlreadyExists:
+            return done
+        except (PalimpsestError, aio.AioRpcError, TimeoutError):
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+class Traffic:
+    """Sessions in lanes, until it is told to stop."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        self._address = address
+        self._seed = seed
+        self.told: list[Told] = []
+        #: Answers that came.
+        self.answers = 0
+        self.is_over = False
+
+    async def run(self, lane: int) -> None:
+        """One session after the other."""
+        chosen = random.Random(f"{self._seed}:{lane}")
+        async with Client(self._address) as client:
+            number = 0
+            while not self.is_over:
+                number += 1
+                told = Told(name=f"l{lane}n{number}")
+                self.told.append(told)
+                async with asyncio.timeout(HANG_SECONDS):
+                    await self._session(client, told, chosen)
+
+    async def _session(self, client: Client, told: Told, chosen: random.Random) -> None:
+        session = client.session(told.name)
+        await insist(session.create)
+        await insist(
+            lambda: session.create_memory(
+                "facts",
+                schema_source=SCHEMA,
+                task=f"Task of {told.name}.",
+                encoding="amendments",
+                chunk_tokens=30,
+                fold_tokens=60,
+            )
+        )
+        await insist(lambda: session.create_tree("tree", segment_tokens=64, max_children=2))
+        await insist(
+            lambda: session.create_state("state", task=told.name, period=2, episode_vectors=2)
+        )
+        produced = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._produce(session, told, chosen, produced))
+            tasks.create_task(self._change(session, told))
+            tasks.create_task(self._ask(session, produced))
+        await self._finish(session)
+
+    async def _produce(
+        self, session: Session, told: Told, chosen: random.Random, produced: asyncio.Event
+    ) -> None:
+        calling = asyncio.create_task(self._call(session, told, chosen))
+        await self._stream(session, told, chosen)
+        await calling
+        produced.set()
+
+    async def _stream(self, session: Session, told: Told, chosen: random.Random) -> None:
+        name = told.name + "a"
+        durable = 0
+        while durable < STREAMED:
+            try:
+                async with (
+                    asyncio.timeout(CALL_SECONDS),
+                    session.producer(name, epoch=1, give_up_seconds=CALL_SECONDS) as producer,
+                ):
+                    durable = producer.last_acked_sequence
+                    for sequence in range(durable + 1, STREAMED + 1):
+                        await producer.append(chunk_text(name, sequence))
+                        if chosen.random() < 0.7:
+                            ack = await producer.flush()
+                            assert ack is not None, "something was appended"
+                            told.acked[name, ack.producer_sequence] = ack.position
+                            await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
+                    await producer.flush()
+                    durable = producer.last_acked_sequence
+            except (PalimpsestError, aio.AioRpcError, TimeoutError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _call(self, session: Session, told: Told, chosen: random.Random) -> None:
+        name = told.name + "b"
+        async with Client(self._address) as own:
+            stub = log_pb2_grpc.LogServiceStub(own.channel)
+            for sequence in range(1, CALLED + 1):
+                # Behind some of the other's, which so gets a log of its own for a while.
+                await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
+                chunk = specs.message_of(log_pb2.Chunk, text=chunk_text(name, sequence))
+                produced = log_pb2.ProducedChunk(
+                    producer_sequence=sequence, chunk=chunk, digest=convert.digest(chunk)
+                )
+                request = log_pb2.AppendRequest(
+                    session=session.name, producer_id=name, epoch=1, chunks=[produced]
+                )
+                said = await insist(lambda r=request: stub.Append(r, timeout=CALL_SECONDS))
+                told.acked[name, sequence] = said.ack.through_position
+
+    async def _change(self, session: Session, told: Told) -> None:
+        facts = session.memory("facts")
+        for number in (1, 2):
+            mark = f"e{number}"
+            # An edit that came back twice is one: it puts a value where it is.
+            await insist(lambda m=mark: facts.revise([Edit.put(f"$.edits.{m}", m)]))
+            told.edits.add(mark)
+        await self._roll_back(facts)
+        await insist(facts.consolidate)
+        await insist(facts.retry)
+
+    async def _roll_back(self, facts: Memory) -> None:
+        """To what it is now, else what it was: nothing is lost."""
+        for _ in range(20):
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    revision = (await facts.get()).revision
+                    await facts.rollback(revision, expected_revision=revision)
+                    return
+            except (PalimpsestError, TimeoutError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _ask(self, session: Session, produced: asyncio.Event) -> None:
+        await self._answer(lambda: session.memory("facts").ask("What bends?", timeout=5))
+        await produced.wait()
+        await self._answer(lambda: session.ask("Who waits?", reader="whole", timeout=5))
+
+    async def _answer(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Asks once: an answer that fails, or comes too late, is no matter of traffic."""
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                await ask()
+                self.answers += 1
+        except (PalimpsestError, aio.AioRpcError, TimeoutError):
+            pass
+
+    async def _finish(self, session: Session) -> None:
+        """Lets go on what was stopped, seals the tree, and waits until all is applied."""
+        await insist(lambda: session.tree("tree").seal(wait=False))
+        while True:
+            infos = {one.name: one for one in await insist(session.memories) or ()}
+            for info in infos.values():
+                if info.status is MemoryStatus.STALLED:
+                    await insist(session.memory(info.name).retry)
+            if (
+                infos["facts"].applied_position == infos["facts"].head
+                and infos["facts"].consolidate_position is None
+                and infos["tree"].status is MemoryStatus.SEALED
+            ):
+                return
+            await asyncio.sleep(AGAIN_SECONDS)
