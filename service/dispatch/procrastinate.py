@@ -103,14 +103,21 @@ class _Jobs(JobManager):
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:
         """Writes the end of a job, or leaves that to the next sweep."""
-        reach(FailPoint.JOB_BEFORE_END)
         try:
+            reach(FailPoint.JOB_BEFORE_END)
             await super().finish_job(job, status, delete_job)
             reach(FailPoint.JOB_ENDED)
-        except ConnectorException as error:
-            # Also when the job is gone since this worker was taken for dead: then the
-            # sweep finds nothing.
-            _log.warning("end of work not written", item=job.lock, cause=_cause(error))
+        except Exception as error:
+            # Whatever it was: the job would keep everybody from the item for as long as this
+            # worker lives. Also when the job is gone since this worker was taken for dead:
+            # then the sweep finds nothing.
+            known = isinstance(error, ConnectorException)
+            _log.warning(
+                "end of work not written",
+                item=job.lock,
+                cause=_cause(error),
+                exc_info=None if known else error,
+            )
             if job.id is not None:
                 self.unfinished.add(job.id)
 
