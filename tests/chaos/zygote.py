@@ -30,6 +30,8 @@ from typing import Any
 
 #: How long the imports may take, on a busy machine too.
 READY_SECONDS = 120.0
+#: How long the threads that the imports started may take to end.
+THREADS_SECONDS = 5.0
 #: How often the zygote looks for children that have ended.
 LOOK_SECONDS = 0.02
 #: Before one that ended is started again.
@@ -335,8 +337,12 @@ def _import_all() -> None:
         importlib.import_module(name)
     litellm = importlib.import_module("service.llm.library").litellm_library()
     asyncio.run(_call_nobody(litellm))
-    if threading.active_count() > 1 or len(os.listdir("/proc/self/task")) > 1:
-        raise RuntimeError(f"the imports started threads: {threading.enumerate()}")
+    until = time.monotonic() + THREADS_SECONDS
+    # One that resolved a name has been joined, and may be on its way out still.
+    while len(os.listdir("/proc/self/task")) > 1:
+        if time.monotonic() > until:
+            raise RuntimeError(f"the imports started threads: {threading.enumerate()}")
+        time.sleep(LOOK_SECONDS)
     # What is there now is not looked through by any child, and stays shared.
     gc.collect()
     gc.freeze()

@@ -1,7 +1,8 @@
 """What an interceptor is here: something around every call of every kind."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from inspect import isasyncgen
 from typing import Any
 
 import grpc
@@ -58,11 +59,22 @@ class Around(aio.ServerInterceptor):
         streams_in = handler.request_streaming
         inner = handler.stream_stream if streams_in else handler.unary_stream
 
-        async def streaming(request: Any, context: Context) -> AsyncIterator[Any]:
+        # No generator: one that waits at a `yield` when its call ends is left to the garbage
+        # collector, and what is about the call would end late and in another context.
+        async def streaming(request: Any, context: Context) -> None:
             async with self.around(method, None if streams_in else request, context):
-                async for response in inner(request, context):
-                    yield response
+                await _respond(inner(request, context), context)
 
         if streams_in:
             return grpc.stream_stream_rpc_method_handler(streaming, **codec)
         return grpc.unary_stream_rpc_method_handler(streaming, **codec)
+
+
+async def _respond(responses: Any, context: Context) -> None:
+    """Writes what a handler yields, or lets one write that does so itself."""
+    if not isasyncgen(responses):
+        await responses
+        return
+    async with aclosing(responses):
+        async for response in responses:
+            await context.write(response)

@@ -1,0 +1,73 @@
+"""What is about a stream ends with it, wherever its call was cut."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from palimpsest.v1 import history_pb2, history_pb2_grpc
+from service.rpc.interceptors.base import Around, Context
+
+_inside: ContextVar[str] = ContextVar("inside", default="")
+
+
+class Noting(Around):
+    """Notes how each call ended, in the context in which it began."""
+
+    def __init__(self, name: str, ended: list[str]) -> None:
+        super().__init__()
+        self._name = name
+        self._ended = ended
+
+    @asynccontextmanager
+    async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+        token = _inside.set(self._name)
+        try:
+            yield
+        finally:
+            _inside.reset(token)
+            self._ended.append(self._name)
+
+
+class Endless(history_pb2_grpc.HistoryServiceServicer):
+    """Tells more than any client reads."""
+
+    def __init__(self, ended: list[str]) -> None:
+        self._ended = ended
+
+    async def WatchMemory(
+        self, request: history_pb2.WatchMemoryRequest, context: Context
+    ) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
+        try:
+            while True:
+                yield history_pb2.WatchMemoryResponse(resume_token="t" * 10_000)
+        finally:
+            self._ended.append("handler")
+
+
+async def test_a_stream_that_is_cut_while_it_writes_ends_at_once_and_in_its_context() -> None:
+    ended: list[str] = []
+    server = aio.server(interceptors=[Noting("outer", ended), Noting("inner", ended)])
+    history_pb2_grpc.add_HistoryServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        Endless(ended), server
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = history_pb2_grpc.HistoryServiceStub(channel).WatchMemory(
+            history_pb2.WatchMemoryRequest()
+        )
+        assert (await call.read()).resume_token
+        # Until nothing more fits between them, and the server waits for room.
+        await asyncio.sleep(0.3)
+        call.cancel()
+        assert await call.code() is grpc.StatusCode.CANCELLED
+        async with asyncio.timeout(5):
+            while "outer" not in ended:
+                await asyncio.sleep(0.01)
+    await server.stop(None)
+    assert ended == ["handler", "inner", "outer"]
