@@ -27,7 +27,7 @@ from tests.chaos.history import (
     FinalVector,
     LedgerRow,
 )
-from tests.chaos.workload import chunk_text
+from tests.chaos.workload import SERIAL, chunk_text
 
 Connection = psycopg.AsyncConnection[Any]
 
@@ -102,8 +102,11 @@ async def _memory(
             FinalVector(
                 revision=one.revision,
                 level=one.level,
+                after_position=one.after_position,
                 from_position=one.from_position,
                 to_position=one.to_position,
+                children=tuple(one.children),
+                serials=_serials(one.text),
             )
             for one in vectors
         ),
@@ -140,6 +143,8 @@ async def _revisions(
                 to_position=one.to_position,
                 kind=one.kind,
                 epoch=one.epoch,
+                restored_revision=one.restored_revision,
+                digest=one.digest.hex() if is_prism else "",
                 amendments=tuple(brought.get(one.revision, ())),
                 value=await _value(database, session, row.name, one.revision) if is_prism else None,
             )
@@ -168,6 +173,14 @@ def _node(row: Any) -> FinalNode:
         level=row.level,
         index=row.number - 1,
         first_position=row.start_position,
+        first_offset=row.start_offset,
         last_position=end.last_position,
+        last_offset=end.offset,
+        children=tuple(range(row.first_child - 1, row.first_child - 1 + row.children)),
+        serials=_serials(row.summary),
         revision=row.revision,
     )
+
+
+def _serials(text: str) -> tuple[int, ...]:
+    return tuple(int(found) for found in SERIAL.findall(text))

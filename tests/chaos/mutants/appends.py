@@ -132,7 +132,7 @@ def allows(_: Any) -> Any:
 
 
 def _breaks(commit: Any) -> Any:
-    broken = []
+    broken: list[object] = []
 
     async def cut(self: DirectTransaction) -> None:
         if not broken:

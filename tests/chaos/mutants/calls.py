@@ -83,7 +83,7 @@ async def wanted_by_two(world: World) -> None:
             told.set()
         return begun
 
-    quick.journal.begin = telling  # type: ignore[method-assign]
+    quick.journal.begin = telling  # type: ignore[method-assign, assignment]
     second = asyncio.create_task(world.drain(quick, "m"))
     waiting = asyncio.create_task(told.wait())
     # It is told to wait; without the lease it asks the model too, and goes to the head.

@@ -1,6 +1,6 @@
 """What a mutant is: a guard, how it is taken away, and where that would be seen."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tests.chaos.mutants.changes import Change
@@ -42,36 +42,21 @@ class Chain:
 class Mutant:
     """One guard taken away."""
 
-    name: str
     chain: Chain
     #: Which of its chain's layers.
     number: int
+
+    @property
+    def name(self) -> str:
+        """The chain and the guard."""
+        return f"{self.chain.name}: {self.layer.name}"
 
     @property
     def layer(self) -> Layer:
         """The guard."""
         return self.chain.layers[self.number]
 
-    @property
-    def above(self) -> tuple[Layer, ...]:
-        """Those that would have held before it."""
-        return self.chain.layers[: self.number]
 
-    @property
-    def beneath(self) -> tuple[Layer, ...]:
-        """Those that hold when it is gone."""
-        return self.chain.layers[self.number + 1 :]
-
-
-def mutants_of(chains: tuple[Chain, ...]) -> tuple[Mutant, ...]:
-    """Every guard of every chain."""
-    return tuple(
-        Mutant(name=f"{chain.name}.{layer.name}", chain=chain, number=number)
-        for chain in chains
-        for number, layer in enumerate(chain.layers)
-    )
-
-
-def changes_of(layers: tuple[Layer, ...]) -> tuple[Change, ...]:
+def changes_of(layers: Sequence[Layer]) -> tuple[Change, ...]:
     """Everything that takes these guards away."""
     return tuple(change for layer in layers for change in layer.change)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from service.config import Limits
@@ -12,7 +13,7 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.errors import PalimpsestError
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem
-from service.usecases.append import Appender
+from service.usecases.append import Appended, Appender
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.edit import Edit, Editor, Target
 from service.usecases.hints import Hints
@@ -44,6 +45,7 @@ class Server:
 
     async def open(self, producer: str, epoch: int) -> None:
         """Opens a producer."""
+        invoked = time.monotonic()
         opened = await self.appender.open(
             DEFAULT_TENANT,
             session=self.world.session,
@@ -53,6 +55,7 @@ class Server:
         )
         self.world.events.append(
             Opened(
+                invoked=invoked,
                 client=self.name,
                 session=self.world.session,
                 producer=producer,
@@ -76,12 +79,13 @@ class Server:
     ) -> str | None:
         """Sends sequences first to last; the ack's token, or None where there is none.
 
-        `text` is said instead of what the workload has there; `skipping` leaves a gap before
-        the last one.
+        `skipping` leaves a gap before the last one. With `text`, which is said instead of
+        what the workload has there, nothing is written down: no client would send that.
         """
         last = first if last is None else last
         sequences = [*range(first, last), last + skipping]
-        self._sent(producer, epoch, first, last + skipping)
+        if text is None:
+            self._sent(producer, epoch, first, last + skipping, expected_head)
         submission = Submission(
             session=self.world.session,
             session_key=self.world.key,
@@ -93,8 +97,14 @@ class Server:
         try:
             done = await self.appender.submit(DEFAULT_TENANT, submission)
         except (PalimpsestError, StorageError) as error:
-            self.world.refuse(self.name, producer, first, error)
+            if text is None:
+                self.world.refuse(self.name, producer, first, error)
             return None
+        if text is None:
+            self._acked(producer, done)
+        return done.token
+
+    def _acked(self, producer: str, done: Appended) -> None:
         self.world.events.append(
             Acked(
                 client=self.name,
@@ -106,9 +116,10 @@ class Server:
                 at=time.monotonic(),
             )
         )
-        return done.token
 
-    def _sent(self, producer: str, epoch: int, first: int, last: int) -> None:
+    def _sent(
+        self, producer: str, epoch: int, first: int, last: int, expected_head: int | None
+    ) -> None:
         self.world.events.append(
             Sent(
                 client=self.name,
@@ -117,32 +128,33 @@ class Server:
                 epoch=epoch,
                 first_sequence=first,
                 last_sequence=last,
+                expected_head=expected_head,
                 at=time.monotonic(),
             )
         )
 
     async def edit(self, memory: str, mark: str, expected: int | None = None) -> int:
         """Adds a mark to a PRISM memory; the revision that this made, 0 where none."""
-        invoked = time.monotonic()
+        sent = Edited(
+            client=self.name,
+            session=self.world.session,
+            memory=memory,
+            expected_revision=expected or 0,
+            mark=mark,
+            revision=0,
+            invoked=time.monotonic(),
+            returned=0.0,
+        )
+        self.world.events.append(sent)
         edit = Edit(op=None, path=f"$.edits.{mark}", value_json=f'"{mark}"')
         target = Target(session=self.world.session, memory=memory, expected_revision=expected)
         try:
             stored, _ = await self.editor.revise(DEFAULT_TENANT, target, [edit])
         except (PalimpsestError, StorageError, Fenced) as error:
-            self.world.refuse(self.name, memory, 0, error)
+            self.world.refuse(self.name, memory, 0, error, mark)
             return 0
-        self.world.events.append(
-            Edited(
-                client=self.name,
-                session=self.world.session,
-                memory=memory,
-                expected_revision=expected or 0,
-                mark=mark,
-                revision=stored.revision,
-                invoked=invoked,
-                returned=time.monotonic(),
-            )
-        )
+        done = replace(sent, revision=stored.revision, returned=time.monotonic())
+        self.world.events.append(done)
         return stored.revision
 
     async def read(

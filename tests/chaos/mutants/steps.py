@@ -99,7 +99,7 @@ async def edited_at_once(world: World) -> None:
             await hold.pass_()
             return await commit(*arguments)
 
-        one.editor._commit = wait_and_commit  # type: ignore[method-assign]
+        one.editor._commit = wait_and_commit  # type: ignore[method-assign, assignment]
         first = asyncio.create_task(one.edit("m", "e1", 1))
         await hold.wait()
         second = asyncio.create_task(other.edit("m", "e2", 1))
@@ -128,7 +128,7 @@ async def skipped_ahead(world: World) -> None:
 
 def _believes_more(claim: Any) -> Any:
     """Once: a claim whose cursor is one position further than it is."""
-    done = []
+    done: list[object] = []
 
     async def wrong(*arguments: Any) -> Claim | None:
         held: Claim | None = await claim(*arguments)
@@ -150,7 +150,7 @@ async def reached_beyond(world: World) -> None:
 
 def _reads_more(commit: Any) -> Any:
     """Once: a step that ends one position behind what it has read."""
-    done = []
+    done: list[object] = []
 
     async def wrong(self: Any, state: Any, new: NewRevision, **named: Any) -> Any:
         if not done:

@@ -117,7 +117,6 @@ async def failed_late(world: World) -> None:
     async with server(world, "a") as api:
         await api.append("p", 1)
     world.model.meanwhile = fail_first
-    world.may_pay_again = True
     slow = asyncio.create_task(world.drain(Worker(world, "slow"), "m"))
     await failing.wait()
     # It stood still for longer than its lease holds.
@@ -147,7 +146,7 @@ async def claimed_when_stalled(world: World) -> None:
     world.model.meanwhile = fail
     await world.drain(Worker(world, "failing"), "m")
     world.model.meanwhile = None
-    world.may_pay_again = True
+    world.is_drained = False
     world.counted.clear()
     await world.drain(Worker(world, "hinted"), "m")
     world.counted["stayed stalled"] += 1

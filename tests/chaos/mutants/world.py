@@ -29,7 +29,7 @@ from service.domain.tree.spec import TreeSpec
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.llm.plans import Plan
-from service.llm.transport import Completion
+from service.llm.transport import Completion, ModelFailure
 from service.usecases import guard_meters, step_meters
 from service.usecases.answer import Answerer
 from service.usecases.build_tree import Builder
@@ -111,13 +111,13 @@ class Model:
     async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         """A reply with its serial, which names what it was shown."""
         serial = next(self.serials)
-        self.events.append(
-            ModelCalled(
-                serial=serial, prompt=ask.text, outcome="replied", is_paid=True, at=time.monotonic()
-            )
-        )
-        if self.meanwhile is not None:
-            await self.meanwhile(ask)
+        try:
+            if self.meanwhile is not None:
+                await self.meanwhile(ask)
+        except ModelFailure:
+            self._called(serial, ask, "500")
+            raise
+        self._called(serial, ask, "replied")
         return Completion(
             text=self._reply(ask, f"[s{serial}]"),
             model=model,
@@ -126,6 +126,17 @@ class Model:
             cached_tokens=0,
             cache_write_tokens=None,
             cost_micro_usd=None,
+        )
+
+    def _called(self, serial: int, ask: ModelAsk, outcome: str) -> None:
+        self.events.append(
+            ModelCalled(
+                serial=serial,
+                prompt=ask.text,
+                outcome=outcome,
+                is_paid=outcome == "replied",
+                at=time.monotonic(),
+            )
         )
 
     def _reply(self, ask: ModelAsk, mark: str) -> str:
@@ -143,7 +154,15 @@ class Model:
 class World:
     """One session, and everybody who works on it."""
 
-    def __init__(self, url: str, superuser_url: str, session: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        superuser_url: str,
+        session: str,
+        *,
+        pools: dict[str, Database] | None = None,
+    ) -> None:
+        """`pools` are connections by name that worlds in the same database share."""
         self.url = url
         self.superuser_url = superuser_url
         self.session = session
@@ -155,16 +174,20 @@ class World:
         self.wrong: list[str] = []
         #: Whether a call may be paid for twice here: its caller had lost the right to it.
         self.may_pay_again = False
+        #: Whether in the end each memory has read its log.
+        self.is_drained = True
         self._expected: list[tuple[str, str, list[tuple[Any, ...]]]] = []
         self.model = Model(self.events)
         self._specs: dict[str, MemorySpec] = {}
-        self._databases: list[Database] = []
+        self._shared = pools
+        self._own: dict[str, Database] = {}
 
     def database(self, name: str) -> Database:
         """Connections of a process of its own."""
-        made = Database.connect(self.url, pool_size=4, name=name)
-        self._databases.append(made)
-        return made
+        pools = self._own if self._shared is None else self._shared
+        if name not in pools:
+            pools[name] = Database.connect(self.url, pool_size=4, name=name)
+        return pools[name]
 
     async def begin(self, **specs: MemorySpec) -> None:
         """Makes the session, with a memory by each name."""
@@ -177,8 +200,8 @@ class World:
             self._specs[name] = spec
 
     async def end(self) -> None:
-        """Closes all connections."""
-        for database in self._databases:
+        """Closes the connections that are its own."""
+        for database in self._own.values():
             await database.close()
 
     def item(self, name: str) -> WorkItem:
@@ -208,7 +231,9 @@ class World:
             if await self.run_sql(query, self.key) != rows:
                 self.wrong.append(sentence)
 
-    def refuse(self, client: str, name: str, sequence: int, error: Exception) -> None:
+    def refuse(
+        self, client: str, name: str, sequence: int, error: Exception, mark: str = ""
+    ) -> None:
         """Writes down that the service said no."""
         reason = getattr(error, "reason", type(error).__name__)
         self.counted[f"refused:{reason}"] += 1
@@ -219,6 +244,7 @@ class World:
                 name=name,
                 sequence=sequence,
                 reason=str(reason),
+                mark=mark,
                 at=time.monotonic(),
             )
         )
@@ -281,7 +307,9 @@ class Worker:
         """With `hold` its first commit of a step waits there, behind the model's reply."""
         self.world = world
         self.database = world.database(name)
-        self.gateway = gateway(world.model, self.database, lease_seconds=LEASE_SECONDS)
+        self.gateway = gateway(
+            world.model, self.database, lease_seconds=LEASE_SECONDS, config=CONFIG
+        )
         journal = self.gateway._ledger
         assert isinstance(journal, Journal), "the gateway's ledger is on the database"
         self.journal = journal
