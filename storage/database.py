@@ -160,6 +160,21 @@ class Database:
                 await connection.exec_driver_sql("COMMIT")
 
     @asynccontextmanager
+    async def snapshot(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
+        """A read-only transaction of one tenant that sees one moment throughout.
+
+        Raises StorageError.
+        """
+        with _span("palimpsest.transaction"), translated():
+            async with self._engine.connect() as connection:
+                await connection.exec_driver_sql(
+                    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+                    f" SET LOCAL app.tenant = '{tenant_id}'"
+                )
+                yield Transaction(tenant_id=tenant_id, connection=connection)
+                await connection.exec_driver_sql("COMMIT")
+
+    @asynccontextmanager
     async def direct(self, tenant_id: UUID) -> AsyncIterator["DirectTransaction"]:
         """The driver's own connection, for hot paths that count round trips.
 

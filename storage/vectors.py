@@ -138,6 +138,19 @@ async def read_state(
     return State.of(at_revision, found.to_position, levels, {one.revision: one for one in vectors})
 
 
+async def read_levels(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> Levels | None:
+    """Which vectors are in use at a revision; None when no row says so."""
+    statement = select(state_levels.c.runs).where(
+        state_levels.c.session_key == session_key,
+        state_levels.c.memory_id == memory_id,
+        state_levels.c.revision == at_revision,
+    )
+    runs = (await tx.connection.execute(statement)).scalar_one_or_none()
+    return None if runs is None else Levels.from_json(runs)
+
+
 async def read_vectors(
     tx: Transaction, session_key: UUID, memory_id: UUID, revisions: Sequence[int]
 ) -> Sequence[Vector]:

@@ -27,6 +27,7 @@ from service.cli import (
     talk,
     trajectories,
     trees,
+    verify,
 )
 from service.cli.output import CommandError, cut, fail
 
@@ -55,6 +56,7 @@ schemas.register(app)
 budgets.register(app)
 costs.register(app)
 doctor.register(app)
+verify.register(app)
 demo.register(app)
 evaluate.register(app)
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from service.cli.deployment import DataDir, find_config
 from service.cli.output import escaped, out, show_json
-from service.cli.run import read_config
 from service.cli.talk import Json
 from service.config import Config
 from service.domain.checkup import Finding, Level, ok, warn
@@ -33,13 +33,14 @@ def doctor(
             metavar="ADDR",
         ),
     ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Look at a deployment: what is ok, what to watch (warn), what does not work (bad).
 
     Reads the same PALIMPSEST_… variables as `serve` and `work`, changes nothing, calls no
     model, and needs no more rights than they do. Exit code 1 when anything is bad.
     """
-    config = read_config()
+    config = find_config(data_dir)
     is_bad = asyncio.run(_look(config, address or config.listen, as_json=as_json))
     if is_bad:
         raise typer.Exit(1)

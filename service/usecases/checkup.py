@@ -73,7 +73,7 @@ class Checkup:
     async def _database(self) -> AsyncIterator[Finding]:
         if self._config.database_url is None:
             said = "PALIMPSEST_DATABASE_URL is not set"
-            yield bad("database", said, "set it; with `palimpsest up`, take what its log names")
+            yield bad("database", said, "set it, or name the folder of an `up` by --data-dir")
             return
         url = self._config.database_url.get_secret_value()
         try:

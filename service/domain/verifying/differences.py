@@ -1,0 +1,15 @@
+"""What a verification tells."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """Something stored that is not what the log and the amendments come to."""
+
+    #: What kind of thing differs, in two words with a dot: "chunk.digest".
+    name: str
+    #: Where: a position, a revision, a node …
+    place: str
+    #: In a sentence without a full stop.
+    said: str

@@ -1,0 +1,167 @@
+"""Verifying a session: everything that follows from its log is recomputed and compared.
+
+Each part is read in one snapshot, page by page, so that a session of any size is verified
+beside the service that works on it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.errors import NotFound
+from service.domain.reasons import Reason
+from service.domain.tenancy import memory_id, session_key
+from service.domain.verifying.differences import Difference
+from service.domain.verifying.log import LogCheck
+from service.usecases.verify_memories import verify_memory
+from storage import sessions, verifying
+from storage.database import Database, Transaction
+from storage.verifying import SessionRow
+
+#: Chunks between two words of progress.
+PROGRESS_CHUNKS = 10_000
+#: Sessions of one page of the list.
+PAGE_SESSIONS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """How far a verification is."""
+
+    #: "log", "memory m", "answers" or "index".
+    part: str
+    #: What was looked at so far: chunks, revisions, answers …
+    count: int
+    is_done: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A difference, and the part of the session that it is in."""
+
+    part: str
+    difference: Difference
+
+
+class Verifier:
+    """Compares sessions with what they come to."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def session_names(self, tenant_id: UUID) -> AsyncIterator[str]:
+        """The names of all sessions, in order."""
+        after = ""
+        while True:
+            async with self._database.transaction(tenant_id) as tx:
+                page = await sessions.list_after(tx, after, PAGE_SESSIONS)
+            for one in page:
+                yield one.name
+            if len(page) < PAGE_SESSIONS:
+                return
+            after = page[-1].name
+
+    async def verify(
+        self, tenant_id: UUID, session: str, memory: str | None = None
+    ) -> AsyncIterator[Found | Looked]:
+        """What differs, and how far it is, as it is found; with `memory` of that one alone.
+
+        Raises NotFound, StorageError.
+        """
+        key = session_key(tenant_id, session)
+        names = await self._names(tenant_id, session, key, memory)
+        if memory is None:
+            async with aclosing(self._log(tenant_id, key)) as found:
+                async for one in found:
+                    yield one
+        for name in names:
+            part, count = f"memory {name}", 0
+            async with self._database.snapshot(tenant_id) as tx:
+                checked = verify_memory(tx, key, memory_id(key, name))
+                async with aclosing(checked) as differences:
+                    async for difference in differences:
+                        if isinstance(difference, int):
+                            count = difference
+                            yield Looked(part=part, count=count, is_done=False)
+                        else:
+                            yield Found(part=part, difference=difference)
+            yield Looked(part=part, count=count, is_done=True)
+        if memory is None:
+            for check in (self._answers, self._words, self._vectors):
+                async with aclosing(check(tenant_id, key)) as found:
+                    async for one in found:
+                        yield one
+
+    async def _names(
+        self, tenant_id: UUID, session: str, key: UUID, memory: str | None
+    ) -> Sequence[str]:
+        async with self._database.snapshot(tenant_id) as tx:
+            if await verifying.read_session(tx, key) is None:
+                said = f"there is no session {session!r}"
+                raise NotFound(Reason.SESSION_NOT_FOUND, said, {"session": session})
+            names = [name for _, name in await verifying.memory_ids(tx, key)]
+        if memory is not None and memory not in names:
+            said = f"session {session!r} has no memory {memory!r}"
+            raise NotFound(Reason.MEMORY_NOT_FOUND, said, {"session": session, "memory": memory})
+        return names if memory is None else [memory]
+
+    async def _log(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+        check = LogCheck()
+        async with self._database.snapshot(tenant_id) as tx:
+            async for logged, digest in verifying.chunks(tx, key):
+                for difference in check.chunk(logged, digest):
+                    yield Found(part="log", difference=difference)
+                if logged.position % PROGRESS_CHUNKS == 0:
+                    yield Looked(part="log", count=logged.position, is_done=False)
+            row = await _session(tx, key)
+            producers = await verifying.producers(tx, key)
+            for difference in check.finish(
+                head=row.head, content_bytes=row.content_bytes, producers=producers
+            ):
+                yield Found(part="log", difference=difference)
+        yield Looked(part="log", count=check.position, is_done=True)
+
+    async def _answers(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+        count = 0
+        async with self._database.snapshot(tenant_id) as tx:
+            async for looked, wrong in verifying.wrong_citations(tx, key):
+                count += looked
+                for answer_id, position, node in wrong:
+                    said = f"it cites position {position}"
+                    said += f" of {node}, and that is not there" if node else ", which is not there"
+                    yield _found("answers", "answer.citation", f"answer {answer_id}", said)
+        yield Looked(part="answers", count=count, is_done=True)
+
+    async def _words(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+        async with self._database.snapshot(tenant_id) as tx:
+            row = await _session(tx, key)
+            if row.indexed_position > row.head:
+                said = f"words are indexed up to {row.indexed_position}, behind the head {row.head}"
+                yield _found("index", "index.position", "session", said)
+            last = min(row.indexed_position, row.head)
+            async for _, wrong in verifying.words(tx, key, last):
+                for position, missing in wrong:
+                    said = "it has no words" if missing else "its words are not those of its text"
+                    yield _found("index", "index.words", f"position {position}", said)
+        yield Looked(part="index of words", count=last, is_done=True)
+
+    async def _vectors(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+        async with self._database.snapshot(tenant_id) as tx:
+            row = await _session(tx, key)
+            last = min(row.embedded_position, row.head)
+            async for wrong in verifying.vectors(tx, key, last, row.embedding_model):
+                for position, said in wrong:
+                    place = f"position {position}"
+                    yield _found("index", "index.vectors", place, f"of its vectors {said}")
+        yield Looked(part="index of vectors", count=last, is_done=True)
+
+
+async def _session(tx: Transaction, key: UUID) -> SessionRow:
+    row = await verifying.read_session(tx, key)
+    assert row is not None, "sessions are never deleted"
+    return row
+
+
+def _found(part: str, name: str, place: str, said: str) -> Found:
+    return Found(part=part, difference=Difference(name=name, place=place, said=said))
