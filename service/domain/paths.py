@@ -94,8 +94,8 @@ def _pointer(text: str) -> list[str | int]:
 #: A negative one counts from the end (RFC 9535, section 2.3.3); the memory settles it.
 _INDEX = re.compile(r"\[\s*(0|-?[1-9][0-9]{0,9})\s*\]")
 #: `[]`, `[-]` and `[+]` name the place behind a list's last element, as "-" does in
-#: a JSON Pointer.
-_APPEND = re.compile(r"\[\s*[-+]?\s*\]")
+#: a JSON Pointer. Blanks are never given back: two runs of them would take quadratic time.
+_APPEND = re.compile(r"\[\s*+[-+]?\s*+\]")
 _BRACKET_OPEN = re.compile(r"\[\s*(?=['\"])")
 _BRACKET_CLOSE = re.compile(r"\s*\]")
 _DOT = re.compile(r"\s*\.\s*")

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\w)|(?<![\w.])
 _NO = re.compile(
     r"\b(?:no|not|never|none|nobody|nothing|false|neither|cannot|without)\b|n['’]t\b", re.I
 )
-_ITEM = re.compile(r"\s*(?:[,;\n]|(?:,\s*)?\band\b)\s*(?:[*•–-]\s+)?")
+_ITEM = re.compile(r"(?<!\s)\s*(?:[,;\n]|(?:,\s*)?\band\b)\s*(?:[*•–-]\s+)?")
 #: Names that ask for the answer itself.
 _WHOLE = frozenset({"answer", "text", "value", "result", "response", "summary"})
 

@@ -18,7 +18,7 @@ _CODE = re.compile(
 #: Share of the lines that may stand there otherwise.
 _PROSE_SHARE = 0.2
 _TABLE = re.compile(
-    r"^Table:?[ \t]+(\S[^\n]{0,99})\n([^\n]*,[^\n]*)\n((?:[^\n]*,[^\n]*(?:\n|\Z))*)",
+    r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+)\n((?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
     re.MULTILINE,
 )
 

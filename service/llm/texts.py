@@ -29,12 +29,12 @@ _WORD = re.compile(r"\w+(?:[-']\w+)*")
 NO_TITLE = r"(?<!\b(?:Mr|Ms|Dr|St|Jr|Sr)\.)(?<!\bMrs\.)(?<!\b(?:Prof|Capt)\.)(?<!\b[A-HJ-Z]\.)"
 _SENTENCE_END = re.compile(rf"(?<=[.!?]){NO_TITLE}(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])")
 _UNDERLINE = re.compile(r"^\s*([*=~^#+\"-])\1{2,}\s*$")
-_MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s+(.{2,100}?)\s*#*\s*$")
+_MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s++(.{2,100}?)\s*+#*+\s*+$")
 _BULLET = re.compile(r"^\s*(?:[*•+-]|\d+[.)])\s+")
 _NOTE = re.compile(r"[\"'*`(\[]*[A-Z][^=]*[.!?][\"')\]*]*$")
 _BLANK_LINES = re.compile(r"\n\s*\n")
 #: A line end within a paragraph.
-_LINE_END = re.compile(r"(?<!\n)[ \t]*\n(?!\s*\n)")
+_LINE_END = re.compile(r"(?<![\n \t])[ \t]*+\n(?!\s*\n)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,7 +43,10 @@ left of both.
 
 """
 
-_ANSWER_MARK = re.compile(r"^[\W_]*answer[\W_]*:[\W_]*", re.IGNORECASE | re.MULTILINE)
+# What repeats is bounded: a pattern that can begin at each of many blanks takes quadratic time.
+_ANSWER_MARK = re.compile(
+    r"^[\W_]{0,16}answer[\W_]{0,16}?:[\W_]{0,16}", re.IGNORECASE | re.MULTILINE
+)
 _LETTER = re.compile(r"[(\[*\"']*([A-Z])(?:[)\].:*\"',]+(?:\s|$)|\s*$)")
 
 

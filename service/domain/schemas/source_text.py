@@ -23,8 +23,9 @@ _MAX_TREE_DEPTH = 100
 _TO_TOOLS = re.compile(
     r"[#\s]*(pylint|mypy|pyright|ruff|flake8|isort|fmt|pragma|type:\s*ignore|noqa)\b"
 )
-#: A line that is a decorator, and one that begins a class.
-_DECORATOR = re.compile(r"\s*@[\w.]+\s*(\(.*\))?\s*(#.*)?")
+#: A line that is a decorator, and one that begins a class. Blanks are never given back: two
+#: runs of them side by side would take quadratic time.
+_DECORATOR = re.compile(r"\s*+@[\w.]++\s*+(\(.*\))?\s*+(#.*)?")
 _CLASS = re.compile(r"(\s*)class\s")
 
 
