@@ -76,11 +76,13 @@ def stack(
     model_seconds: float,
     reply: str = UPDATE,
     habits: Sequence[Habit] = (),
+    hints_are_lost: bool = False,
     **settings: str,
 ) -> Iterator[Stack]:
     """A service with so many workers and a model that takes so long; `settings` are theirs.
 
-    Questions that ask `QUESTION` get `ANSWER`, all other prompts `reply`.
+    Questions that ask `QUESTION` get `ANSWER`, all other prompts `reply`. With
+    `hints_are_lost` the API's go to a queue where nobody works.
     """
     asked = Habit(marker=QUESTION, seconds=model_seconds, reply=ANSWER)
     with (
@@ -97,7 +99,10 @@ def stack(
             "PALIMPSEST_LOG_LEVEL": "error",
             **settings,
         }
-        server, address = held.enter_context(api(url, **environment))
+        elsewhere = {"PALIMPSEST_DISPATCH_DATABASE_URL": servers.new_database()}
+        server, address = held.enter_context(
+            api(url, **environment, **(elsewhere if hints_are_lost else {}))
+        )
         made = Stack(
             servers=servers,
             url=url,
