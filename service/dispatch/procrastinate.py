@@ -49,12 +49,15 @@ POLL_SECONDS = 1.0
 #: Wait before the library's loop is started again after it failed.
 RESTART_SECONDS = 1.0
 
+#: What somebody waits for does not stand in line behind a thousand memories' backlogs.
+_PRIORITIES = {WorkKind.ANSWER: 1, WorkKind.SCHEMA: 1}
+
 # Two batches that meet wait for each other's rows: both take them in one order, else they
 # would deadlock.
 _HINT = """
-INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
-SELECT %(task)s, %(task)s, t.lock, t.lock, t.args
-FROM unnest(%(locks)s::text[], %(args)s::jsonb[]) AS t (lock, args)
+INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args, priority)
+SELECT %(task)s, %(task)s, t.lock, t.lock, t.args, t.priority
+FROM unnest(%(locks)s::text[], %(args)s::jsonb[], %(priorities)s::int[]) AS t (lock, args, priority)
 ORDER BY t.lock
 ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 """
@@ -70,12 +73,12 @@ WITH dead AS (
                 WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s))
             OR id = ANY(%(unfinished)s::bigint[]))
         ORDER BY id FOR UPDATE)
-    RETURNING queue_name, task_name, lock, queueing_lock, args
+    RETURNING queue_name, task_name, lock, queueing_lock, args, priority
 ), gone AS (
     DELETE FROM procrastinate_workers
     WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)
 ), again AS (
-    INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args)
+    INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args, priority)
     SELECT * FROM dead ORDER BY lock
     ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 )
@@ -181,6 +184,7 @@ class ProcrastinateDispatcher:
                 task=TASK,
                 locks=[item.lock for item in items],
                 args=[_arguments(item) for item in items],
+                priorities=[_PRIORITIES.get(item.kind, 0) for item in items],
             )
             reach(FailPoint.HINT_QUEUED)
         except ConnectorException as error:

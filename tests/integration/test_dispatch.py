@@ -9,6 +9,7 @@ import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -94,6 +95,37 @@ async def test_hints_are_handled_and_leave_nothing_behind(url: str, servers: Ser
     assert (left.queued, left.running) == (0, 0)
     for table in (b"jobs", b"events", b"workers"):
         assert await execute(servers, url, b"TABLE dispatch.procrastinate_" + table) == []
+
+
+async def test_what_somebody_waits_for_passes_the_memories_that_wait(url: str) -> None:
+    handled: list[WorkItem] = []
+    going = asyncio.Event()
+
+    async def handle(one: WorkItem) -> None:
+        await going.wait()
+        handled.append(one)
+
+    memories = [item() for _ in range(5)]
+    asked = [replace(item(), kind=kind) for kind in (WorkKind.ANSWER, WorkKind.SCHEMA)]
+    indexed = replace(item(), kind=WorkKind.INDEX)
+    async with running(url, handle, concurrency=1) as one:
+        await one.hint([indexed, *memories])
+        await one.hint(asked)
+        going.set()
+        await until(lambda: len(handled) == 8)
+    # One may have been in hand before the questions came.
+    assert set(asked) <= set(handled[:3])
+
+
+async def test_what_is_swept_keeps_its_place(url: str, servers: Servers) -> None:
+    async with dispatcher(url) as one:
+        await one.hint([replace(item(), kind=WorkKind.ANSWER)])
+        query = b"SELECT priority FROM dispatch.procrastinate_jobs WHERE status = 'todo'"
+        before = await execute(servers, url, query)
+        lost = b"SET search_path = dispatch; UPDATE procrastinate_jobs SET status = 'doing'"
+        await execute(servers, url, lost)
+        assert await one.sweep() == 1
+        assert await execute(servers, url, query) == before != [(0,)]
 
 
 async def test_hints_for_one_item_coalesce(url: str) -> None:
