@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 
+from tests.benchmarks.calls import cpu_seconds
 from tests.benchmarks.slow_model import NUMBER, Habit, slow_server
 from tests.harness import Process, Servers, api, worker
 
@@ -26,6 +27,9 @@ QUESTION = "Whereabouts is that ship?"
 ANSWER = "[ANSWER]\nIn the harbour.\n[PATHS]\n$.topics.ship\n"
 #: Seconds between two looks at how far memories are.
 LOOK_SECONDS = 0.1
+#: A process is idle that takes less than so much CPU in each look for so long, in seconds.
+IDLE_SHARE = 0.03
+IDLE_SECONDS = 3.0
 
 
 @dataclass(kw_only=True)
@@ -127,6 +131,16 @@ def wait_until(what: str, look: Callable[[], bool], seconds: float) -> None:
     while not look():
         assert time.monotonic() < until, f"not within {seconds} s: {what}"
         time.sleep(LOOK_SECONDS)
+
+
+def wait_until_idle(process: Process) -> None:
+    """Waits until a worker and its caller have started to their end: imports take seconds."""
+    spent, seconds = cpu_seconds(process.pid), IDLE_SECONDS
+    while seconds > 0:
+        time.sleep(LOOK_SECONDS)
+        now = cpu_seconds(process.pid)
+        seconds = seconds - LOOK_SECONDS if now - spent < IDLE_SHARE else IDLE_SECONDS
+        spent = now
 
 
 _BEHIND = """

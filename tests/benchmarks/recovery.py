@@ -26,7 +26,7 @@ import psycopg
 import palimpsest
 from palimpsest import sync
 from tests.benchmarks.load_meters import load_average, percentiles
-from tests.benchmarks.load_stack import NOTES, SCHEMA, Stack, stack, wait_until
+from tests.benchmarks.load_stack import NOTES, SCHEMA, Stack, stack, wait_until, wait_until_idle
 
 #: Memories that the worker which is killed has in hand; it can have 16.
 HELD = 8
@@ -97,7 +97,7 @@ def _killed(made: Stack, runner: asyncio.Runner, kills: int) -> list[float]:
             _wait_for_all(connection, prefix)
             doomed = made.workers[-1]
             # It has nothing to do: all are in hand.
-            made.add_worker()
+            wait_until_idle(made.add_worker())
             killed = time.monotonic()
             doomed.kill()
             took += _gone_on(connection, prefix, killed)
