@@ -291,6 +291,6 @@ async def test_a_reply_whose_commit_was_not_heard_of_is_its_own_when_stored_agai
     for _ in range(2):
         async with database.direct(DEFAULT_TENANT) as tx:
             (recorded,) = await record(tx, (outcome,))
-        assert recorded == Recorded(is_new=True, reply=PAID)
+        assert recorded == Recorded(is_new=True, reply=PAID, was_held=True)
     assert await count(database, "call") == 1
     assert await count(database, "intent") == 0
