@@ -193,12 +193,15 @@ class Indexer:
     async def _put_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
         """Counts a failed try; the next one is later, and never before who refused says."""
         _FAILED.add(1)
+        backoff = self._config.step_backoff_seconds * 2.0 ** min(place.attempts, MAX_DOUBLINGS)
         seconds = MAX_BACKOFF_SECONDS
         if isinstance(error, BudgetExhausted):
             # One that is raised is seen at the next look, and looking costs nothing.
             seconds = min(error.resume_seconds or seconds, seconds)
-        elif isinstance(error, EmbeddingFailed) and error.retryable:
-            backoff = self._config.step_backoff_seconds * 2.0 ** min(place.attempts, MAX_DOUBLINGS)
+        elif not isinstance(error, EmbeddingFailed):
+            # What nobody foresaw may pass, as with steps.
+            seconds = min(backoff, seconds)
+        elif error.retryable:
             seconds = max(min(backoff, seconds), error.retry_seconds or 0.0)
         cause = cause_of(error)
         _log.warning(

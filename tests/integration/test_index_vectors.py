@@ -210,6 +210,11 @@ async def test_a_defect_is_raised_and_not_met_again_at_once(
         await indexer(database, Counts(failures=[ZeroDivisionError("oh")])).index(ITEM)
     assert await noted(database) == []
     assert not (await place(database)).may_embed
+    ((wait,),) = await rows(
+        database, "SELECT extract(epoch FROM index_ready_at - now())::float8 FROM session"
+    )
+    # It may have been a mishap: the next try comes as soon as that of a model that is away.
+    assert float(str(wait)) <= Config().step_backoff_seconds
 
 
 async def test_another_model_begins_at_the_first_chunk_and_replaces_what_is_there(
