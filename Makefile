@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench fuzz chaos lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench fuzz chaos sweep lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 
 chaos: setup ## workers killed at every step of a call (KILLS=1000 SEED=1)
 	$(BIN)/python -m tests.chaos replay --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
+
+sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1)
+	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1)
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import campaign, replay
+from tests.chaos import campaign, replay, sweep
 from tests.chaos.schedule import RATE
 
 
@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--chunks", type=int, default=0, help="fewer that are acked are no run")
     one.add_argument("--rate", type=float, default=RATE, help="faults a second; 0: none")
     one.add_argument("--keep", type=Path, help="where everything that is written stays")
+    sweep.add_arguments(names.add_parser("sweep", help="every fail point with every action"))
     return parser
 
 
@@ -35,6 +36,8 @@ def _run(given: argparse.Namespace) -> dict[str, Any]:
                 rate=given.rate,
                 keep=given.keep,
             )
+        case "sweep":
+            return sweep.run_given(given)
         case _:
             return replay.run(given.kills, given.seed)
 

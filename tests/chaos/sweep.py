@@ -6,7 +6,9 @@ soon as one has fired the next of the schedule is set. Who is killed is started 
 the end everything comes to rest and is looked at. The same seed makes the same schedule.
 """
 
+import argparse
 import asyncio
+import math
 import random
 import sys
 import tempfile
@@ -28,9 +30,9 @@ from tests.harness import Servers
 #: Leases so short that a process that stands still for SLEEP_SECONDS has lost all of them.
 QUICK = {
     "PALIMPSEST_HEARTBEAT_SECONDS": "0.2",
-    "PALIMPSEST_DEAD_AFTER_SECONDS": "0.6",
-    "PALIMPSEST_SWEEP_SECONDS": "0.1",
-    "PALIMPSEST_RECONCILE_SECONDS": "0.15",
+    "PALIMPSEST_DEAD_AFTER_SECONDS": "0.8",
+    "PALIMPSEST_SWEEP_SECONDS": "0.25",
+    "PALIMPSEST_RECONCILE_SECONDS": "0.25",
     "PALIMPSEST_CALL_LEASE_SECONDS": "0.4",
     "PALIMPSEST_STEP_BACKOFF_SECONDS": "0.05",
     "PALIMPSEST_STEP_TRIES": "1000",
@@ -42,19 +44,19 @@ QUICK = {
     "PALIMPSEST_EMBEDDING_MODEL": "openai/words",
     "PALIMPSEST_EMBEDDING_DIMENSIONS": "8",
 }
-SLEEP_SECONDS = 0.9
+SLEEP_SECONDS = 1.0
 #: Before one that died is started again.
 RESTART_SECONDS = 0.05
 #: Switches that are set at a time.
-AT_ONCE = 6
+AT_ONCE = 12
 #: Sessions that the traffic has at a time.
-LANES = 4
+LANES = 8
 #: How often it is looked which switches have fired.
 LOOK_SECONDS = 0.02
 #: A point that nobody comes to for so long is an error.
 REACH_SECONDS = 60.0
 #: How often progress is said.
-SAY_SECONDS = 10.0
+SAY_SECONDS = 30.0
 #: Calls that the caller may have with the model when it dies, and loses.
 AT_THE_MODEL = 8
 #: What is known by these names may be chosen.
@@ -70,16 +72,49 @@ def run(
     points: Sequence[FailPoint] = tuple(FailPoint),
     actions: Sequence[Action] = tuple(ACTIONS.values()),
     one_each: bool = False,
+    reach_seconds: float = REACH_SECONDS,
+    seconds: float = math.inf,
     keep: Path | None = None,
 ) -> dict[str, Any]:
     """Fires each point so many times with each action; what it found, `wrong` as sentences.
 
-    With `one_each` a point fires with one of the actions, which the seed chooses. `keep` is
-    a folder that is there, where the logs of all processes stay.
+    With `one_each` a point fires with one of the actions, which the seed chooses. Behind
+    `seconds` no more are set. `keep` is a folder that is there, where all logs stay.
     """
     schedule = _schedule(random.Random(seed), times, points, actions, one_each=one_each)
     with _Deployment.started(keep) as deployment:
-        return asyncio.run(_Sweep(deployment, schedule, seed).run())
+        return asyncio.run(_Sweep(deployment, schedule, seed, reach_seconds).run(seconds))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `python -m tests.chaos sweep` takes."""
+    parser.add_argument("--times", type=int, default=100, help="each point with each action")
+    parser.add_argument("--seed", type=int, default=1, help="of the schedule")
+    parser.add_argument("--points", help="their names, with commas; all")
+    parser.add_argument("--actions", default=",".join(ACTIONS), help="of raise, sleep and kill")
+    parser.add_argument("--one-each", action="store_true", help="an action for each point")
+    parser.add_argument(
+        "--reach-seconds", type=float, default=REACH_SECONDS, help="until a point is given up"
+    )
+    parser.add_argument("--seconds", type=float, default=math.inf, help="it ends then, unfinished")
+    parser.add_argument("--keep", type=Path, help="where the logs of all processes stay")
+
+
+def run_given(given: argparse.Namespace) -> dict[str, Any]:
+    """Runs what the arguments say. Raises ValueError for a point that is none."""
+    points = [FailPoint(name) for name in given.points.split(",")] if given.points else FailPoint
+    if given.keep is not None:
+        given.keep.mkdir(parents=True)
+    return run(
+        given.seed,
+        times=given.times,
+        points=tuple(points),
+        actions=tuple(ACTIONS[name] for name in given.actions.split(",")),
+        one_each=given.one_each,
+        reach_seconds=given.reach_seconds,
+        seconds=given.seconds,
+        keep=given.keep,
+    )
 
 
 def _schedule(
@@ -90,11 +125,16 @@ def _schedule(
     *,
     one_each: bool,
 ) -> list[tuple[FailPoint, Action]]:
+    # In rounds, so that of a sweep that is ended early each point has had its share.
     schedule: list[tuple[FailPoint, Action]] = []
-    for point in points:
-        wanted = [chosen.choice(actions)] if one_each else actions
-        schedule += [(point, action) for action in wanted for _ in range(times)]
-    chosen.shuffle(schedule)
+    for _ in range(times):
+        wanted = [
+            (point, action)
+            for point in points
+            for action in ([chosen.choice(actions)] if one_each else actions)
+        ]
+        chosen.shuffle(wanted)
+        schedule += wanted
     return schedule
 
 
@@ -153,8 +193,13 @@ class _Deployment:
 
 class _Sweep:
     def __init__(
-        self, deployment: _Deployment, schedule: Sequence[tuple[FailPoint, Action]], seed: int
+        self,
+        deployment: _Deployment,
+        schedule: Sequence[tuple[FailPoint, Action]],
+        seed: int,
+        reach_seconds: float,
     ) -> None:
+        self._reach_seconds = reach_seconds
         self._deployment = deployment
         self._switches = deployment.switches
         self._waiting = deque(schedule)
@@ -162,13 +207,14 @@ class _Sweep:
         #: Switches that are set, and since when.
         self._set: dict[FailPoint, tuple[Action, float]] = {}
         self._fired: dict[FailPoint, Counter[str]] = {}
+        self._unreached = 0
         self._wrong: list[str] = []
         self._traffic = Traffic(deployment.address, seed)
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self, most_seconds: float) -> dict[str, Any]:
         lanes = [asyncio.create_task(self._traffic.run(lane)) for lane in range(LANES)]
         began = time.monotonic()
-        await self._fire_all(lanes)
+        await self._fire_all(lanes, began + most_seconds)
         seconds = time.monotonic() - began
         self._traffic.is_over = True
         for ended in await asyncio.gather(*lanes, return_exceptions=True):
@@ -176,12 +222,12 @@ class _Sweep:
                 self._wrong.append(f"traffic ended with {type(ended).__name__}: {ended}")
         return await asyncio.to_thread(self._result, seconds)
 
-    async def _fire_all(self, lanes: Sequence[asyncio.Task[None]]) -> None:
+    async def _fire_all(self, lanes: Sequence[asyncio.Task[None]], until: float) -> None:
         said = time.monotonic()
         while self._waiting or self._set:
             self._take_fired()
             self._set_more()
-            if any(lane.done() for lane in lanes):
+            if any(lane.done() for lane in lanes) or time.monotonic() > until:
                 # Without traffic nobody comes to a point any more; why is told in the end.
                 self._unset_all()
                 return
@@ -198,11 +244,12 @@ class _Sweep:
             if not self._switches.is_set(point):
                 del self._set[point]
                 self._fired.setdefault(point, Counter())[action.name.lower()] += 1
-            elif now - since > REACH_SECONDS:
+            elif now - since > self._reach_seconds:
                 self._switches.set(point, Action.NOTHING)
                 del self._set[point]
+                self._unreached += 1
                 name = f"{point.value} ({action.name.lower()})"
-                self._wrong.append(f"nobody came to {name} within {REACH_SECONDS:.0f} s")
+                self._wrong.append(f"nobody came to {name} in {self._reach_seconds:.0f} s")
 
     def _set_more(self) -> None:
         # Those that are set already come later in the schedule once more.
@@ -240,6 +287,7 @@ class _Sweep:
             "seconds": round(seconds, 1),
             "points": len(self._fired),
             "fired": fired,
+            "not_set": self._all - fired - self._unreached,
             "seconds_a_firing": round(seconds / max(fired, 1), 3),
             "killed": exits["killed"],
             "sessions": len(self._traffic.told),

@@ -18,7 +18,8 @@ from tests.chaos.workload import NAME
 #: How long a reply takes, as a rule, and a slow one: longer than the renewal of a lease.
 REPLY_SECONDS = 0.005
 SLOW_SECONDS = 0.3
-#: Of so many prompts one is slow, and one fails with 500 the first time.
+#: Of so many prompts one is slow, and one fails with 500 the first time. Those of answers
+#: all do.
 SLOW_ONE_IN = 7
 BROKEN_ONE_IN = 9
 #: A chunk of its producer at this sequence is refused with 400 the first time: a failure
@@ -77,7 +78,9 @@ class Model:
                 if int(one[2]) == REFUSED_SEQUENCE and one[0] not in self._failed:
                     self._failed.add(one[0])
                     return 400
-        if _one_in(BROKEN_ONE_IN, digest[::-1]) and digest not in self._failed:
+        is_answer = "\n[PATHS]\n" in prompt or "\n[QUOTES]\n" in prompt
+        fails = is_answer or _one_in(BROKEN_ONE_IN, digest[::-1])
+        if fails and digest not in self._failed:
             self._failed.add(digest)
             return 500
         return 200

@@ -21,19 +21,21 @@ from palimpsest.errors import AlreadyExists, PalimpsestError
 from palimpsest.memory import Memory
 from palimpsest.session import Session
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from palimpsest.values import MemoryStatus
+from palimpsest.values import MemoryInfo, MemoryStatus
 from tests.chaos.workload import chunk_text
 
 SCHEMA = "class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
 #: Chunks of the producer that streams, and of the one that calls.
-STREAMED = 8
-CALLED = 4
-#: Pause before what failed is done again, and between two looks.
+STREAMED = 6
+CALLED = 3
+#: Pause before what failed is done again.
 AGAIN_SECONDS = 0.05
+#: Between two looks whether a session is done.
+LOOK_SECONDS = 0.4
 #: How long one call may take: whoever dies in the midst of one says nothing.
 CALL_SECONDS = 10.0
 #: A session that is not done after so long hangs.
-HANG_SECONDS = 300.0
+HANG_SECONDS = 600.0
 
 T = TypeVar("T")
 
@@ -93,7 +95,7 @@ class Traffic:
                 schema_source=SCHEMA,
                 task=f"Task of {told.name}.",
                 encoding="amendments",
-                chunk_tokens=30,
+                chunk_tokens=60,
                 fold_tokens=60,
             )
         )
@@ -192,17 +194,25 @@ class Traffic:
             pass
 
     async def _finish(self, session: Session) -> None:
-        """Lets go on what was stopped, seals the tree, and waits until all is applied."""
+        """Waits until all is applied; then a last consolidation and the seal, and again."""
+        await self._until(session, lambda info: info.applied_position == info.head)
+        await insist(session.memory("facts").consolidate)
         await insist(lambda: session.tree("tree").seal(wait=False))
+        await self._until(
+            session,
+            lambda info: (
+                info.consolidate_position is None
+                and (info.kind == "prism" or info.status is MemoryStatus.SEALED)
+            ),
+        )
+
+    async def _until(self, session: Session, done: Callable[[MemoryInfo], bool]) -> None:
+        """Waits for what is so of all memories but the state, and lets go on what stopped."""
         while True:
-            infos = {one.name: one for one in await insist(session.memories) or ()}
-            for info in infos.values():
+            infos = await insist(session.memories) or ()
+            for info in infos:
                 if info.status is MemoryStatus.STALLED:
                     await insist(session.memory(info.name).retry)
-            if (
-                infos["facts"].applied_position == infos["facts"].head
-                and infos["facts"].consolidate_position is None
-                and infos["tree"].status is MemoryStatus.SEALED
-            ):
+            if all(done(info) for info in infos if info.kind != "state"):
                 return
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
