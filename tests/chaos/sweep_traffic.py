@@ -9,7 +9,9 @@ there in the end is therefore known.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from grpc import aio
@@ -51,16 +53,22 @@ class Told:
     edits: set[str] = field(default_factory=set)
 
 
-async def insist(call: Callable[[], Awaitable[T]], done: T | None = None) -> T | None:
-    """What a call returns that may be made again; `done` when it was done before."""
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """What a call returns that may be made again."""
     while True:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 return await call()
         except AlreadyExists:
-            return done
+            raise
         except (PalimpsestError, aio.AioRpcError, TimeoutError):
             await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def make(call: Callable[[], Awaitable[object]]) -> None:
+    """Makes what there is once, though nobody may know that it was made."""
+    with suppress(AlreadyExists):
+        await insist(call)
 
 
 class Traffic:
@@ -88,8 +96,8 @@ class Traffic:
 
     async def _session(self, client: Client, told: Told, chosen: random.Random) -> None:
         session = client.session(told.name)
-        await insist(session.create)
-        await insist(
+        await make(session.create)
+        await make(
             lambda: session.create_memory(
                 "facts",
                 schema_source=SCHEMA,
@@ -99,8 +107,8 @@ class Traffic:
                 fold_tokens=60,
             )
         )
-        await insist(lambda: session.create_tree("tree", segment_tokens=64, max_children=2))
-        await insist(
+        await make(lambda: session.create_tree("tree", segment_tokens=64, max_children=2))
+        await make(
             lambda: session.create_state("state", task=told.name, period=2, episode_vectors=2)
         )
         produced = asyncio.Event()
@@ -154,7 +162,9 @@ class Traffic:
                 request = log_pb2.AppendRequest(
                     session=session.name, producer_id=name, epoch=1, chunks=[produced]
                 )
-                said = await insist(lambda r=request: stub.Append(r, timeout=CALL_SECONDS))
+                said: log_pb2.AppendResponse = await insist(
+                    partial(stub.Append, request, timeout=CALL_SECONDS)
+                )
                 told.acked[name, sequence] = said.ack.through_position
 
     async def _change(self, session: Session, told: Told) -> None:
@@ -162,7 +172,7 @@ class Traffic:
         for number in (1, 2):
             mark = f"e{number}"
             # An edit that came back twice is one: it puts a value where it is.
-            await insist(lambda m=mark: facts.revise([Edit.put(f"$.edits.{m}", m)]))
+            await insist(partial(facts.revise, [Edit.put(f"$.edits.{mark}", mark)]))
             told.edits.add(mark)
         await self._roll_back(facts)
         await insist(facts.consolidate)
@@ -209,7 +219,7 @@ class Traffic:
     async def _until(self, session: Session, done: Callable[[MemoryInfo], bool]) -> None:
         """Waits for what is so of all memories but the state, and lets go on what stopped."""
         while True:
-            infos = await insist(session.memories) or ()
+            infos = await insist(session.memories)
             for info in infos:
                 if info.status is MemoryStatus.STALLED:
                     await insist(session.memory(info.name).retry)
