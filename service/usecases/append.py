@@ -295,6 +295,8 @@ class _Group:
     stored: dict[_Place, tuple[int, bytes]]
     accepted: list[_Entry] = field(default_factory=list)
     chunks: list[log.NewChunk] = field(default_factory=list)
+    #: Producers whose epoch is raised, with chunks or without.
+    raised: dict[log.ProducerKey, None] = field(default_factory=dict)
 
     def add(self, entry: _Entry, backlog_chunks: int) -> None:
         """Takes a submission in, or raises why it is refused and stays as it was."""
@@ -310,6 +312,9 @@ class _Group:
             position, digest = self.stored[(*entry.producer, sent.sequence)]
             check_repeated(sent, digest, position)
             guard_meters.kept(Guard.APPEND_REPEAT)
+        known = self.producers.get(entry.producer)
+        if known is not None and planned.producer.epoch > known.epoch:
+            self.raised[entry.producer] = None
         for placed in planned.placed:
             place = (*entry.producer, placed.submitted.sequence)
             self.stored[place] = (placed.position, placed.submitted.digest)
@@ -324,18 +329,18 @@ class _Group:
         return 0 < len(self.chunks) <= SWIFT_CHUNKS and size <= SWIFT_BYTES
 
     def has_writes(self) -> bool:
-        """Whether there is anything new in it."""
-        return bool(self.chunks)
+        """Whether there is anything new in it, be it only an epoch."""
+        return bool(self.chunks or self.raised)
 
     def writes(
         self,
     ) -> tuple[list[log.NewChunk], dict[UUID, int], dict[log.ProducerKey, ProducerState]]:
         """Chunks, heads and producers, as `log.write` takes them."""
-        touched = dict.fromkeys(chunk.producer for chunk in self.chunks)
+        grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
         return (
             self.chunks,
-            {key: self.sessions[key].head for key, _ in touched},
-            {producer: self.producers[producer] for producer in touched},
+            {key: self.sessions[key].head for key, _ in grown},
+            {producer: self.producers[producer] for producer in {**grown, **self.raised}},
         )
 
 
