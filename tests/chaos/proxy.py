@@ -8,6 +8,7 @@ answer never comes back, so that nobody knows what became of it.
 import asyncio
 import random
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from tests.chaos import orders
 READ_BYTES = 65_536
 #: What a connection is cut behind: the statement in the driver's own and in SQLAlchemy's way.
 COMMIT = b"COMMIT"
+#: A close that resets.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +37,14 @@ class _Link:
     def cut(self) -> None:
         """Resets both."""
         for writer in (self.client, self.server):
+            end = writer.transport.get_extra_info("socket")
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             writer.transport.abort()
+
+    def close(self) -> None:
+        """Closes both, with what is on its way."""
+        for writer in (self.client, self.server):
+            writer.close()
 
 
 @dataclass(slots=True)
@@ -70,7 +80,7 @@ class _Way:
             )
         finally:
             self.links.discard(link)
-            link.cut()
+            link.close()
 
     async def _pass(
         self,
@@ -87,7 +97,7 @@ class _Way:
                     break
                 writer.write(data)
                 await writer.drain()
-        writer.transport.abort()
+        writer.close()
 
     def _sent(self, link: _Link, data: bytes) -> bool:
         if self.swallows and COMMIT in data:
@@ -104,21 +114,35 @@ class _Way:
 
     def cut(self, share: float) -> int:
         """Resets a share of the connections; how many."""
-        chosen = [link for link in self.links if self.rng.random() < share]
+        chosen = [link for link in self.links if self.rng.random() <= share]
         for link in chosen:
             link.cut()
         return len(chosen)
 
 
-class _Proxy:
-    def __init__(self) -> None:
-        self._ways: dict[str, _Way] = {}
+class Proxy:
+    """The ways to several servers; what it chooses by chance follows from the seed."""
 
-    async def open(self, name: str, port: int, to: int, seed: int) -> None:
-        way = _Way(port=to, rng=random.Random(seed))
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._ways: dict[str, _Way] = {}
+        self._servers: list[asyncio.Server] = []
+
+    async def __aenter__(self) -> "Proxy":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.close()
+        for way in self._ways.values():
+            way.cut(1.0)
+
+    async def open(self, name: str, port: int, to: int) -> None:
+        """Opens a way from one port of this machine to another."""
+        way = _Way(port=to, rng=random.Random(f"{self._seed} {name}"))
         way.passes.set()
         self._ways[name] = way
-        await asyncio.start_server(way.serve, "127.0.0.1", port, backlog=512)
+        self._servers.append(await asyncio.start_server(way.serve, "127.0.0.1", port, backlog=512))
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         """One order: `do`, `way`, and what it takes."""
@@ -153,13 +177,13 @@ def main(control: str, seed: str, *ways: str) -> None:
     """Is the proxy: ways are NAME=PORT:SERVER_PORT."""
 
     async def serve() -> None:
-        proxy = _Proxy()
-        for number, way in enumerate(ways):
-            name, _, ports = way.partition("=")
-            port, _, to = ports.partition(":")
-            await proxy.open(name, int(port), int(to), int(seed) + number)
-        async with await orders.take(Path(control), proxy.do):
-            print("ready", flush=True)
-            await asyncio.Event().wait()
+        async with Proxy(int(seed)) as proxy:
+            for way in ways:
+                name, _, ports = way.partition("=")
+                port, _, to = ports.partition(":")
+                await proxy.open(name, int(port), int(to))
+            async with await orders.take(Path(control), proxy.do):
+                print("ready", flush=True)
+                await asyncio.Event().wait()
 
     asyncio.run(serve())
