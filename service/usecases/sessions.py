@@ -77,7 +77,9 @@ async def read_chunks(
     size = 0
     for one in found:
         size += one.chunk.content_bytes()
-        if page and size > PAGE_BYTES:
+        # What came behind the head that is told is of a later page: both were not read at
+        # one moment.
+        if one.position > stored.head or (page and size > PAGE_BYTES):
             break
         page.append(one)
     last = page[-1].position if page else stored.head
