@@ -64,8 +64,8 @@ bench: setup ## every benchmark, one JSON line each
 fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)
 
-chaos: setup ## workers killed at every step of a call (KILLS=1000 SEED=1)
-	$(BIN)/python -m tests.chaos replay --kills $(or $(KILLS),1000) --seed $(or $(SEED),1)
+chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60; KILLS=1000: workers killed at every step of a call)
+	$(BIN)/python -m tests.chaos $(if $(KILLS),replay --kills $(KILLS),campaign --seconds $(or $(SECONDS),60)) --seed $(or $(SEED),1)
 
 sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1)
 	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1)

@@ -1,4 +1,4 @@
-"""A short run of the schedule that kills workers; `make chaos` is the long one."""
+"""A short run of the schedule that kills workers; `make chaos KILLS=1000` is the long one."""
 
 import json
 import subprocess

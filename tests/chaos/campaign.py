@@ -187,6 +187,7 @@ class _Campaign:
             "faults": faults,
             "faults_by_kind": dict(sorted(deployment.done.items())),
             "faults_missed": dict(sorted(deployment.missed.items())),
+            "postgres_seconds": deployment.postgres_seconds,
             "exits": {
                 name: dict(Counter(map(str, codes))) for name, codes in sorted(exits.items())
             },

@@ -54,6 +54,8 @@ class Deployment:
         #: What was done, and what found nothing to do it to.
         self.done: Counter[str] = Counter()
         self.missed: Counter[str] = Counter()
+        #: How long PostgreSQL was away, each time.
+        self.postgres_seconds: list[float] = []
         self._start_helpers(seed)
         for name in PROCESSES:
             self._start(name)
@@ -171,6 +173,7 @@ class Deployment:
             row = connection.execute("SHOW data_directory").fetchone()
         assert row is not None, "it has one"
         pid = int((Path(row[0]) / "postmaster.pid").read_text().splitlines()[0])
+        lost_at = time.monotonic()
         os.kill(pid, number)
         until = time.monotonic() + HEALTHY_SECONDS
         while self._servers.postgres.is_running():
@@ -178,6 +181,7 @@ class Deployment:
                 raise RuntimeError("PostgreSQL does not end")
             time.sleep(0.01)
         self._servers.postgres.restart()
+        self.postgres_seconds.append(round(time.monotonic() - lost_at, 1))
         return True
 
     def _end_backends(self, share: float) -> bool:
