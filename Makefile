@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench fuzz chaos sweep lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench fuzz chaos sweep mutants lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 
 
 sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1)
 	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1)
+
+mutants: setup ## guards taken away one by one: does anybody notice (ONLY="two edits")
+	$(BIN)/python -m tests.chaos mutants $(if $(ONLY),--only "$(ONLY)")
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock

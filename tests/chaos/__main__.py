@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import campaign, replay, sweep
+from tests.chaos.mutants import gate
 from tests.chaos.schedule import RATE
 
 
@@ -23,6 +24,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--rate", type=float, default=RATE, help="faults a second; 0: none")
     one.add_argument("--keep", type=Path, help="where everything that is written stays")
     sweep.add_arguments(names.add_parser("sweep", help="every fail point with every action"))
+    one = names.add_parser("mutants", help="guards taken away, and whether that is noticed")
+    one.add_argument("--only", help="one scenario, by its name")
     return parser
 
 
@@ -38,6 +41,8 @@ def _run(given: argparse.Namespace) -> dict[str, Any]:
             )
         case "sweep":
             return sweep.run_given(given)
+        case "mutants":
+            return gate.run(given.only)
         case _:
             return replay.run(given.kills, given.seed)
 

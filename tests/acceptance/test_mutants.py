@@ -1,0 +1,22 @@
+"""Guards taken away, one behind the other: each holds when its turn comes, and none is idle."""
+
+import pytest
+
+from tests.chaos.mutants.gate import CHAINS
+from tests.chaos.mutants.mutant import Chain
+from tests.chaos.mutants.run import running
+from tests.harness import Servers
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=[one.name for one in CHAINS])
+async def test_each_guard_holds_and_without_all_of_them_the_checker_notices(
+    servers: Servers, chain: Chain
+) -> None:
+    async with running(servers) as runs:
+        verdicts = await runs.judge(chain)
+    assert [f"{one.mutant.name}: {what}" for one in verdicts for what in one.wrong] == []
+
+
+def test_there_are_enough_of_them() -> None:
+    names = [f"{chain.name}: {layer.name}" for chain in CHAINS for layer in chain.layers]
+    assert len(names) == len(set(names)) >= 20
