@@ -29,13 +29,18 @@ async def add_dead_letter(
 
 
 async def stall(tx: Transaction, held: Claim) -> None:
-    """Stops the memory until `retry`. Raises Fenced when it is no longer held."""
+    """Stops the memory until `retry`.
+
+    Raises Fenced when it is no longer held, or was changed by hand: then another prompt
+    would be sent, and what failed says nothing of that one.
+    """
     stopped = (
         update(memory)
         .where(
             memory.c.session_key == held.session_key,
             memory.c.memory_id == held.memory_id,
             memory.c.epoch == held.epoch,
+            memory.c.revision == held.revision,
             memory.c.status == "active",
         )
         .values(status="stalled")

@@ -5,10 +5,17 @@ from typing import Any
 
 import pytest
 
+from service.config import Limits
+from service.domain.flows import ModelAsk
 from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
-from service.llm.transport import ModelFailure
+from service.llm.plans import Plan
+from service.llm.transport import Completion, ModelFailure
+from service.usecases.consistency import Watcher
+from service.usecases.edit import Edit, Editor, Target
+from service.usecases.hints import Hints
+from service.usecases.memories import Memories
 from storage import amendment_log, answers, calls, stalls
 from storage.database import Database
 from tests.gateways import gateway
@@ -23,7 +30,7 @@ from tests.integration.scripted import (
     read,
     reviser,
 )
-from tests.integration.writing import append_texts
+from tests.integration.writing import append_texts, drop_hints
 
 
 async def test_a_failing_step_backs_off_and_then_goes_on(database: Database) -> None:
@@ -197,3 +204,28 @@ async def test_a_step_sends_a_bounded_number_of_statements(database: Database) -
     await reviser(database, Script()).drain(ITEM)
     claim, read_chunks, a_step = 8, 3, 15
     assert len(sent) <= claim + read_chunks + a_step * 12 + 1, "\n".join(sent[-15:])
+
+
+async def test_a_failure_with_a_memory_that_was_edited_since_does_not_stall_it(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    editor = Editor(
+        database,
+        Memories(database, Hints(drop_hints), Watcher(database), b"token-key", Limits()),
+        Limits(),
+    )
+    script = Script(failures=[ModelFailure("there is no room for it", retryable=False)])
+    complete = script.complete
+
+    async def edit_and_fail(ask: ModelAsk, model: str, plan: Plan) -> Completion:
+        put = Edit(op=None, path="$.topics.x", value_json='"y"')
+        await editor.revise(DEFAULT_TENANT, Target(session="s", memory="m"), [put])
+        return await complete(ask, model, plan)
+
+    script.complete = edit_and_fail  # type: ignore[method-assign]
+    await reviser(database, script).drain(ITEM)
+    stored = await read(database)
+    assert (stored.status, stored.revision, stored.applied_position) == ("active", 1, 0)
+    await reviser(database, Script()).drain(ITEM)
+    assert (await read(database)).applied_position == 1
