@@ -11,6 +11,7 @@ import structlog
 
 from tests.chaos.mutants.appends import APPENDS
 from tests.chaos.mutants.calls import CALLS
+from tests.chaos.mutants.hints import HINTS
 from tests.chaos.mutants.mutant import Chain
 from tests.chaos.mutants.reads import READS
 from tests.chaos.mutants.run import Verdict, running
@@ -18,7 +19,7 @@ from tests.chaos.mutants.steps import STEPS
 from tests.chaos.mutants.waking import WAKING
 from tests.harness import Servers
 
-CHAINS: tuple[Chain, ...] = (*APPENDS, *STEPS, *WAKING, *CALLS, *READS)
+CHAINS: tuple[Chain, ...] = (*APPENDS, *STEPS, *HINTS, *WAKING, *CALLS, *READS)
 
 
 def run(only: str | None) -> dict[str, Any]:

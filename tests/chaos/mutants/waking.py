@@ -134,6 +134,21 @@ async def failed_late(world: World) -> None:
     )
 
 
+async def edited_under_a_failure(world: World) -> None:
+    """A step fails for good, and what it was made for has been edited meanwhile."""
+    await world.begin(m=PRISM)
+    async with server(world, "a") as api:
+        await api.append("p", 1)
+
+        async def edit_and_fail(_: object) -> None:
+            world.model.meanwhile = None
+            await api.edit("m", "e1")
+            raise ModelFailure("there is no room for it", retryable=False)
+
+        world.model.meanwhile = edit_and_fail
+        await world.drain(Worker(world, "failing"), "m")
+
+
 async def claimed_when_stalled(world: World) -> None:
     """A hint comes for a memory that has stalled."""
     await world.begin(m=PRISM)
@@ -276,6 +291,23 @@ WAKING = (
                     Sql(
                         of=r"^UPDATE memory SET status=",
                         cut=r" AND memory\.epoch = %\(\w+\)s(::\w+)?",
+                    ),
+                ),
+                counter="fenced",
+            ),
+        ),
+    ),
+    Chain(
+        name="stall under an edit",
+        scenario=edited_under_a_failure,
+        layers=(
+            Layer(
+                name="revision",
+                what="a memory is stalled for what it was before an edit",
+                change=(
+                    Sql(
+                        of=r"^UPDATE memory SET status=",
+                        cut=r" AND memory\.revision = %\(\w+\)s(::\w+)?",
                     ),
                 ),
                 counter="fenced",

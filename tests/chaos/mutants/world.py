@@ -385,9 +385,13 @@ def counting(counted: Counter[str]) -> Iterator[None]:
     def fenced(amount: int) -> None:
         counted["fenced"] += amount
 
+    def failed(amount: int) -> None:
+        counted["failed"] += amount
+
     with (
         mock.patch.object(guard_meters._GUARDS, "add", guard),
         mock.patch.object(storage_errors._REFUSED, "add", key),
         mock.patch.object(step_meters.FENCED, "add", fenced),
+        mock.patch.object(step_meters.FAILED, "add", failed),
     ):
         yield
