@@ -77,6 +77,10 @@ from storage.sessions import DeploymentKeys
 
 _log = structlog.get_logger("palimpsest")
 
+#: How long a process that stops waits for its own caller, which as a rule has nothing left
+#: to do by then.
+CALLER_SECONDS = 2.0
+
 
 class CannotStart(Exception):
     """What a process needs is not there; the message is one clear line."""
@@ -114,7 +118,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
                 edits=EditService(editor, Rebuilder(memories, watcher), stop),
-                answers=AnswerService(asker, waiting, database, pages),
+                answers=AnswerService(asker, waiting, database, pages, stop),
                 schemas=SchemaService(schemas),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),
@@ -225,7 +229,7 @@ async def call(
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         index = _index(config, keys, stack)
         caller = _caller(config, transport, journal, index, Prices(config))
-        server = CallerServer(caller)
+        server = CallerServer(caller, stop_seconds=config.stop_seconds)
         if isinstance(at, socket.socket):
             ready()
             await server.serve_one(at, stop)
@@ -257,7 +261,9 @@ async def _gateway(
         await transport.warm()
     maker: MakesCalls = near
     if not near_only:
-        far = RemoteCaller(config.caller_socket, stop_seconds=config.stop_seconds)
+        # Who waited for calls has had the time to stop already.
+        seconds = min(config.stop_seconds, CALLER_SECONDS)
+        far = RemoteCaller(config.caller_socket, stop_seconds=seconds)
         stack.push_async_callback(far.close)
         if not when_asked and not near_model(config.model):
             await far.start()

@@ -72,6 +72,8 @@ class Worker:
             for loop in loops:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            # What this one leaves others go on with at once.
+            await self._hints.flush()
 
     async def handle(self, item: WorkItem) -> None:
         """Works on one item. What fails for want of a database is brought back later."""
@@ -87,11 +89,22 @@ class Worker:
                 self._come_back(item, await self._advancer.drain(item, stop=self._stop))
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))
+        except asyncio.CancelledError:
+            # Its time to stop is up. A call under way goes on in the caller.
+            self._hints.add([item])
+            raise
 
     def _come_back(self, item: WorkItem, seconds: float | None) -> None:
-        if seconds is not None:
+        if seconds == 0 or (seconds is not None and self._is_stopping):
+            # A stopping worker does not wait for anything: whoever takes it next does.
+            self._hints.add([item])
+        elif seconds is not None:
             # Lost with this process, it is found by the reconciler.
             asyncio.get_running_loop().call_later(seconds, self._hints.add, [item])
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
 
     async def _reconcile(self) -> None:
         """The guarantee behind the hints: finds all that could be worked on now."""

@@ -76,13 +76,24 @@ def with_database(url: str, name: str) -> str:
 
 
 class Process:
-    """One of our processes, started for real and killed for real."""
+    """One of our processes, started for real and killed for real.
 
-    def __init__(self, command: str, environment: dict[str, str], ready: str) -> None:
+    `folder`: where another release of ours is, in place of this one.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        environment: dict[str, str],
+        ready: str,
+        *,
+        folder: Path | None = None,
+    ) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop()
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", command],
+            [sys.executable, "-m", "service.cli", *command.split()],
             env={**os.environ, **environment},
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -86,7 +86,10 @@ class RemoteCaller:
             await self._connected()
 
     async def close(self) -> None:
-        """Leaves the process; its own one may finish its calls for `stop_seconds`."""
+        """Leaves the process; its own one is waited for as long as `stop_seconds`.
+
+        What it has under way it finishes in any case.
+        """
         if self._writer is not None:
             self._writer.close()
         if self._reading is not None:

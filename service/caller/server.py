@@ -20,10 +20,14 @@ _log = structlog.get_logger("palimpsest.caller")
 
 
 class CallerServer:
-    """Serves workers over Unix sockets."""
+    """Serves workers over Unix sockets.
 
-    def __init__(self, caller: Caller) -> None:
+    `stop_seconds`: how long calls may go on when it is stopped; None: to their ends.
+    """
+
+    def __init__(self, caller: Caller, *, stop_seconds: float | None = None) -> None:
         self._caller = caller
+        self._stop_seconds = stop_seconds
         self._connections: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,12 +51,16 @@ class CallerServer:
             writer.close()
 
     async def serve_one(self, at: socket.socket, stop: asyncio.Event) -> None:
-        """Serves the worker at the other end of `at` until it goes, or `stop` is set."""
+        """Serves the worker at the other end of `at` until it goes, or `stop` is set.
+
+        Calls under way are finished: all of them when the worker goes, which may have been
+        killed, and within `stop_seconds` when `stop` is set.
+        """
         serving = asyncio.create_task(self.serve(*await asyncio.open_connection(sock=at)))
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
-            await self._caller.finish()
+            await self._caller.finish(self._stop_seconds if stop.is_set() else None)
         finally:
             serving.cancel()
             stopped.cancel()
@@ -72,7 +80,7 @@ class CallerServer:
             await stop.wait()
         finally:
             server.close()
-            await self._caller.finish()
+            await self._caller.finish(self._stop_seconds)
             for task in self._connections:
                 task.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)

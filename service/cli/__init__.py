@@ -19,6 +19,7 @@ from service.cli import (
     doctor,
     evaluate,
     memories,
+    restored,
     run,
     schemas,
     search,
@@ -57,6 +58,7 @@ budgets.register(app)
 costs.register(app)
 doctor.register(app)
 verify.register(app)
+restored.register(app)
 demo.register(app)
 evaluate.register(app)
 

@@ -6,6 +6,7 @@ in the index, then the answer to the worker.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -121,10 +122,19 @@ class Caller:
         if stop is not None:
             stop.reschedule(asyncio.get_running_loop().time())
 
-    async def finish(self) -> None:
-        """Waits for all calls that are under way."""
-        while self._running:
-            await asyncio.wait(self._running)
+    async def finish(self, seconds: float | None = None) -> None:
+        """Waits for all calls that are under way, for so long at most; None: to their ends.
+
+        What takes longer is broken off: another caller makes it again when its lease is over.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._running:
+                    await asyncio.wait(self._running)
+        late = list(self._running)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     def _forget(self, task: asyncio.Task[ModelReply]) -> None:
         self._running.discard(task)

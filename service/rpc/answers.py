@@ -1,5 +1,6 @@
 """AnswerService."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
@@ -17,6 +18,7 @@ from service.rpc.errors import code_of, of_storage, shortened
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
+from service.rpc.streams import until_stopped, until_stopped_behind
 from service.usecases import answer_list, cancelling, rating
 from service.usecases.ask import Answered, Asker, Reading, Told, Waiting
 from service.usecases.ask_many import ask_many
@@ -35,9 +37,15 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
     """See answers.proto."""
 
     def __init__(
-        self, asker: Asker, waiting: WaitingRoom, database: Database, pages: Pages
+        self,
+        asker: Asker,
+        waiting: WaitingRoom,
+        database: Database,
+        pages: Pages,
+        stopping: asyncio.Event,
     ) -> None:
         self._asker = asker
+        self._stopping = stopping
         self._waiting = waiting
         self._database = database
         self._pages = pages
@@ -49,8 +57,10 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         events = self._asker.ask(
             current_tenant(), _question(request), deadline=deadline_of(context)
         )
-        async with aclosing(events):
-            async for event in events:
+        # Before it is read nobody knows of an answer that could be asked for elsewhere.
+        told = until_stopped_behind(events, self._stopping, lambda one: isinstance(one, Reading))
+        async with aclosing(told):
+            async for event in told:
                 yield _response(event)
 
     async def GetAnswer(  # noqa: N802
@@ -93,8 +103,9 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
             after_piece=request.after_text,
             deadline=deadline_of(context),
         )
-        async with aclosing(events):
-            async for event in events:
+        told = until_stopped(events, self._stopping)
+        async with aclosing(told):
+            async for event in told:
                 yield answers_pb2.ResumeAnswerResponse(response=_response(event))
 
     async def CancelAnswer(  # noqa: N802

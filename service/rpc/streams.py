@@ -1,7 +1,7 @@
 """Streams that wait for something to happen must not hold up a server that stops."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -32,6 +32,23 @@ async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> A
                 yield event
     finally:
         stopped.cancel()
+
+
+async def until_stopped_behind(
+    events: AsyncGenerator[T], stopping: asyncio.Event, is_begun: Callable[[T], bool]
+) -> AsyncGenerator[T]:
+    """As `until_stopped` behind the first event that `is_begun`; to its end before that.
+
+    For what cannot be asked for again as long as nothing of it was told.
+    """
+    async with aclosing(events):
+        async for event in events:
+            yield event
+            if is_begun(event):
+                break
+        async with aclosing(until_stopped(events, stopping)) as rest:
+            async for event in rest:
+                yield event
 
 
 async def _next(events: AsyncGenerator[T]) -> T | None:

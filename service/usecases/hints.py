@@ -35,12 +35,17 @@ class Hints:
         while True:
             await self._some.wait()
             self._some.clear()
-            batch, self._waiting = list(self._waiting), {}
             try:
-                reach(FailPoint.HINTS_TAKEN)
-                await self._hint(batch)
-                reach(FailPoint.HINTS_PASSED)
+                await self.flush()
             except Exception:
                 # The loop must outlive a defect: else no hint of this process would be
                 # passed on any more, and all its work would wait for the reconciler.
                 _log.exception("hints lost; the reconciler will find the work")
+
+    async def flush(self) -> None:
+        """Passes on what waits, at once."""
+        batch, self._waiting = list(self._waiting), {}
+        if batch:
+            reach(FailPoint.HINTS_TAKEN)
+            await self._hint(batch)
+            reach(FailPoint.HINTS_PASSED)

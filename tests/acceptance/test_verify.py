@@ -250,7 +250,7 @@ def test_all_of_them_are_spoilt() -> None:
     assert sorted(name for together in rounds() for name in together) == sorted(SPOILT)
 
 
-@pytest.mark.parametrize("names", rounds(), ids=lambda names: "+".join(map(str.strip, names)))
+@pytest.mark.parametrize("names", list(rounds()), ids=lambda names: "+".join(map(str.strip, names)))
 def test_a_row_that_was_changed_is_found_by_name(copy: Copy, names: tuple[str, ...]) -> None:
     for name in names:
         copy.spoil(SPOILT[name])
