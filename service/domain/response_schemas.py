@@ -83,7 +83,7 @@ def referred(schema: Mapping[str, Any], reference: object) -> Any:
     found: Any = schema
     for token in reference[1:].split("/")[1:]:
         key = unquote(token).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+        if isinstance(found, list) and key in map(str, range(len(found))):
             found = found[int(key)]
         elif isinstance(found, dict) and key in found:
             found = found[key]

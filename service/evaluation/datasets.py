@@ -20,6 +20,8 @@ TEXT_CHUNK_TOKENS = 400
 MAX_QUERY_BYTES = 8192
 MAX_OPTION_BYTES = 1000
 MAX_OPTIONS = 26
+#: Digits of a number that is written as a text; Python itself refuses to read some thousand.
+MAX_NUMBER_DIGITS = 18
 
 _PARTS = ("chunks", "turns", "steps", "text")
 
@@ -314,7 +316,7 @@ def _bounded(text: str, max_bytes: int, at: str) -> str:
 
 def _number(value: Any, at: str) -> int:
     # Some datasets write their numbers as texts.
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_NUMBER_DIGITS:
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise _Wrong(f"{at} holds what is no whole number")

@@ -5,6 +5,7 @@ made up has none.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from storage.answers import StoredCitation
@@ -12,9 +13,9 @@ from storage.answers import StoredCitation
 #: Words of a quote that are looked for; what follows them is taken to be there or not.
 MAX_QUOTE_WORDS = 200
 
-_WORD = re.compile(r"\w+")
-#: What may stand between two words of a quote in place of what stands in the text.
-_BETWEEN = r"[\W_]{1,12}"
+_WORD = re.compile(r"[^\W_]+")
+#: Characters between two words of a text, at most, where both are to be of one quote.
+MAX_BETWEEN = 12
 
 
 def located(text: str, excerpt: str) -> tuple[int, int] | None:
@@ -42,12 +43,48 @@ def quoted(text: str, quote: str) -> tuple[int, int] | None:
     exact = located(text, quote)
     if exact is not None:
         return exact
-    words = _WORD.findall(quote)
+    words = _WORD.findall(quote.casefold())
     if not words or len(words) > MAX_QUOTE_WORDS:
         return None
-    pattern = rf"\b{_BETWEEN.join(map(re.escape, words))}\b"
-    found = re.search(pattern, text, re.IGNORECASE)
-    return None if found is None else found.span()
+    # Word by word: a pattern of the words would try every way to divide what is between them.
+    places = [match.span() for match in _WORD.finditer(text)]
+    held = [text[start:end].casefold() for start, end in places]
+    first = _run_of(words, held, _runs(places))
+    return None if first is None else (places[first][0], places[first + len(words) - 1][1])
+
+
+def _runs(places: Sequence[tuple[int, int]]) -> list[int]:
+    """Of each word the number of its run; words further apart are of different ones."""
+    runs: list[int] = []
+    before = 0
+    for start, end in places:
+        last = runs[-1] if runs else 0
+        runs.append(last + (start - before > MAX_BETWEEN))
+        before = end
+    return runs
+
+
+def _run_of(words: Sequence[str], held: Sequence[str], runs: Sequence[int]) -> int | None:
+    """Where some words stand in a row within one run; the first place counts.
+
+    By Knuth, Morris and Pratt: no word of the text is compared anew for each place.
+    """
+    back = [0] * len(words)
+    for at in range(1, len(words)):
+        fits = back[at - 1]
+        while fits and words[at] != words[fits]:
+            fits = back[fits - 1]
+        back[at] = fits + (words[at] == words[fits])
+    fits = 0
+    for at, word in enumerate(held):
+        if at and runs[at] != runs[at - 1]:
+            fits = 0
+        while fits and word != words[fits]:
+            fits = back[fits - 1]
+        fits += word == words[fits]
+        if fits == len(words):
+            return at - fits + 1
+    return None
 
 
 def spanned(citation: StoredCitation, text: str, offset: int = 0) -> StoredCitation:

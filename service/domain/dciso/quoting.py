@@ -62,9 +62,22 @@ def located(text: str, words: str) -> tuple[int, int] | None:
     at = text.find(words)
     if at >= 0:
         return at, at + len(words)
-    wanted = r"\s+".join(re.escape(one) for one in words.translate(_ALIKE).split())
-    found = re.search(wanted, text.translate(_ALIKE))
-    return found.span() if found else None
+    # Looked for with one blank between words, and not by a pattern that takes any: that one
+    # would go over the blanks anew from each place.
+    held, places = _single_blanks(text.translate(_ALIKE))
+    wanted = " ".join(words.translate(_ALIKE).split())
+    at = held.find(wanted)
+    return (places[at], places[at + len(wanted) - 1] + 1) if at >= 0 else None
+
+
+def _single_blanks(text: str) -> tuple[str, Sequence[int]]:
+    """A text with one blank for each run of them, and where each character was."""
+    places = [
+        at
+        for at, char in enumerate(text)
+        if not (char.isspace() and at and text[at - 1].isspace())
+    ]
+    return "".join(" " if text[at].isspace() else text[at] for at in places), places
 
 
 def span_in(part: Part, start: int, end: int) -> Span:

@@ -12,6 +12,7 @@ from typing import Any
 
 from service.domain.dciso.spec import BrowseAction
 from service.domain.flows import CUT_OFF
+from service.domain.json_values import MAX_DEPTH
 from service.domain.telling import json_text, spoken_so_far
 from service.domain.tree.reply_parts import said
 
@@ -196,12 +197,29 @@ def objects(text: str) -> Iterator[dict[str, Any]]:
         if at < 0:
             return
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
-            # No JSON: it is text, like the rest.
+            value, end = None, at
+        if value is None or _is_deep(value):
+            # No JSON, or none that a reply would have: it is text, like the rest.
             at += 1
             continue
+        at = end
         yield {name.lower(): part for name, part in value.items()}
+
+
+def _is_deep(value: object) -> bool:
+    """Whether a value of JSON is nested deeper than any that is read."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for one in level
+            for child in (
+                one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+            )
+        ]
+    return bool(level)
 
 
 def _of_object(held: dict[str, Any], *, is_cut: bool) -> Parts:
