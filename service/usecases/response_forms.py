@@ -1,15 +1,20 @@
 """Response schemas held against values, by the jsonschema library."""
 
 import importlib
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from service.domain.response_patterns import check_size
 from service.domain.response_schemas import DIALECTS, parts, read_schema
 
 #: Keywords that one check may look at. A schema of a few lines can ask for more than a
 #: machine ever does, by using each part twice in the next.
-MAX_STEPS = 100_000
-#: Seconds that a pattern may search one string; patterns can take exponential time.
+MAX_STEPS = 30_000
+#: Characters of faults that count as a step: a fault repeats the value that it is about.
+FAULT_STEP_CHARACTERS = 64
+#: Seconds that the patterns of a schema may search one value; they can take exponential time.
 PATTERN_SECONDS = 0.2
 #: Characters of a fault: values and schemas are repeated in it.
 MAX_FAULT_CHARACTERS = 500
@@ -42,8 +47,7 @@ def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
     registry = importlib.import_module("referencing").Registry()
 
     def fault(value: Any) -> str:
-        left = [MAX_STEPS]
-        validator = _bounded(_dialect(schema), left)(schema, registry=registry)
+        validator = _bounded(_dialect(schema))(schema, registry=registry)
         try:
             found = library.exceptions.best_match(validator.iter_errors(value))
         except (TooCostly, RecursionError) as error:
@@ -58,38 +62,81 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
     return getattr(importlib.import_module("jsonschema"), _DIALECT_NAMES[DIALECTS.index(named)])
 
 
-def _bounded(dialect: Any, left: list[int]) -> Any:
-    """The validator of a dialect, that counts its steps and bounds the time of patterns."""
+def _bounded(dialect: Any) -> Any:
+    """The validator of a dialect, for one value: it bounds its steps and the time of patterns."""
     library: Any = importlib.import_module("jsonschema")
+    left = MAX_STEPS
+
+    def take(steps: int) -> None:
+        nonlocal left
+        left -= steps
+        if left < 0:
+            raise TooCostly("checking it against the schema takes too many steps")
 
     def counted(check: Any) -> Any:
         def run(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
-            left[0] -= 1
-            if left[0] < 0:
-                raise TooCostly("checking it against the schema takes too many steps")
-            yield from check(validator, wanted, value, schema) or ()
+            take(1)
+            for error in check(validator, wanted, value, schema) or ():
+                take(len(error.message) // FAULT_STEP_CHARACTERS)
+                yield error
 
         return run
 
-    checks = {**dialect.VALIDATORS, "pattern": _pattern}
+    checks = {**dialect.VALIDATORS, "pattern": _patterns(), "uniqueItems": _unique}
     return library.validators.extend(
         dialect, {keyword: counted(check) for keyword, check in checks.items()}
     )
 
 
-def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
+    # The library compares what it cannot sort one by one: each with each.
     library: Any = importlib.import_module("jsonschema")
-    if not validator.is_type(value, "string"):
-        return
-    try:
-        found = _compiled(pattern).search(value, timeout=PATTERN_SECONDS)
-    except TimeoutError as error:
-        raise TooCostly(f"searching it for the pattern {pattern!r} takes too long") from error
-    if found is None:
-        yield library.ValidationError(f"{value!r} does not match {pattern!r}")
+    if wanted and validator.is_type(value, "array"):
+        if len({_comparable(one) for one in value}) < len(value):
+            yield library.ValidationError(f"{value!r} has non-unique elements")
+
+
+def _comparable(value: Any) -> str:
+    """A text that two values share where JSON Schema holds them for equal, 1 and 1.0 too."""
+    return json.dumps(_plain(value), sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_plain(one) for one in value]
+        case dict():
+            return {key: _plain(one) for key, one in value.items()}
+    return value
+
+
+def _patterns() -> Any:
+    """The check of `pattern`, with one time for all strings of a value."""
+    library: Any = importlib.import_module("jsonschema")
+    left = PATTERN_SECONDS
+
+    def check(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+        nonlocal left
+        if not validator.is_type(value, "string"):
+            return
+        begin = time.monotonic()
+        try:
+            if left <= 0:
+                raise TimeoutError
+            found = _compiled(pattern).search(value, timeout=left)
+        except TimeoutError as error:
+            raise TooCostly(f"searching it for the pattern {pattern!r} takes too long") from error
+        left -= time.monotonic() - begin
+        if found is None:
+            yield library.ValidationError(f"{value!r} does not match {pattern!r}")
+
+    return check
 
 
 def _compiled(pattern: str) -> Any:
+    check_size(pattern)
     expressions: Any = importlib.import_module("regex")
     try:
         return expressions.compile(pattern)

@@ -112,3 +112,32 @@ def test_a_pattern_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(response_forms, "PATTERN_SECONDS", 0.01)
     schema = check_response_schema('{"type": "string", "pattern": "^(a|aa|b?a)+$"}')
     assert "takes too long" in checker(schema)("a" * 5000 + "!")
+
+
+def test_a_pattern_that_would_not_fit_into_memory_is_refused() -> None:
+    for pattern in ("(((a{99}){99}){99}){99}", "a{,99999}", "(?:(?:a|b){99}|c){200}"):
+        with pytest.raises(InvalidInput, match="more than 10,000 parts"):
+            check_response_schema(json.dumps({"pattern": pattern}))
+    for pattern in ("(a{99}){99}", r"^\d{1,999}-\d{1,999}$", "[{99}(]{3}", r"\{99999}", "[]a(]{9}"):
+        assert check_response_schema(json.dumps({"pattern": pattern})) == {"pattern": pattern}
+
+
+def test_items_that_cannot_be_sorted_are_compared_at_once() -> None:
+    fault = checker({"uniqueItems": True})
+    assert fault([{"a": number} for number in range(5000)]) == ""
+    assert "non-unique" in fault([{"a": 1, "b": [2]}, {"b": [2.0], "a": 1.0}])
+    assert fault([1, True, "1", [1], {"1": 1}, 0, False, None]) == ""
+
+
+def test_faults_that_repeat_a_large_value_count_as_many_steps() -> None:
+    parts = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(12)}
+    schema = {"$ref": "#/$defs/a0", "$defs": parts | {"a12": {"type": "null"}}}
+    assert "too many steps" in checker(schema)(["x" * 20] * 9000)
+
+
+def test_all_strings_of_a_value_share_the_time_of_its_patterns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(response_forms, "PATTERN_SECONDS", 0.0001)
+    fault = checker({"items": {"pattern": "^x+$"}})
+    assert "takes too long" in fault(["x" * 20] * 5000)
