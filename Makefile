@@ -10,7 +10,7 @@ SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench fuzz chaos sweep mutants lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,8 +58,14 @@ fix: setup ## repair what a machine can repair
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 
-bench: setup ## every benchmark, one JSON line each
-	@for name in append apply context index kv read search step stream tree words; do $(BIN)/python -m tests.benchmarks $$name | tail -n 1; done
+bench: setup ## every benchmark, one JSON line each, and a table of values and goals
+	@$(BIN)/python -m tests.benchmarks table | head -n -1
+
+load: setup ## many sessions at once, with a slow model (SESSIONS=1000 CHUNKS=100000 WORKERS=2)
+	@$(BIN)/python -m tests.benchmarks load --sessions $(or $(SESSIONS),1000) --chunks $(or $(CHUNKS),100000) --workers $(or $(WORKERS),2)
+
+soak: setup ## steady mixed traffic, and whether memory grows by it (MINUTES=20)
+	@$(BIN)/python -m tests.benchmarks soak --minutes $(or $(MINUTES),20)
 
 fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
 	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)

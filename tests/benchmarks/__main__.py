@@ -20,6 +20,7 @@ NAMES = (
     "soak",
     "step",
     "stream",
+    "table",
     "tree",
     "words",
     "workers",

@@ -13,12 +13,13 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import palimpsest
 from tests.benchmarks.load_meters import load_average, percentiles
-from tests.benchmarks.load_stack import NOTES, SCHEMA, one, stack
+from tests.benchmarks.load_stack import NOTES, SCHEMA, Stack, one, stack
 from tests.benchmarks.slow_model import Habit
 
 MODEL_SECONDS = 0.2
@@ -42,17 +43,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(seconds: float, *, sessions: int, pairs: int, round_seconds: float) -> dict[str, Any]:
     """Measures; see the module. Takes two rounds for each pair, and some time between them."""
-    habits = (
-        Habit(marker=SLOW, seconds=MODEL_SECONDS * SLOWER, reply="[OBJECTS FOR ADD]\n{}"),
-        Habit(marker=POISON, seconds=MODEL_SECONDS, reply="I would rather not."),
-    )
     with (
         asyncio.Runner() as runner,
-        stack(1, model_seconds=MODEL_SECONDS, habits=habits) as made,
-        made.connect() as connection,
+        stack(1, model_seconds=MODEL_SECONDS, habits=habits(SLOWER)) as made,
     ):
-        without, with_them = runner.run(_measure(made.address, sessions, pairs, round_seconds))
-        skipped = one(connection, "SELECT count(*) FROM dead_letter")
+        return measure(
+            made, runner, sessions=sessions, pairs=pairs, round_seconds=round_seconds, slower=SLOWER
+        )
+
+
+def habits(slower: float) -> Sequence[Habit]:
+    """How the model answers the two sessions."""
+    return (
+        Habit(marker=SLOW, seconds=MODEL_SECONDS * slower, reply="[OBJECTS FOR ADD]\n{}"),
+        Habit(marker=POISON, seconds=MODEL_SECONDS, reply="I would rather not."),
+    )
+
+
+def measure(
+    made: Stack,
+    runner: asyncio.Runner,
+    *,
+    sessions: int,
+    pairs: int,
+    round_seconds: float,
+    slower: float,
+) -> dict[str, Any]:
+    """Measures on a service that runs, with a model that has the `habits`."""
+    without, with_them = runner.run(
+        _measure(made.address, sessions, pairs, round_seconds, MODEL_SECONDS * slower)
+    )
+    with made.connect() as connection:
+        given_up = int(one(connection, "SELECT count(*) FROM dead_letter"))
     ratios = [
         percentiles(busy)["p95_ms"] / percentiles(alone)["p95_ms"]
         for alone, busy in zip(without, with_them, strict=True)
@@ -63,14 +85,14 @@ def run(seconds: float, *, sessions: int, pairs: int, round_seconds: float) -> d
         "pairs": [round(ratio, 3) for ratio in ratios],
         "without": percentiles([each for round_ in without for each in round_]),
         "with": percentiles([each for round_ in with_them for each in round_]),
-        "steps_given_up": skipped,
+        "steps_given_up": given_up,
         "sessions": sessions,
         "load_average": load_average(),
     }
 
 
 async def _measure(
-    address: str, sessions: int, pairs: int, seconds: float
+    address: str, sessions: int, pairs: int, seconds: float, call_seconds: float
 ) -> tuple[list[list[float]], list[list[float]]]:
     """From append to applied, in each round without and with the two."""
     rounds: dict[bool, list[list[float]]] = {False: [], True: []}
@@ -86,7 +108,7 @@ async def _measure(
                     await _begin(client, number)
                 rounds[is_busy].append(await _round(client, sessions, seconds))
                 if is_busy:
-                    await _end(client, number)
+                    await _end(client, number, call_seconds)
                 _say(f"{'with' if is_busy else 'without'}: {percentiles(rounds[is_busy][-1])}")
     return rounds[False], rounds[True]
 
@@ -102,11 +124,11 @@ async def _begin(client: palimpsest.Client, number: int) -> None:
     await asyncio.sleep(1)
 
 
-async def _end(client: palimpsest.Client, number: int) -> None:
+async def _end(client: palimpsest.Client, number: int, call_seconds: float) -> None:
     """Holds their memories, and waits for the call that is still under way."""
     for word in (SLOW, POISON):
         await client.session(f"{word}-{number}").set_budget("total", limit_tokens=0)
-    await asyncio.sleep(MODEL_SECONDS * SLOWER)
+    await asyncio.sleep(call_seconds)
 
 
 async def _round(client: palimpsest.Client, sessions: int, seconds: float) -> list[float]:

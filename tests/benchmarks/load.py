@@ -77,50 +77,68 @@ def run(
     seconds: float, *, sessions: int, chunks: int, workers: int, concurrency: int
 ) -> dict[str, Any]:
     """Measures; see the module. Takes as long as it takes."""
-    before = load_average()
+    settings = {"PALIMPSEST_WORKER_CONCURRENCY": str(concurrency)}
+    # One loop for all: gRPC does not leave the one that it began with.
     with (
-        stack(
-            workers,
-            model_seconds=MODEL_SECONDS,
-            PALIMPSEST_WORKER_CONCURRENCY=str(concurrency),
-        ) as made,
-        # One loop for all: gRPC does not leave the one that it began with.
         asyncio.Runner() as runner,
-        made.connect() as connection,
+        stack(workers, model_seconds=MODEL_SECONDS, **settings) as made,
     ):
-        runner.run(_make_sessions(made.address, sessions))
-        each = max(chunks // sessions, 1)
-        processes = made.processes()
-        with (
-            cpu_by_kind({**processes, "postgres": made.postmaster()}) as cpu,
-            sampled(processes, made.postmaster(), LOOK_SECONDS) as sizes,
-        ):
-            seen, appended, applied = runner.run(_traffic(made.address, connection, sessions, each))
-            connections = _connections(made, connection)
-        bare = copied(made.servers.as_superuser(made.url), sessions, each, _text("bare", 0))
+        return measure(made, runner, sessions=sessions, chunks=chunks, concurrency=concurrency)
+
+
+def measure(
+    made: Stack, runner: asyncio.Runner, *, sessions: int, chunks: int, concurrency: int
+) -> dict[str, Any]:
+    """Measures on a service that runs."""
+    before = load_average()
+    each = max(chunks // sessions, 1)
+    runner.run(_make_sessions(made.address, sessions))
+    processes = made.processes()
+    with (
+        made.connect() as connection,
+        cpu_by_kind({**processes, "postgres": made.postmaster()}) as cpu,
+        sampled(processes, made.postmaster(), LOOK_SECONDS) as sizes,
+    ):
+        seen, appended, applied = runner.run(_traffic(made.address, connection, sessions, each))
+        connections = _connections(made, connection)
         calls = int(one(connection, "SELECT count(*) FROM call"))
-    ideal = calls * MODEL_SECONDS / (workers * concurrency)
-    total = sessions * each
     return {
-        "value": round(ideal / applied, 3),
-        "goal": ">= 0.85 where CPUs suffice: see cpu_ms_a_call",
+        **_speeds(made, sessions, each, appended),
+        **_applied(calls, len(made.workers) * concurrency, sessions * each, applied),
         "sessions": sessions,
-        "chunks": total,
-        "workers": workers,
+        "workers": len(made.workers),
         "concurrency": concurrency,
-        "acked_chunks_per_second": round(total / appended),
-        "bare_rows_per_second": round(bare),
-        "acked_to_bare": round(total / appended / bare, 3),
-        "applied_chunks_per_second": round(total / applied),
-        "seconds": round(applied, 1),
-        "ideal_seconds": round(ideal, 1),
-        "calls": calls,
         "ack": percentiles(seen.acks),
         "ask": {**percentiles(seen.asks), "failed": seen.failed},
         "memory": sizes.figures(),
         "connections": connections,
         "cpu_ms_a_call": {kind: round(one / calls * 1000, 1) for kind, one in cpu.items()},
         "load_average": [before, load_average()],
+    }
+
+
+def _speeds(made: Stack, sessions: int, each: int, seconds: float) -> dict[str, Any]:
+    """How fast chunks were acked, and how fast the bare database copies as many."""
+    acked = sessions * each / seconds
+    bare = copied(made.servers.as_superuser(made.url), sessions, each, _text("bare", 0))
+    return {
+        "acked_chunks_per_second": round(acked),
+        "bare_rows_per_second": round(bare),
+        "acked_to_bare": round(acked / bare, 3),
+    }
+
+
+def _applied(calls: int, slots: int, chunks: int, seconds: float) -> dict[str, Any]:
+    """How fast chunks were applied, and how fast a model would let so many slots be."""
+    ideal = calls * MODEL_SECONDS / slots
+    return {
+        "value": round(ideal / seconds, 3),
+        "goal": ">= 0.85",
+        "chunks": chunks,
+        "applied_chunks_per_second": round(chunks / seconds),
+        "seconds": round(seconds, 1),
+        "ideal_seconds": round(ideal, 1),
+        "calls": calls,
     }
 
 

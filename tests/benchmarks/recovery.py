@@ -34,8 +34,8 @@ HELD = 8
 WORKER_GOAL, HINT_GOAL, POSTGRES_GOAL = 20.0, 3.0, 10.0
 #: Of the model for memories that are in hand: a worker is killed in the midst of its calls.
 MODEL_SECONDS = 1.0
-#: Chunks of such a memory: more than are applied until it is measured.
-CHUNKS = 100
+#: Chunks of such a memory: far more than are applied until it is measured.
+CHUNKS = 1000
 #: Seconds between two looks at a revision.
 LOOK_SECONDS = 0.02
 #: Nothing takes so long, unless something is wrong.
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(seconds: float, *, kills: int, hints: int, restarts: int) -> dict[str, Any]:
     """Measures; see the module. Takes as long as it takes."""
     with asyncio.Runner() as runner, stack(1, model_seconds=MODEL_SECONDS) as made:
-        worker = _killed(made, runner, kills)
-        restart, starts = _restarted(made, restarts)
+        worker = kill_workers(made, runner, kills)
+        restart, starts = restart_postgres(made, restarts)
     with (
         asyncio.Runner() as runner,
         stack(1, model_seconds=0.0, hints_are_lost=True) as made,
     ):
-        hint = _lost(made, runner, hints)
+        hint = lose_hints(made, runner, hints)
     found: dict[str, dict[str, Any]] = {
         "worker": {**percentiles(worker), "goal_ms": WORKER_GOAL * 1000},
         "hint": {**percentiles(hint), "goal_ms": HINT_GOAL * 1000},
@@ -87,7 +87,7 @@ def _revisions(connection: psycopg.Connection[Any], prefix: str) -> dict[str, in
     return dict(connection.execute(_REVISIONS, (f"{prefix}-%",)).fetchall())
 
 
-def _killed(made: Stack, runner: asyncio.Runner, kills: int) -> list[float]:
+def kill_workers(made: Stack, runner: asyncio.Runner, kills: int) -> list[float]:
     """From the kill of a worker to the next revision of each memory that it had."""
     took: list[float] = []
     with made.connect() as connection:
@@ -146,7 +146,7 @@ async def _end(address: str, prefix: str) -> None:
             await client.session(f"{prefix}-{number}").set_budget("total", limit_tokens=0)
 
 
-def _lost(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
+def lose_hints(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
     """From the ack of a chunk whose hint is lost to the revision that has it."""
     chosen = Random(1)
     took: list[float] = []
@@ -172,7 +172,7 @@ def _lost(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
     return took
 
 
-def _restarted(made: Stack, restarts: int) -> tuple[list[float], list[float]]:
+def restart_postgres(made: Stack, restarts: int) -> tuple[list[float], list[float]]:
     """From the stop of PostgreSQL to the first ack behind it; and to its being there."""
     took: list[float] = []
     starts: list[float] = []

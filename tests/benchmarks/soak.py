@@ -20,11 +20,12 @@ from typing import Any
 import palimpsest
 from palimpsest.errors import PalimpsestError
 from tests.benchmarks.load_meters import Sizes, load_average, sampled, slope
-from tests.benchmarks.load_stack import NOTES, QUESTION, SCHEMA, stack
+from tests.benchmarks.load_stack import NOTES, QUESTION, SCHEMA, Stack, stack
 from tests.benchmarks.slow_model import Habit
 
 MODEL_SECONDS = 0.1
 STATE = "state"
+HABITS = (Habit(marker="[STEPS]", seconds=MODEL_SECONDS, reply="The ship is in a harbour."),)
 #: Steps that a compression takes.
 PERIOD = 6
 SESSIONS = 10
@@ -48,16 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(seconds: float, *, minutes: float, sessions: int, pause_seconds: float) -> dict[str, Any]:
     """Measures; see the module."""
-    compressed = Habit(marker="[STEPS]", seconds=MODEL_SECONDS, reply="The ship is in a harbour.")
     with (
         asyncio.Runner() as runner,
-        stack(1, model_seconds=MODEL_SECONDS, habits=[compressed]) as made,
+        stack(1, model_seconds=MODEL_SECONDS, habits=HABITS) as made,
     ):
-        names = [f"soak-{number}" for number in range(sessions)]
-        runner.run(_prepare(made.address, names))
-        with sampled(made.processes(), made.postmaster(), SAMPLE_SECONDS) as sizes:
-            since = time.monotonic() + minutes * 60 * WARM_UP
-            done = runner.run(_traffic(made.address, names, minutes * 60, pause_seconds))
+        return measure(
+            made, runner, minutes=minutes, sessions=sessions, pause_seconds=pause_seconds
+        )
+
+
+def measure(
+    made: Stack, runner: asyncio.Runner, *, minutes: float, sessions: int, pause_seconds: float
+) -> dict[str, Any]:
+    """Measures on a service that runs, with a model that has the `HABITS`."""
+    names = [f"soak-{number}" for number in range(sessions)]
+    runner.run(_prepare(made.address, names))
+    with sampled(made.processes(), made.postmaster(), SAMPLE_SECONDS) as sizes:
+        since = time.monotonic() + minutes * 60 * WARM_UP
+        done = runner.run(_traffic(made.address, names, minutes * 60, pause_seconds))
     growth = {
         name: round(slope(_points(sizes, name, since)) * 60 / 1e6, 3)
         for name in sizes.of
