@@ -90,7 +90,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
     async with _process(config, "serve") as (database, keys, dispatcher), AsyncExitStack() as stack:
         hints = Hints(dispatcher.hint)
-        watcher = Watcher(database)
+        watcher = Watcher(database, reads=config.limits.max_waiting_reads)
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token)
         memories = Memories(database, hints, watcher, keys.token, config.limits)

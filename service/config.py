@@ -91,6 +91,22 @@ class Limits(BaseSettings):
     max_waiting_asks: Count = 1000
     #: Watches of memories that a server process has at once.
     max_watches: Count = 1000
+    #: Reads, and rebuilds, that wait in a server process for a memory at once.
+    max_waiting_reads: Count = 1000
+    #: What a server process has received of chunks and not written yet, in bytes; each chunk
+    #: counts as its content and 1 KiB.
+    max_unwritten_bytes: Count = 256 * 1024 * 1024
+    #: Calls that a server process has under way at once, streams among them.
+    max_calls: Count = 5000
+    #: Of one connection; its client holds back what is more.
+    max_connection_calls: Count = 5000
+    #: After so many seconds a client is told to make another connection for its next calls, so
+    #: that servers that were added get their share. Those under way go on.
+    connection_seconds: Count = 3600
+    #: A connection without a call is closed after so many seconds; clients make another one.
+    connection_idle_seconds: Count = 1800
+    #: Between two pings of a client at least; who pings more often is cut off.
+    client_ping_seconds: Count = 10
 
 
 class Config(BaseSettings):

@@ -1,6 +1,6 @@
 """The log of a memory: its amendments and rejections, and the positions behind them."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -135,6 +135,22 @@ async def list_amendments(
         .limit(limit)
     )
     return [_logged(row) for row in await tx.connection.execute(statement)]
+
+
+async def list_sizes(
+    tx: Transaction, session_key: UUID, memory_id: UUID, revisions: tuple[int, int]
+) -> Mapping[int, int]:
+    """Bytes of the values of each revision's amendments, from the first to the last of two."""
+    statement = (
+        select(amendment.c.revision, func.sum(func.octet_length(amendment.c.value)))
+        .where(
+            amendment.c.session_key == session_key,
+            amendment.c.memory_id == memory_id,
+            amendment.c.revision.between(*revisions),
+        )
+        .group_by(amendment.c.revision)
+    )
+    return {row[0]: row[1] for row in await tx.connection.execute(statement)}
 
 
 def _logged(row: Any) -> LoggedAmendment:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -71,14 +72,16 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             )
         )
         stream = _AppendStream(tenant_id, opening, self._appender, self._limits, self._stopping)
-        async for response in stream.run(request_iterator):
-            yield response
+        async with aclosing(stream.run(request_iterator)) as responses:
+            async for response in responses:
+                yield response
 
     async def Append(  # noqa: N802
         self, request: log_pb2.AppendRequest, context: Context
     ) -> log_pb2.AppendResponse:
         """Appends one batch."""
         tenant_id = current_tenant()
+        self._appender.refuse_when_full()
         submission = Submission(
             session=request.session,
             session_key=session_key(tenant_id, request.session),
@@ -152,7 +155,7 @@ class _AppendStream:
         self._credit = asyncio.Event()
         self._credit.set()
 
-    async def run(self, requests: Requests) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+    async def run(self, requests: Requests) -> AsyncGenerator[log_pb2.AppendChunksResponse]:
         """Acks what becomes durable; ends when the client does, or with the refusal."""
         reading = asyncio.create_task(self._read(requests))
         reading.add_done_callback(lambda _: self._some.set())
@@ -170,6 +173,9 @@ class _AppendStream:
             reading.result()
         finally:
             reading.cancel()
+            for batch in self._under_way:
+                # Nobody hears of these any more.
+                batch.done.cancel()
 
     async def _acks(self) -> AsyncIterator[log_pb2.AppendChunksResponse]:
         """Waits for the oldest batch, and acks it with all that are durable behind it."""
@@ -199,6 +205,7 @@ class _AppendStream:
         try:
             while True:
                 await self._credit.wait()
+                await self._appender.room()
                 coming = asyncio.ensure_future(anext(requests, None))
                 await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():

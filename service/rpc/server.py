@@ -1,6 +1,6 @@
 """The gRPC server: services, interceptors, health and reflection."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ from service.rpc.answers import AnswerService
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
+from service.rpc.interceptors.crowd import Crowd
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
@@ -132,22 +133,35 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
 }
 
 
+def _options(limits: Limits) -> Sequence[tuple[str, int]]:
+    return (
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_concurrent_streams", limits.max_connection_calls),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.client_ping_seconds * 1000),
+        # A client that is gone without a word is noticed within these two.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.max_connection_age_ms", limits.connection_seconds * 1000),
+        ("grpc.max_connection_idle_ms", limits.connection_idle_seconds * 1000),
+        ("grpc.so_reuseport", 0),
+    )
+
+
 class Server:
     """A gRPC server that is not started yet."""
 
     def __init__(self, services: Services, limits: Limits) -> None:
         self._server = aio.server(
             # From the outside in: what an inner one raises, an outer one sees.
-            interceptors=(Telemetry(), Errors(), Tenancy(), Validation()),
-            options=(
-                ("grpc.max_receive_message_length", limits.max_message_bytes),
-                ("grpc.max_send_message_length", limits.max_message_bytes),
-                # A client may ping every ten seconds, not more often.
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-                ("grpc.keepalive_time_ms", 60_000),
-                ("grpc.keepalive_timeout_ms", 20_000),
-                ("grpc.so_reuseport", 0),
+            interceptors=(
+                Telemetry(),
+                Errors(),
+                Crowd(limits.max_calls),
+                Tenancy(),
+                Validation(),
             ),
+            options=_options(limits),
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -24,7 +24,7 @@ from service.domain.appending import (
     check_repeated,
     plan,
 )
-from service.domain.errors import Conflict, NotFound, PalimpsestError, Unavailable
+from service.domain.errors import Conflict, Exhausted, NotFound, PalimpsestError, Unavailable
 from service.domain.fail_points import FailPoint, reach
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
@@ -46,6 +46,10 @@ SWIFT_CHUNKS = 8
 SWIFT_BYTES = 32 * 1024
 #: Sessions whose state a server remembers from its last commit.
 REMEMBERED_SESSIONS = 10_000
+#: What a chunk counts as, in bytes, besides its content, while it waits for its commit.
+CHUNK_BYTES = 1024
+#: When a caller that met a full server may try again.
+BUSY_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +84,12 @@ class _Entry:
     def producer(self) -> log.ProducerKey:
         return (self.submission.session_key, self.submission.producer_id)
 
+    @property
+    def size(self) -> int:
+        """What it counts as while it waits, in bytes."""
+        chunks = self.submission.chunks
+        return sum(chunk.content_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
+
     def refuse(self, error: BaseException) -> None:
         if not self.done.done():
             self.done.set_exception(error)
@@ -98,6 +108,11 @@ class Appender:
         self._token_key = token_key
         self._limits = limits
         self._lanes = [_Lane() for _ in range(lanes)]
+        #: What was received and is not written yet, in bytes.
+        self._unwritten = 0
+        #: Set while more may be received.
+        self._room = asyncio.Event()
+        self._room.set()
         #: Session and producer as our last commit left them: a guess, checked by the write.
         self._last: OrderedDict[log.ProducerKey, tuple[SessionState, ProducerState]] = OrderedDict()
 
@@ -139,14 +154,32 @@ class Appender:
         reach(FailPoint.OPENED)
         return Opened(last_sequence=state.last_sequence, head=stored.head)
 
+    async def room(self) -> None:
+        """Waits until more may be received, for whoever can hold its sender back."""
+        await self._room.wait()
+
+    def refuse_when_full(self) -> None:
+        """Raises Exhausted when nothing more may be received."""
+        if not self._room.is_set():
+            limit = self._limits.max_unwritten_bytes
+            raise Exhausted(
+                Reason.TOO_MUCH_UNWRITTEN,
+                f"this server has {limit} bytes or more that are not written yet",
+                {"limit_bytes": limit},
+                retry_seconds=BUSY_RETRY_SECONDS,
+            )
+
     def submit(self, tenant_id: UUID, submission: Submission) -> "asyncio.Future[Appended]":
         """Queues a submission; the future is done once it is durable or refused.
 
-        Submissions of one producer are written in the order in which they come.
+        Submissions of one producer are written in the order in which they come. One whose
+        future is cancelled before its commit begins is not written.
         """
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         lane = self._lanes[submission.session_key.int % len(self._lanes)]
-        lane.put(_Entry(tenant_id, submission, done))
+        entry = _Entry(tenant_id, submission, done)
+        lane.put(entry)
+        self._hold(entry.size)
         return done
 
     async def run(self) -> None:
@@ -157,7 +190,9 @@ class Appender:
 
     async def _serve(self, lane: "_Lane") -> None:
         while True:
-            entries = await lane.take()
+            taken = await lane.take()
+            # Who is gone sends again what it wants, and would be in the way of itself.
+            entries = [entry for entry in taken if not entry.done.cancelled()]
             try:
                 for tenant_id in dict.fromkeys(entry.tenant_id for entry in entries):
                     await self._commit(tenant_id, [e for e in entries if e.tenant_id == tenant_id])
@@ -166,6 +201,15 @@ class Appender:
                 _log.exception("group commit failed")
                 for entry in entries:
                     entry.refuse(error)
+            finally:
+                self._hold(-sum(entry.size for entry in taken))
+
+    def _hold(self, size: int) -> None:
+        self._unwritten += size
+        if self._unwritten < self._limits.max_unwritten_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
 
     async def _commit(self, tenant_id: UUID, entries: Sequence[_Entry]) -> None:
         try:

@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from uuid import UUID
 
 import structlog
 
+from service.config import Limits
 from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition, InvalidInput
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
 from service.domain.work import WorkItem
 from service.usecases import guard_meters
 from service.usecases.listening import Found, Listener, Told, look
+from service.usecases.waiting import WaitingRoom
 from storage import settling, work
 from storage.database import Database
 from storage.errors import StorageError
@@ -144,8 +147,11 @@ class _Seen:
 class Watcher:
     """Waits for memories, answers and schemas on behalf of all calls of a process."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, reads: int = Limits().max_waiting_reads) -> None:
+        """At most `reads` reads wait at once; asks and watches have bounds of their own."""
         self._database = database
+        #: Where reads wait that are to see what a memory does not have yet.
+        self._reads = WaitingRoom(reads, reason=Reason.TOO_MANY_READS, who="reads")
         #: How many wait, by tenant and key.
         self._memories: dict[tuple[UUID, _Key], int] = {}
         #: How many wait for an answer or a schema.
@@ -171,6 +177,15 @@ class Watcher:
                     last = seen
                     yield seen
 
+    async def progress_of_read(
+        self, tenant_id: UUID, key: _Key, *, deadline: float | None
+    ) -> AsyncGenerator[Progress]:
+        """As `progress`, for a read that waits. Raises Exhausted where too many do."""
+        with self._reads.place():
+            async with aclosing(self.progress(tenant_id, key, deadline=deadline)) as seen:
+                async for progress in seen:
+                    yield progress
+
     async def settled(self, item: WorkItem, *, deadline: float | None) -> bool:
         """Waits until the item is settled; False when the deadline came first."""
         with _Registered(self._made, item, self._somebody):
@@ -193,7 +208,12 @@ class Watcher:
                     seen = self._seen
                     told = listener.take(seen.told, settled=item in seen.settled)
                     if told.events or told.pieces or told.settled:
+                        # Nobody looks for more before this was taken: a caller that does not
+                        # read its stream would have all that it has not heard read for it,
+                        # at every look that the others wait for.
+                        self._listeners.discard(listener)
                         yield told
+                        self._listeners.add(listener)
                     if told.settled:
                         return
         finally:

@@ -263,7 +263,8 @@ class Memories:
         progress = progress_of(stored)
         refuse_stopped(stored.name, wanted, progress)
         key = (stored.session_key, stored.memory_id)
-        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+        looks = self._watcher.progress_of_read(tenant_id, key, deadline=deadline)
+        async with aclosing(looks) as seen:
             async for progress in seen:
                 refuse_stopped(stored.name, wanted, progress)
                 if progress.applied_position >= wanted:

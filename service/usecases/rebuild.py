@@ -47,7 +47,8 @@ class Rebuilder:
             return
         key = item_key(made)
         applied, revision = made.applied_position, made.revision
-        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+        looks = self._watcher.progress_of_read(tenant_id, key, deadline=deadline)
+        async with aclosing(looks) as seen:
             async for progress in seen:
                 applied, revision = progress.applied_position, progress.revision
                 is_done = _is_done(made, progress)

@@ -91,9 +91,9 @@ def _bounded(dialect: Any) -> Any:
 def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
     # The library compares what it cannot sort one by one: each with each.
     library: Any = importlib.import_module("jsonschema")
-    if wanted and validator.is_type(value, "array"):
-        if len({_comparable(one) for one in value}) < len(value):
-            yield library.ValidationError(f"{value!r} has non-unique elements")
+    is_looked_at = wanted and validator.is_type(value, "array")
+    if is_looked_at and len({_comparable(one) for one in value}) < len(value):
+        yield library.ValidationError(f"{value!r} has non-unique elements")
 
 
 def _comparable(value: Any) -> str:

@@ -13,8 +13,12 @@ BUSY_RETRY_SECONDS = 1.0
 class WaitingRoom:
     """Where the calls wait that a worker has to do something for."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(
+        self, places: int, *, reason: Reason = Reason.TOO_MANY_ASKS, who: str = "asks"
+    ) -> None:
         self._places = places
+        self._reason = reason
+        self._who = who
         self._taken = 0
 
     @contextmanager
@@ -22,8 +26,8 @@ class WaitingRoom:
         """A place for one call. Raises Exhausted when there is none."""
         if self._taken >= self._places:
             raise Exhausted(
-                Reason.TOO_MANY_ASKS,
-                f"this server waits for {self._taken} asks already",
+                self._reason,
+                f"this server waits for {self._taken} {self._who} already",
                 {"limit": self._places},
                 retry_seconds=BUSY_RETRY_SECONDS,
             )

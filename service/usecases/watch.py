@@ -1,6 +1,6 @@
 """Watching: each revision of a memory is told once, in order, as it is committed."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,8 +19,9 @@ from storage.memories import StoredMemory
 
 #: Revisions that one look at the history brings.
 READ_REVISIONS = 100
-#: Amendments that one look brings, unless a single revision has more.
+#: Amendments that one look brings, and bytes of them, unless a single revision has more.
 READ_AMENDMENTS = 500
+READ_BYTES = 2 * 1024 * 1024
 #: When a caller that met a full server may try again.
 BUSY_RETRY_SECONDS = 1.0
 
@@ -110,13 +111,12 @@ class Watches:
     ) -> Sequence[Committed]:
         async with self._database.transaction(tenant_id) as tx:
             revisions = await history.list_revisions(tx, *key, after, READ_REVISIONS)
-            # Those that come in one look together, but never a part of a revision.
-            total = 0
-            for number, one in enumerate(revisions):
-                total += one.amendments
-                if number and total > READ_AMENDMENTS:
-                    revisions = revisions[:number]
-                    break
+            sizes: Mapping[int, int] = {}
+            if len(revisions) > 1:
+                numbers = (revisions[0].revision, revisions[-1].revision)
+                sizes = await amendment_log.list_sizes(tx, *key, numbers)
+            revisions = _of_one_look(revisions, sizes)
+            total = sum(one.amendments for one in revisions)
             found = await amendment_log.list_amendments(
                 tx, *key, after=(after, 2**31 - 1), limit=max(total, 1)
             )
@@ -124,6 +124,19 @@ class Watches:
         return [
             Committed(revision=one, amendments=batches.get(one.revision, ())) for one in revisions
         ]
+
+
+def _of_one_look(
+    revisions: Sequence[StoredRevision], sizes: Mapping[int, int]
+) -> Sequence[StoredRevision]:
+    """Those that come in one look together, but never a part of a revision."""
+    amendments = content_bytes = 0
+    for number, one in enumerate(revisions):
+        amendments += one.amendments
+        content_bytes += sizes.get(one.revision, 0)
+        if number and (amendments > READ_AMENDMENTS or content_bytes > READ_BYTES):
+            return revisions[:number]
+    return revisions
 
 
 def _revision_of(logged: LoggedAmendment) -> int:

@@ -155,7 +155,7 @@ class WorkingContexts:
         way may have ended a pause that the clock took for a long one."""
         stored = found.memory
         _refuse_stopped(stored.name, progress_of(stored))
-        looks = self._watcher.progress(tenant_id, item_key(stored), deadline=deadline)
+        looks = self._watcher.progress_of_read(tenant_id, item_key(stored), deadline=deadline)
         async with aclosing(looks) as seen:
             async for progress in seen:
                 if progress.revision != found.memory.revision or progress.rests:

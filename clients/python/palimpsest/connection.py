@@ -59,7 +59,7 @@ class Connection:
         timeout: float = CALL_SECONDS,
         retry: bool = True,
     ) -> Any:
-        """One unary call; what may be repeated is, while the service is unavailable.
+        """One unary call; what may be repeated is, while the service is unavailable or full.
 
         Raises ValueError for a timeout that is no number.
         """
@@ -74,8 +74,8 @@ class Connection:
                 return await method(request, timeout=remaining + SLACK_SECONDS)
             except aio.AioRpcError as error:
                 known = from_rpc(error, self.address)
-                again = retry and error.code() is grpc.StatusCode.UNAVAILABLE
-                pause = max(wait * random.uniform(0.5, 1.0), known.retry_seconds or 0.0)
+                again = retry and _may_repeat(known, error.code())
+                pause = pause_seconds(wait, known)
                 if not again or loop.time() + pause > until:
                     raise known from error
             await asyncio.sleep(pause)
@@ -89,6 +89,21 @@ class Connection:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
+
+
+def pause_seconds(wait: float, error: PalimpsestError) -> float:
+    """How long to pause where `wait` seconds are due: not less than the service asks for.
+
+    With jitter in any case, so that those who were refused together do not come together.
+    """
+    jitter = random.uniform(0.5, 1.0)
+    return max(wait * jitter, (error.retry_seconds or 0.0) * (0.5 + jitter))
+
+
+def _may_repeat(error: PalimpsestError, code: grpc.StatusCode) -> bool:
+    """Whether a unary call may be made again: what is refused for want of room has done nothing."""
+    full = isinstance(error, ResourceExhausted) and error.retry_seconds is not None
+    return full or code is grpc.StatusCode.UNAVAILABLE
 
 
 def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:

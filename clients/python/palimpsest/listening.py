@@ -1,7 +1,6 @@
 """Listening to an answer: what a stream tells, across connections that are lost."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,13 @@ from grpc import aio
 
 from palimpsest import answer_convert
 from palimpsest.answer_values import Answer, Event, Reading, TextPiece
-from palimpsest.connection import BACKOFF_SECONDS, MAX_CALL_SECONDS, SLACK_SECONDS, Connection
+from palimpsest.connection import (
+    BACKOFF_SECONDS,
+    MAX_CALL_SECONDS,
+    SLACK_SECONDS,
+    Connection,
+    pause_seconds,
+)
 from palimpsest.errors import PalimpsestError, ResourceExhausted, Unavailable, from_rpc
 from palimpsest.navigation_values import TrajectoryEvent
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
@@ -104,7 +109,7 @@ class Listening:
     async def _pause(self, error: aio.AioRpcError, heard: Heard) -> None:
         """Waits before the next try; raises where there is none."""
         known = from_rpc(error, self._client.address)
-        pause = max(self._wait * random.uniform(0.5, 1.0), known.retry_seconds or 0.0)
+        pause = pause_seconds(self._wait, known)
         time_is_up = asyncio.get_running_loop().time() + pause > self._until
         if not heard.answer_id or time_is_up or not _may_pass(error, known):
             raise known from error

@@ -1,7 +1,6 @@
 """Producers: appending to a session's log, with batching, resume and retry."""
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 from grpc import aio
 
 from palimpsest import convert, specs
-from palimpsest.connection import MAX_SENT_BYTES, may_pass, raise_status
+from palimpsest.connection import MAX_SENT_BYTES, may_pass, pause_seconds, raise_status
 from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed, from_rpc
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import Ack
@@ -234,7 +233,7 @@ class Producer:
                 progress, since, wait = self._acked_sequence, loop.time(), BACKOFF_SECONDS[0]
             if loop.time() - since > self._give_up_seconds:
                 raise error
-            await asyncio.sleep(max(wait * random.uniform(0.5, 1.0), error.retry_seconds or 0.0))
+            await asyncio.sleep(pause_seconds(wait, error))
             wait = min(wait * 2, BACKOFF_SECONDS[1])
 
     async def _stream(self) -> None:

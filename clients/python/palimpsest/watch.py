@@ -1,7 +1,6 @@
 """Watching a memory: every revision once, in order, whatever becomes of the connection."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from grpc import aio
 
 from palimpsest import convert, values
-from palimpsest.connection import Connection, may_pass, raise_status
+from palimpsest.connection import Connection, may_pass, pause_seconds, raise_status
 from palimpsest.errors import PalimpsestError, from_rpc
 from palimpsest.v1 import history_pb2, history_pb2_grpc
 
@@ -139,7 +138,7 @@ class Watch:
         """Waits before the next try; raises `error` when it has lasted too long."""
         now = asyncio.get_running_loop().time()
         self._lost_at = now if self._lost_at is None else self._lost_at
-        pause = max(self._wait * random.uniform(0.5, 1.0), error.retry_seconds or 0.0)
+        pause = pause_seconds(self._wait, error)
         if now + pause > self._lost_at + self._give_up_seconds:
             raise error
         await asyncio.sleep(pause)

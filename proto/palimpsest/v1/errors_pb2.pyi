@@ -145,6 +145,19 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     pass a limit; nothing of them may be left out. A shorter period, or one in
     tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
     """
+    ERROR_REASON_TOO_MANY_CALLS: _ErrorReason.ValueType  # 56
+    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many calls under way,
+    streams among them, as it may. Nothing was done. metadata: {"limit": "5000"}.
+    """
+    ERROR_REASON_TOO_MANY_READS: _ErrorReason.ValueType  # 57
+    """RESOURCE_EXHAUSTED with RetryInfo. As many reads, and rebuilds, as may wait
+    at this server for a memory to get on do so. metadata: {"limit": "1000"}.
+    """
+    ERROR_REASON_TOO_MUCH_UNWRITTEN: _ErrorReason.ValueType  # 58
+    """RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may
+    that is not written yet. Append is refused, nothing of it is written;
+    AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
+    """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory gave up at a position and waits for
     RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
@@ -343,6 +356,19 @@ ERROR_REASON_CONTEXT_TOO_LARGE: ErrorReason.ValueType  # 55
 """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context
 pass a limit; nothing of them may be left out. A shorter period, or one in
 tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
+"""
+ERROR_REASON_TOO_MANY_CALLS: ErrorReason.ValueType  # 56
+"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many calls under way,
+streams among them, as it may. Nothing was done. metadata: {"limit": "5000"}.
+"""
+ERROR_REASON_TOO_MANY_READS: ErrorReason.ValueType  # 57
+"""RESOURCE_EXHAUSTED with RetryInfo. As many reads, and rebuilds, as may wait
+at this server for a memory to get on do so. metadata: {"limit": "1000"}.
+"""
+ERROR_REASON_TOO_MUCH_UNWRITTEN: ErrorReason.ValueType  # 58
+"""RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may
+that is not written yet. Append is refused, nothing of it is written;
+AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory gave up at a position and waits for

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from grpc.aio import InternalError
 
 from service.domain.errors import PalimpsestError
 from service.rpc.errors import abort_arguments, internal_error, of_storage
@@ -28,6 +29,9 @@ class Errors(Around):
         except (Unreachable, Busy) as error:
             _log.warning("database trouble", method=method, cause=str(error))
             await context.abort(*abort_arguments(of_storage()))
+        except InternalError:
+            # gRPC could not send: there is nobody any more whom to tell.
+            raise
         except Exception as error:
             if getattr(context, "done", lambda: False)():
                 raise
