@@ -62,21 +62,24 @@ ORDER BY t.lock
 ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING
 """
 
+# Workers before their jobs: the library locks them in that order when it forgets workers
+# itself, and else two processes that look after the same dead one would deadlock.
 _SWEEP = """
-WITH dead AS (
+WITH gone AS (
+    DELETE FROM procrastinate_workers WHERE id IN (
+        SELECT id FROM procrastinate_workers
+        WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)
+        ORDER BY id FOR UPDATE)
+    RETURNING id
+), dead AS (
     DELETE FROM procrastinate_jobs WHERE id IN (
         SELECT id FROM procrastinate_jobs
         WHERE status = 'doing' AND (
             worker_id IS NULL
-            OR worker_id IN (
-                SELECT id FROM procrastinate_workers
-                WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s))
+            OR worker_id IN (SELECT id FROM gone)
             OR id = ANY(%(unfinished)s::bigint[]))
         ORDER BY id FOR UPDATE)
     RETURNING queue_name, task_name, lock, queueing_lock, args, priority
-), gone AS (
-    DELETE FROM procrastinate_workers
-    WHERE last_heartbeat < now() - make_interval(secs => %(seconds)s)
 ), again AS (
     INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args, priority)
     SELECT * FROM dead ORDER BY lock

@@ -294,6 +294,33 @@ async def test_batches_in_opposite_orders_do_not_deadlock(
     assert "hints lost" not in capfd.readouterr().out
 
 
+async def test_a_sweep_does_not_deadlock_with_who_forgets_the_same_worker(
+    url: str, servers: Servers
+) -> None:
+    dead = b"""
+        SET search_path = dispatch;
+        INSERT INTO procrastinate_workers (last_heartbeat) VALUES (now() - interval '1 hour');
+        UPDATE procrastinate_jobs SET status = 'doing',
+            worker_id = (SELECT max(id) FROM procrastinate_workers)
+    """
+    waits = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%gone%'"
+    async with dispatcher(url) as one:
+        await one.hint([item()])
+        await execute(servers, url, dead)
+        # As the library forgets a worker: first it, then what it held.
+        other = await psycopg.AsyncConnection.connect(servers.as_superuser(url))
+        async with other:
+            await other.execute("SET search_path = dispatch")
+            await other.execute("SELECT 1 FROM procrastinate_workers FOR UPDATE")
+            sweep = asyncio.create_task(one.sweep())
+            async with asyncio.timeout(30):
+                while not await execute(servers, url, waits):
+                    await asyncio.sleep(0.02)
+            await other.execute("UPDATE procrastinate_jobs SET worker_id = NULL")
+            await other.rollback()
+        assert await sweep == 1
+
+
 @pytest.mark.parametrize("follow_up", [False, True])
 async def test_what_a_killed_worker_held_is_handled_again(url: str, follow_up: bool) -> None:
     script = f"""
