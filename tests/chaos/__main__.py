@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import campaign, replay, sweep
+from tests.chaos import campaign, replay, steps, sweep
 from tests.chaos.mutants import gate
 from tests.chaos.schedule import RATE
 
@@ -26,6 +26,9 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_arguments(names.add_parser("sweep", help="every fail point with every action"))
     one = names.add_parser("mutants", help="guards taken away, and whether that is noticed")
     one.add_argument("--only", help="one scenario, by its name")
+    one = names.add_parser("steps", help="state machines, step by step against the model")
+    one.add_argument("machine", nargs="*", help="append, prism, tree, state; none: all")
+    one.add_argument("--examples", type=int, default=100, help="of each, of up to 50 steps")
     return parser
 
 
@@ -43,6 +46,8 @@ def _run(given: argparse.Namespace) -> dict[str, Any]:
             return sweep.run_given(given)
         case "mutants":
             return gate.run(given.only)
+        case "steps":
+            return steps.run(given.machine, given.examples)
         case _:
             return replay.run(given.kills, given.seed)
 

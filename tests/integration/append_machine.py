@@ -81,9 +81,7 @@ class AppendMachine(Machine):
         self.bench.run(self._start())
 
     async def _start(self) -> None:
-        self.databases = [
-            CutDatabase.connect(self.bench.url, pool_size=2, name=f"server {n}") for n in range(2)
-        ]
+        self.databases = [CutDatabase.made(self.bench.url, f"server {n}") for n in range(2)]
         async with self.databases[0].transaction(DEFAULT_TENANT) as tx:
             for key, name in zip(self.keys, self.names, strict=True):
                 await sessions.create(tx, key, name)
@@ -195,9 +193,8 @@ class AppendMachine(Machine):
         self.did("race")
 
     async def _race(self, first: Submission, second: Submission) -> list[Answer]:
-        return await asyncio.gather(
-            self._answer(self.servers[0], first), self._answer(self.servers[1], second)
-        )
+        answers = zip(self.servers, (first, second), strict=True)
+        return await asyncio.gather(*(self._answer(server, sent) for server, sent in answers))
 
     @rule(server=st.integers(0, 1), batch=BATCHES, cut=st.sampled_from(("before", "behind")))
     def lose(self, server: int, batch: Batch, cut: str) -> None:
@@ -229,9 +226,11 @@ class AppendMachine(Machine):
                 " WHERE session_key = %s AND producer_id = %s",
                 (sent.session_key, sent.producer_id),
             )
-            known = rows.one_or_none()
+            known = rows.mappings().one_or_none()
         assert session is not None
-        return (session.head, *((0, 0) if known is None else (known[0], known[1])))
+        if known is None:
+            return session.head, 0, 0
+        return session.head, known["last_sequence"], known["epoch"]
 
     @rule(server=st.integers(0, 1))
     def restart(self, server: int) -> None:
@@ -279,7 +278,8 @@ class AppendMachine(Machine):
 
     def _send_all(self, server: int, sent: Sequence[Submission]) -> None:
         due = [_due(self.logs[self._of(one)], one) for one in sent]
-        assert self.bench.run(self._answers(server, sent)) == due
+        found = self.bench.run(self._answers(server, sent))
+        assert found == due, f"{found} for {due}: {sent}"
 
     async def _answers(self, server: int, sent: Sequence[Submission]) -> list[Answer]:
         return await asyncio.gather(*(self._answer(self.servers[server], one) for one in sent))

@@ -17,8 +17,10 @@ from uuid import UUID
 import psycopg
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from storage.database import Connection, Database, DirectTransaction, Row
+from tests.harness import Servers
 
 _T = TypeVar("_T")
 
@@ -29,6 +31,8 @@ class Bench:
 
     runner: asyncio.Runner
     url: str
+    #: The same database, for a user whom row-level security hides nothing from.
+    superuser_url: str
     #: How often each rule did something.
     steps: Counter[str] = field(default_factory=Counter)
     _numbers: Iterator[int] = field(default_factory=count)
@@ -53,14 +57,17 @@ class Machine(RuleBasedStateMachine):
 
 
 def run_machine(
-    machine: type[Machine], url: str, *, examples: int, steps: int, seeded: bool
+    machine: type[Machine], servers: Servers, *, examples: int, steps: int, seeded: bool
 ) -> Counter[str]:
     """Runs so many examples of at most so many steps; how often each rule did something.
 
     `seeded`: the same examples each time.
     """
+    url = servers.new_database()
+    dbname = conninfo_to_dict(url)["dbname"]
+    superuser_url = make_conninfo(servers.postgres.superuser_url, dbname=dbname)
     with asyncio.Runner() as runner:
-        bench = Bench(runner=runner, url=url)
+        bench = Bench(runner=runner, url=url, superuser_url=superuser_url)
         bound = type(machine.__name__, (machine,), {"bench": bench})
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
             bound,
@@ -81,6 +88,13 @@ class CutDatabase(Database):
 
     #: "before" or "behind" the commit; empty: not at all.
     cut = ""
+
+    @classmethod
+    def made(cls, url: str, name: str) -> "CutDatabase":
+        """A small pool of such connections."""
+        made = cls.connect(url, pool_size=2, name=name)
+        assert isinstance(made, cls)
+        return made
 
     @asynccontextmanager
     async def direct(self, tenant_id: UUID) -> AsyncIterator[DirectTransaction]:

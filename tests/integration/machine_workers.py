@@ -1,0 +1,185 @@
+"""Workers of state machines: a model that counts, fails and lies, and workers that die."""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from service.config import Config
+from service.domain.fail_points import FailPoint
+from service.domain.flows import ModelAsk
+from service.domain.json_values import canonical
+from service.domain.prism.asking import ConsolidateContent, ReviseContent
+from service.llm.facts import ModelFacts
+from service.llm.plans import Plan
+from service.llm.transport import Completion, ModelFailure
+from service.usecases.build_tree import Builder
+from service.usecases.compress import Compressor
+from service.usecases.revise import Reviser
+from storage.database import Database
+from tests.chaos.history import Event, ModelCalled
+from tests.gateways import gateway
+from tests.integration.scripted import PRICES
+
+#: A step that fails is tried again at once, and stalls its memory soon.
+CONFIG = Config(step_backoff_seconds=0.0001, step_tries=2, drain_seconds=600)
+WINDOW_TOKENS = 20_000
+#: What may become of a reply. "tired" may be asked again, "refused" may not.
+FAULTS = ("tired", "refused", "cut", "broken", "alien", "empty")
+
+
+class Killed(BaseException):
+    """A worker died; nothing of it goes on."""
+
+
+@dataclass
+class Model:
+    """A model that says what it saw, with the serial of the call."""
+
+    #: Where its calls are written down.
+    events: list[Event]
+    #: The times of events.
+    times: Iterator[int]
+    #: What becomes of the next replies.
+    faults: list[str] = field(default_factory=list)
+    _serials: Iterator[int] = field(default_factory=lambda: count(1))
+
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+        """As a transport."""
+        serial, fault = next(self._serials), self.faults.pop(0) if self.faults else ""
+        is_paid = fault not in ("tired", "refused")
+        self.events.append(
+            ModelCalled(
+                serial=serial,
+                prompt=hashlib.sha256(ask.text.encode()).hexdigest(),
+                outcome=fault or "replied",
+                is_paid=is_paid,
+                at=float(next(self.times)),
+            )
+        )
+        if not is_paid:
+            raise ModelFailure("it is tired", retryable=fault == "tired")
+        return Completion(
+            text=_spoilt(_reply(ask, serial), fault),
+            model=model,
+            input_tokens=9,
+            output_tokens=3,
+            cached_tokens=0,
+            cache_write_tokens=None,
+            cost_micro_usd=None,
+        )
+
+
+def _spoilt(text: str, fault: str) -> str:
+    match fault:
+        case "cut":
+            return text[: len(text) * 2 // 3]
+        case "broken":
+            return text[:9] + '"{]'
+        case "alien":
+            # A path that the schema does not have, and a value of another type.
+            return text.replace("$.topics", "$.planets").replace('{"add": "', '{"add": 7, "x": "')
+        case "empty":
+            return ""
+    return text
+
+
+def _reply(ask: ModelAsk, serial: int) -> str:
+    match ask.content:
+        case ReviseContent(chunks=chunks):
+            added = [
+                f'"$.topics.{text.split()[0]}": {{"add": "[s{serial}]"}}' for _, text in chunks
+            ]
+            return f"[s{serial}]\n[OBJECTS FOR ADD]\n{{{', '.join(added)}}}"
+        case ConsolidateContent(value=value):
+            return f"[s{serial}]\n{_merged(value, serial)}"
+    return f"[s{serial}] {hashlib.sha256(ask.text.encode()).hexdigest()[:16]} is about it."
+
+
+def _merged(value: Any, serial: int) -> str:
+    topics = value.get("topics", {}) if isinstance(value, dict) else {}
+    if len(topics) < 2:
+        return "[OBJECTS FOR UPDATE]\n{}\n[OBJECTS FOR REMOVE]\n"
+    kept, gone = list(topics)[:2]
+    update = canonical({f"$.topics.{kept}": {"update": f"[s{serial}]"}})
+    return f"[OBJECTS FOR UPDATE]\n{update}\n[OBJECTS FOR REMOVE]\n$.topics.{gone}\n"
+
+
+#: Something that happens while a worker is about to commit.
+Meanwhile = Callable[[], Awaitable[None]]
+
+
+class _Interrupted:
+    """A worker that lets others go first, once, before it commits."""
+
+    meanwhile: Meanwhile | None = None
+    #: Whether they did.
+    was_interrupted = False
+
+    async def let_others(self) -> None:
+        """Does what is to happen meanwhile."""
+        doing, self.meanwhile = self.meanwhile, None
+        if doing is not None:
+            self.was_interrupted = True
+            await doing()
+
+
+class MachineReviser(_Interrupted, Reviser):
+    """A worker of PRISM memories."""
+
+    async def _commit(self, *arguments: Any, **named: Any) -> Any:
+        await self.let_others()
+        return await super()._commit(*arguments, **named)
+
+
+class MachineBuilder(_Interrupted, Builder):
+    """A worker of trees."""
+
+    async def _store(self, *arguments: Any, **named: Any) -> Any:
+        await self.let_others()
+        return await super()._store(*arguments, **named)
+
+
+class MachineCompressor(_Interrupted, Compressor):
+    """A worker of state memories."""
+
+    async def _commit(self, *arguments: Any, **named: Any) -> Any:
+        await self.let_others()
+        return await super()._commit(*arguments, **named)
+
+
+Worker = MachineReviser | MachineBuilder | MachineCompressor
+
+
+def worker_of(kind: str, database: Database, model: Model) -> Worker:
+    """A worker of memories of this kind, as another process has it."""
+
+    def facts(_: str) -> ModelFacts:
+        return ModelFacts(window_tokens=WINDOW_TOKENS, count=lambda text: len(text) // 4)
+
+    calls = gateway(model, database)
+    if kind == "tree":
+        return MachineBuilder(database, calls, facts, b"marker", CONFIG)
+    if kind == "state":
+        return MachineCompressor(database, calls, facts, b"marker", CONFIG)
+    return MachineReviser(database, calls, facts, lambda _: PRICES, b"marker", CONFIG)
+
+
+class Death:
+    """Kills whoever reaches the n-th fail point from now on; an `act` of fail points."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+        #: Where it happened.
+        self.point: FailPoint | None = None
+
+    def __call__(self, point: FailPoint) -> None:
+        """At a fail point."""
+        if self.point is None:
+            self._left -= 1
+            if self._left >= 0:
+                return
+            self.point = point
+        # Whatever is left of the process does nothing any more either.
+        raise Killed(point.value)
