@@ -1,19 +1,26 @@
 """Guards taken away, one behind the other: each holds when its turn comes, and none is idle."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tests.chaos.mutants.gate import CHAINS
 from tests.chaos.mutants.mutant import Chain
-from tests.chaos.mutants.run import running
+from tests.chaos.mutants.run import Runs, running
 from tests.harness import Servers
+
+
+@pytest.fixture(scope="module")
+async def runs(servers: Servers) -> AsyncIterator[Runs]:
+    async with running(servers) as made:
+        yield made
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=[one.name for one in CHAINS])
 async def test_each_guard_holds_and_without_all_of_them_the_checker_notices(
-    servers: Servers, chain: Chain
+    runs: Runs, chain: Chain
 ) -> None:
-    async with running(servers) as runs:
-        verdicts = await runs.judge(chain)
+    verdicts = await runs.judge(chain)
     assert [f"{one.mutant.name}: {what}" for one in verdicts for what in one.wrong] == []
 
 

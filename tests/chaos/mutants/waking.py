@@ -47,10 +47,7 @@ async def appended_to_the_idle(world: World) -> None:
     await world.begin(m=PRISM)
     worker = Worker(world, "woken")
     async with server(world, "a") as api:
-        await api.append("p", 1)
-        await world.settle()
-        world.counted.clear()
-        for producer, sequence in (("q", 1), ("p", 2)):
+        for producer, sequence in (("p", 1), ("q", 1), ("p", 2), ("p", 3)):
             api.hinted.clear()
             await api.append(producer, sequence)
             # The hints' own loop passes them on.
