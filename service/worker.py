@@ -23,6 +23,10 @@ _log = structlog.get_logger("palimpsest.worker")
 
 #: Items that one look of the reconciler brings back, of each kind.
 RECONCILE_ITEMS = 1000
+#: How long a sweep may take: where hints are kept may stand still, and come back.
+SWEEP_PATIENCE_SECONDS = 30.0
+#: Items that a worker brings back by itself at the most.
+MAX_COMING = 10_000
 #: How often a worker, from its start on, looks for sessions without vectors of its model.
 NOTE_SECONDS = 3600.0
 
@@ -50,6 +54,8 @@ class Worker:
         self._indexer = indexer
         self._config = config
         self._stop: asyncio.Event | None = None
+        #: What comes back by itself, and when; each item once, the soonest counts.
+        self._coming: dict[WorkItem, asyncio.TimerHandle] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until `stop` is set, and then ends what it began within `stop_seconds`."""
@@ -95,12 +101,26 @@ class Worker:
             raise
 
     def _come_back(self, item: WorkItem, seconds: float | None) -> None:
-        if seconds == 0 or (seconds is not None and self._is_stopping):
+        if seconds is None:
+            return
+        if seconds == 0 or self._is_stopping:
             # A stopping worker does not wait for anything: whoever takes it next does.
             self._hints.add([item])
-        elif seconds is not None:
-            # Lost with this process, it is found by the reconciler.
-            asyncio.get_running_loop().call_later(seconds, self._hints.add, [item])
+            return
+        loop = asyncio.get_running_loop()
+        known = self._coming.get(item)
+        if known is not None and known.when() <= loop.time() + seconds:
+            return
+        if known is not None:
+            known.cancel()
+        elif len(self._coming) >= MAX_COMING:
+            # Lost, or lost with this process, it is found by the reconciler.
+            return
+        self._coming[item] = loop.call_later(seconds, self._bring_back, item)
+
+    def _bring_back(self, item: WorkItem) -> None:
+        del self._coming[item]
+        self._hints.add([item])
 
     @property
     def _is_stopping(self) -> bool:
@@ -119,7 +139,8 @@ class Worker:
             reach(FailPoint.RECONCILED)
 
     async def _sweep(self) -> None:
-        freed = await self._dispatcher.sweep()
+        async with asyncio.timeout(SWEEP_PATIENCE_SECONDS):
+            freed = await self._dispatcher.sweep()
         if freed:
             _log.warning("freed what dead workers held", items=freed)
 

@@ -99,6 +99,15 @@ LEFT JOIN procrastinate_events e ON e.job_id = j.id AND e.type = 'deferred'
 """
 
 
+#: As the data's: a host that vanished without a word is noticed by its silence.
+_SILENCE = {
+    "tcp_user_timeout": 15_000,
+    "keepalives_idle": 30,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+
+
 class _Jobs(JobManager):
     """The library's jobs; remembers the ones whose end could not be written."""
 
@@ -144,7 +153,12 @@ class ProcrastinateDispatcher:
         self._dead_after_seconds = dead_after_seconds
         connector = procrastinate.PsycopgConnector(
             conninfo=database_url,
-            kwargs={"options": connection_options(), "application_name": "palimpsest-dispatch"},
+            kwargs={
+                "options": connection_options(),
+                "application_name": "palimpsest-dispatch",
+                "connect_timeout": 5,
+                **_SILENCE,
+            },
             min_size=1,
             max_size=pool_size,
             timeout=5.0,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
 
 import structlog
 
@@ -10,23 +11,35 @@ from service.domain.work import WorkItem
 
 _log = structlog.get_logger("palimpsest.hints")
 
+#: Items that wait at the most; what is more is left to the reconciler.
+MAX_WAITING = 10_000
+#: Items that are passed on together.
+BATCH_ITEMS = 1000
+#: How long passing some on may take: where hints go may stand still.
+HINT_SECONDS = 10.0
+
 
 class Hints:
     """Collects work items and passes them on in batches.
 
-    Call `add` after the commit that made the work. A hint may be lost with the
-    process; the reconciler finds the work all the same.
+    Call `add` after the commit that made the work. A hint may be lost with the process, or
+    where too many wait; the reconciler finds the work all the same.
     """
 
     def __init__(self, hint: Callable[[Sequence[WorkItem]], Awaitable[None]]) -> None:
         self._hint = hint
         self._waiting: dict[WorkItem, None] = {}
         self._some = asyncio.Event()
+        #: Since this was last said in the log.
+        self._lost = 0
 
     def add(self, items: Iterable[WorkItem]) -> None:
         """Passes `items` on soon; an item that waits already is passed on once."""
         for item in items:
-            self._waiting[item] = None
+            if len(self._waiting) < MAX_WAITING or item in self._waiting:
+                self._waiting[item] = None
+            else:
+                self._lost += 1
         if self._waiting:
             self._some.set()
 
@@ -34,18 +47,33 @@ class Hints:
         """Passes hints on until it is cancelled."""
         while True:
             await self._some.wait()
-            self._some.clear()
-            try:
-                await self.flush()
-            except Exception:
-                # The loop must outlive a defect: else no hint of this process would be
-                # passed on any more, and all its work would wait for the reconciler.
-                _log.exception("hints lost; the reconciler will find the work")
+            await self._pass_some_on()
+            if self._lost:
+                _log.warning(
+                    "too many hints wait; the reconciler will find the work", lost=self._lost
+                )
+                self._lost = 0
 
     async def flush(self) -> None:
         """Passes on what waits, at once."""
-        batch, self._waiting = list(self._waiting), {}
-        if batch:
-            reach(FailPoint.HINTS_TAKEN)
-            await self._hint(batch)
-            reach(FailPoint.HINTS_PASSED)
+        while self._waiting:
+            await self._pass_some_on()
+
+    async def _pass_some_on(self) -> None:
+        batch = list(islice(self._waiting, BATCH_ITEMS))
+        for item in batch:
+            del self._waiting[item]
+        if not self._waiting:
+            self._some.clear()
+        if not batch:
+            return
+        try:
+            async with asyncio.timeout(HINT_SECONDS):
+                reach(FailPoint.HINTS_TAKEN)
+                await self._hint(batch)
+                reach(FailPoint.HINTS_PASSED)
+        except TimeoutError:
+            _log.warning("hints lost; the reconciler will find the work", cause="no reply in time")
+        except Exception:
+            # Without the loop that calls this all work would wait for the reconciler.
+            _log.exception("hints lost; the reconciler will find the work")

@@ -1,42 +1,109 @@
-"""Hints are passed on in batches, whatever becomes of one of them."""
+"""Hints that cannot be passed on: they are bounded, and the next ones are passed on."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
+
+import pytest
 
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
-from service.usecases.hints import Hints
+from service.usecases import hints as module
+from service.usecases.hints import BATCH_ITEMS, MAX_WAITING, Hints
 
 
-def item(number: int) -> WorkItem:
-    return WorkItem(
-        kind=WorkKind.MEMORY,
-        tenant_id=DEFAULT_TENANT,
-        session_key=UUID(int=0),
-        item_id=UUID(int=number),
-    )
+def items(first: int, count: int) -> list[WorkItem]:
+    return [
+        WorkItem(
+            kind=WorkKind.MEMORY,
+            tenant_id=DEFAULT_TENANT,
+            session_key=UUID(int=0),
+            item_id=UUID(int=number),
+        )
+        for number in range(first, first + count)
+    ]
 
 
-async def test_a_batch_that_breaks_does_not_end_the_passing_on() -> None:
-    passed: list[WorkItem] = []
-    done = asyncio.Event()
+class Dispatch:
+    """Where hints go; it stands still while `goes` is not set."""
 
-    async def pass_on(items: Sequence[WorkItem]) -> None:
-        if item(1) in items:
-            raise LookupError("a defect")
-        passed.extend(items)
-        done.set()
+    def __init__(self) -> None:
+        self.batches: list[Sequence[WorkItem]] = []
+        self.goes = asyncio.Event()
+        self.breaks = False
 
-    hints = Hints(pass_on)
-    running = asyncio.create_task(hints.run())
-    hints.add([item(1)])
-    # So that the first batch is taken alone.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    hints.add([item(2)])
-    async with asyncio.timeout(30):
-        await done.wait()
-    assert passed == [item(2)]
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    @property
+    def passed(self) -> list[WorkItem]:
+        return [item for batch in self.batches for item in batch]
+
+    async def hint(self, batch: Sequence[WorkItem]) -> None:
+        await self.goes.wait()
+        if self.breaks:
+            self.breaks = False
+            raise RuntimeError("nobody foresaw this")
+        self.batches.append(batch)
+
+    async def until(self, last: WorkItem) -> None:
+        async with asyncio.timeout(30):
+            while last not in self.passed[-BATCH_ITEMS:]:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(hints: Hints) -> AsyncIterator[None]:
+    task = asyncio.create_task(hints.run())
+    yield
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_waits_is_bounded_while_dispatch_stands_still() -> None:
+    dispatch = Dispatch()
+    hints = Hints(dispatch.hint)
+    async with running(hints):
+        for item in items(0, 3 * MAX_WAITING):
+            hints.add([item])
+        hints.add(items(0, 10))
+        assert len(hints._waiting) == MAX_WAITING
+        dispatch.goes.set()
+        await dispatch.until(items(MAX_WAITING - 1, 1)[0])
+        assert dispatch.passed == items(0, MAX_WAITING), "each once, in order"
+        assert max(map(len, dispatch.batches)) == BATCH_ITEMS
+        # There is room again.
+        (late,) = items(5 * MAX_WAITING, 1)
+        hints.add([late])
+        await dispatch.until(late)
+
+
+async def test_a_dispatch_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HINT_SECONDS", 0.1)
+    dispatch = Dispatch()
+    hints = Hints(dispatch.hint)
+    async with running(hints):
+        hints.add(items(0, 1))
+        async with asyncio.timeout(30):
+            while hints._waiting:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        dispatch.goes.set()
+        (next_one,) = items(1, 1)
+        hints.add([next_one])
+        await dispatch.until(next_one)
+    assert dispatch.passed == [next_one], "the first is left to the reconciler"
+
+
+async def test_a_defect_behind_it_does_not_end_the_hints() -> None:
+    dispatch = Dispatch()
+    dispatch.breaks = True
+    dispatch.goes.set()
+    hints = Hints(dispatch.hint)
+    async with running(hints):
+        hints.add(items(0, 1))
+        async with asyncio.timeout(30):
+            while dispatch.breaks:
+                await asyncio.sleep(0.01)
+        (next_one,) = items(1, 1)
+        hints.add([next_one])
+        await dispatch.until(next_one)

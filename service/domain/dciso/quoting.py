@@ -73,9 +73,7 @@ def located(text: str, words: str) -> tuple[int, int] | None:
 def _single_blanks(text: str) -> tuple[str, Sequence[int]]:
     """A text with one blank for each run of them, and where each character was."""
     places = [
-        at
-        for at, char in enumerate(text)
-        if not (char.isspace() and at and text[at - 1].isspace())
+        at for at, char in enumerate(text) if not (char.isspace() and at and text[at - 1].isspace())
     ]
     return "".join(" " if text[at].isspace() else text[at] for at in places), places
 
