@@ -19,7 +19,7 @@ from typing import Any
 from service.domain.fail_points import FailPoint
 from tests.chaos import history
 from tests.chaos.checker import check
-from tests.chaos.clients import Plan
+from tests.chaos.clients import OVER, Plan
 from tests.chaos.deployment import Deployment
 from tests.chaos.gather import Gathered, gather
 from tests.chaos.history import Event, Violation
@@ -84,11 +84,13 @@ class _Campaign:
 
     def run(self) -> dict[str, Any]:
         with Deployment.started(self._folder, self._seed) as deployment:
+            clients = self._start_clients(deployment)
             started = time.monotonic()
-            clients = self._start_clients(deployment, started + self._seconds)
-            self._break(deployment, started)
-            healed = deployment.heal()
+            self._wait_for_traffic()
+            self._break(deployment, time.monotonic())
+            (self._folder / OVER).touch()
             ran = time.monotonic() - started
+            healed = deployment.heal()
             self._wait_for_clients(deployment, clients)
             address = deployment.addresses[0]
             gathered = gather(address, deployment.superuser_url, self._folder, self._seed)
@@ -96,7 +98,7 @@ class _Campaign:
         report = check(self._events(), gathered.final, drained=not gathered.undrained)
         return self._result(deployment, gathered, report, exits, ran) | healed
 
-    def _start_clients(self, deployment: Deployment, until: float) -> list[str]:
+    def _start_clients(self, deployment: Deployment) -> list[str]:
         names = [f"client-{number}" for number in range(CLIENTS)]
         for number, name in enumerate(names):
             plan = Plan(
@@ -104,11 +106,18 @@ class _Campaign:
                 addresses=deployment.addresses,
                 folder=str(self._folder),
                 seed=self._seed,
-                until=until,
                 lanes=list(range(number, CLIENTS * LANES, CLIENTS)),
             )
             deployment.start_client(name, plan.to_json())
         return names
+
+    def _wait_for_traffic(self) -> None:
+        """Faults before the first ack would show nothing."""
+        until = time.monotonic() + CLIENTS_SECONDS
+        while not any(isinstance(event, history.Acked) for event in self._events()):
+            if time.monotonic() > until:
+                raise RuntimeError(f"nothing is acked without any fault; see {self._folder}")
+            time.sleep(0.1)
 
     def _break(self, deployment: Deployment, started: float) -> None:
         """Makes each fault happen when it is due, or as soon after as it can be."""

@@ -36,6 +36,10 @@ class Recorded(Producer):
     client: str
     _invoked: float
 
+    async def __aenter__(self) -> "Recorded":
+        await super().__aenter__()
+        return self
+
     @property
     def epoch(self) -> int:
         """The one that it was opened with."""

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import random
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -38,6 +37,8 @@ EXPECTED = frozenset(
 )
 #: And what comes without a reason, from gRPC itself.
 _EXPECTED_KINDS = (Unavailable, DeadlineExceeded, Cancelled)
+#: The file that tells clients to come to their end.
+OVER = "over"
 #: Between two tries of what the service refused.
 PAUSE_SECONDS = 0.2
 #: How long an SDK producer or watch goes around a service that is away.
@@ -119,11 +120,7 @@ class Plan:
     #: Where it writes.
     folder: str
     seed: int
-    #: When it ends, of `time.monotonic()`.
-    until: float
     lanes: list[int]
-    #: It ends a lane's sessions at this many chunks; 0: as `MAKINGS` has them.
-    max_chunks: int = 0
 
     def to_json(self) -> str:
         """As an argument."""
@@ -150,6 +147,7 @@ class Desk:
         self.plan = plan
         folder = Path(plan.folder)
         self._history = Writer(folder / f"history-{plan.name}.jsonl")
+        self._over = folder / OVER
         self._odd = (folder / f"odd-{plan.name}.jsonl").open("a", encoding="utf-8")
         self.clients = [palimpsest.connect(address) for address in plan.addresses]
         #: The rooms that are open, by lane.
@@ -158,7 +156,7 @@ class Desk:
 
     def is_over(self) -> bool:
         """Whether nothing new is begun."""
-        return time.monotonic() >= self.plan.until
+        return self._over.exists()
 
     def write(self, event: Event) -> None:
         """Adds an event to the history."""
@@ -222,11 +220,10 @@ async def lane(desk: Desk, number: int) -> None:
         if not made:
             return
         desk.rooms[number] = room
-        chunks = min(making.chunks, desk.plan.max_chunks or making.chunks)
         await asyncio.gather(
             *(
                 Producing(desk, room, f"p{number}t{turn}n{one}", random.Random(rng.random())).run(
-                    chunks // making.producers
+                    making.chunks // making.producers
                 )
                 for one in range(making.producers)
             )

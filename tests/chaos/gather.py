@@ -175,8 +175,8 @@ async def _memory(
     amendments: dict[int, list[tuple[str, str, str | None]]] = {}
     values: dict[int, str] = {}
     if info.kind == "prism":
-        async for one in memory.amendments():
-            amendments.setdefault(one.revision, []).append(_amended(one))
+        async for made in memory.amendments():
+            amendments.setdefault(made.revision, []).append(_amended(made))
         values = await _values(memory, info.revision, budget, rng)
     revisions = []
     async for one in memory.revisions():

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from palimpsest.v1 import history_pb2, history_pb2_grpc
 from service.rpc.interceptors.base import Around, Context
 
 _inside: ContextVar[str] = ContextVar("inside", default="")
@@ -33,35 +32,27 @@ class Noting(Around):
             self._ended.append(self._name)
 
 
-class Endless(history_pb2_grpc.HistoryServiceServicer):
-    """Tells more than any client reads."""
-
-    def __init__(self, ended: list[str]) -> None:
-        self._ended = ended
-
-    async def WatchMemory(
-        self, request: history_pb2.WatchMemoryRequest, context: Context
-    ) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
-        try:
-            while True:
-                yield history_pb2.WatchMemoryResponse(resume_token="t" * 10_000)
-        finally:
-            self._ended.append("handler")
-
-
 async def test_a_stream_that_is_cut_while_it_writes_ends_at_once_and_in_its_context() -> None:
     ended: list[str] = []
+
+    async def endless(request: bytes, context: Context) -> AsyncIterator[bytes]:
+        """Tells more than any client reads."""
+        try:
+            while True:
+                yield b"t" * 10_000
+        finally:
+            ended.append("handler")
+
     server = aio.server(interceptors=[Noting("outer", ended), Noting("inner", ended)])
-    history_pb2_grpc.add_HistoryServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        Endless(ended), server
+    handler = grpc.unary_stream_rpc_method_handler(endless)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("tests.Streams", {"Tell": handler}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = history_pb2_grpc.HistoryServiceStub(channel).WatchMemory(
-            history_pb2.WatchMemoryRequest()
-        )
-        assert (await call.read()).resume_token
+        call: Any = channel.unary_stream("/tests.Streams/Tell")(b"")
+        assert await call.read()
         # Until nothing more fits between them, and the server waits for room.
         await asyncio.sleep(0.3)
         call.cancel()
