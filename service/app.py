@@ -108,7 +108,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         gateway = await _gateway(config, database, keys, stack, Prices(config), when_asked=True)
         reranker = Reranker(gateway, Facts(config).of, keys.marker, config)
         embedder = _embedder(config, database)
-        searcher = Searcher(database, embedder, reranker.order, config)
+        searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
         server = Server(
             Services(
                 sessions=SessionService(database, pages, config.search_language),

@@ -36,6 +36,8 @@ class CallerServer:
         try:
             while (said := await read_frame(reader)) is not None:
                 if "call_off" in said:
+                    # An order that came together with this has not begun yet.
+                    await asyncio.sleep(0)
                     self._caller.call_off(bytes.fromhex(said["call_off"]))
                     continue
                 task = asyncio.create_task(self._answer(said, writer))

@@ -6,10 +6,9 @@ in the index, then the answer to the worker.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -108,6 +107,8 @@ class Caller:
         A call that has begun goes on to its end, and its reply is stored, also when
         whoever waits for it is cancelled. Who does not want it any more calls it off.
         """
+        # From now on it can be called off, though its task has not begun.
+        self._stops.setdefault(order.key, None)
         task = asyncio.create_task(self._make(order))
         self._running.add(task)
         task.add_done_callback(self._forget)
@@ -127,7 +128,7 @@ class Caller:
 
         What takes longer is broken off: another caller makes it again when its lease is over.
         """
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._running:
                     await asyncio.wait(self._running)
@@ -178,7 +179,10 @@ class Caller:
                 assert failure is not None, "a call without a reply has failed"
                 if last:
                     raise failure
-                await self._sleep(_wait_seconds(failure, attempt, order.key))
+                with suppress(ModelFailure):
+                    # Called off, it ends with the next try, which asks nobody.
+                    async with self._wanted(order):
+                        await self._sleep(_wait_seconds(failure, attempt, order.key))
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
@@ -249,16 +253,22 @@ class Caller:
         if told is not None:
             told.begin()
             plan = replace(plan, on_text=told.more)
+        async with self._wanted(order):
+            reach(FailPoint.MODEL_BEFORE)
+            done = await self._transport.complete(order.ask, order.model, plan)
+            reach(FailPoint.MODEL_REPLIED)
+            return done
+
+    @asynccontextmanager
+    async def _wanted(self, order: CallOrder) -> AsyncIterator[None]:
+        """Surrounds what ends when the call is called off. Raises ModelFailure then."""
         if order.key in self._called_off:
             raise _called_off()
         stop = asyncio.timeout(None)
         try:
             async with stop:
                 self._stops[order.key] = stop
-                reach(FailPoint.MODEL_BEFORE)
-                done = await self._transport.complete(order.ask, order.model, plan)
-                reach(FailPoint.MODEL_REPLIED)
-                return done
+                yield
         except TimeoutError:
             if not stop.expired():
                 raise

@@ -120,12 +120,13 @@ class LitellmEmbedder:
         )
         assert isinstance(lease, Lease), "no other call has this key"
         start = time.perf_counter()
-        failure: Exception | None = None
+        failure: Exception | asyncio.CancelledError | None = None
         vectors: list[tuple[float, ...]] = []
         try:
             vectors, tokens = await self._try(said, input_type, tokens)
-        except Exception as error:
-            # Whatever it was: the call is in the ledger before anybody is told.
+        except (Exception, asyncio.CancelledError) as error:
+            # Whatever it was, also whoever asked having gone: the call is in the ledger before
+            # anybody is told, and what was reserved for it is free.
             failure = error
         call = Call(
             key=key,
@@ -153,7 +154,9 @@ class LitellmEmbedder:
         """Vectors, and the tokens that they took."""
         try:
             with unrecorded():
-                response = await self._litellm.aembedding(**self._arguments(said, input_type))
+                # As for models: its own bound holds between two parts of a response.
+                async with asyncio.timeout(self._config.embedding_timeout_seconds):
+                    response = await self._litellm.aembedding(**self._arguments(said, input_type))
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
@@ -309,8 +312,10 @@ def _key(scope: CallScope) -> bytes:
     return hashlib.sha256(said.encode()).digest()
 
 
-def _said(failure: Exception) -> str:
+def _said(failure: BaseException) -> str:
     """Of a defect its kind only: its message may hold texts."""
+    if isinstance(failure, asyncio.CancelledError):
+        return "the call was called off: nobody wants its vectors"
     if isinstance(failure, EmbeddingFailed | Refused):
         return str(failure)
     return f"the call broke: {type(failure).__name__}"

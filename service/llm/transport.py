@@ -125,10 +125,12 @@ class LitellmTransport:
         try:
             with asking(ask.content), unrecorded():
                 arguments = self._arguments(ask, model, plan)
-                if plan.on_text is not None and not model.startswith("offline/"):
-                    response = await self._streamed(arguments, plan, plan.on_text)
-                else:
-                    response = await self._response(arguments, plan)
+                # litellm's own bound holds between two parts of a response, not for all of it.
+                async with asyncio.timeout(self._config.model_timeout_seconds):
+                    if plan.on_text is not None and not model.startswith("offline/"):
+                        response = await self._streamed(arguments, plan, plan.on_text)
+                    else:
+                        response = await self._response(arguments, plan)
         except BrokenStream as error:
             raise ModelFailure(str(error), retryable=True) from error
         except Exception as error:
@@ -150,10 +152,8 @@ class LitellmTransport:
         self, arguments: dict[str, Any], plan: Plan, on_text: Callable[[str], None]
     ) -> Any:
         """The response to a call whose reply is told while it is written."""
-        # litellm's own bound holds between two parts of a stream, not for all of it.
-        async with asyncio.timeout(self._config.model_timeout_seconds):
-            stream = await self._response({**arguments, **STREAMED}, plan)
-            return await whole_response(self._litellm, stream, lambda text: on_text(storable(text)))
+        stream = await self._response({**arguments, **STREAMED}, plan)
+        return await whole_response(self._litellm, stream, lambda text: on_text(storable(text)))
 
     def _arguments(self, ask: ModelAsk, model: str, plan: Plan) -> dict[str, Any]:
         prices = self._prices.of(model)

@@ -1,10 +1,11 @@
 """Searching: the chunks of a session that fit a query best, by words and by vectors."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 from uuid import UUID, uuid4
 
@@ -21,6 +22,7 @@ from service.domain.reranking import MAX_TEXTS, NoOrder
 from service.domain.tenancy import session_key as key_of
 from service.llm.embedding import CannotEmbed, Embedder, EmbeddingFailed
 from service.llm.transport import ModelFailure
+from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
 from storage import search as stored
 from storage.database import Database, DirectTransaction
@@ -166,9 +168,17 @@ class Searcher:
     """Searches sessions, in one process."""
 
     def __init__(
-        self, database: Database, embedder: Embedder | None, rerank_call: Reranks, config: Config
+        self,
+        database: Database,
+        embedder: Embedder | None,
+        rerank_call: Reranks,
+        config: Config,
+        *,
+        call_off: Callable[[CallScope], None] | None = None,
     ) -> None:
+        """`call_off` ends the model calls of a search whose caller is gone."""
         self._database = database
+        self._call_off = call_off
         #: The vectors of the last queries, by tenant and query, the latest last: who pages or
         #: browses looks for the same several times, and each vector may cost.
         self._embedded: dict[tuple[UUID, str], Sequence[float]] = {}
@@ -188,7 +198,8 @@ class Searcher:
             tenant_id=tenant_id, session_key=key, memory_id=None, occasion=f"search:{uuid4()}"
         )
         try:
-            page = await self._search(tenant_id, key, query, scope)
+            searching = self._search(tenant_id, key, query, scope)
+            page = await for_one_caller(searching, partial(self._leave, scope))
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
                 Reason.RERANK_FAILED,
@@ -205,6 +216,10 @@ class Searcher:
         if page is None:
             raise session_not_found(session)
         return page
+
+    def _leave(self, scope: CallScope) -> None:
+        if self._call_off is not None:
+            self._call_off(scope)
 
     async def search(
         self, tenant_id: UUID, session_key: UUID, query: SearchQuery, *, scope: CallScope

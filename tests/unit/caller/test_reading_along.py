@@ -5,7 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -93,6 +93,53 @@ async def test_a_call_is_called_off_at_the_other_end(tmp_path: Path) -> None:
             gateway.call_off(SCOPE)
             with pytest.raises(ModelFailure, match="called off"):
                 await call
+    assert not ledger.intents
+
+
+class Away:
+    """The other end of a worker that hears nothing."""
+
+    def __init__(self) -> None:
+        self.said = bytearray()
+
+    def write(self, raw: bytes) -> None:
+        self.said += raw
+
+    async def drain(self) -> None:
+        """Nothing is left to write."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+async def test_an_order_is_called_off_that_came_together_with_it(tmp_path: Path) -> None:
+    ledger = Ledger()
+    writing = Writing([(["a"], None)], waits=lambda: asyncio.get_running_loop().create_future())
+    caller = Caller(
+        writing, ledger, DictIndex(), prices=lambda _: PLAIN, tries=3, lease_seconds=9,
+        sleep=at_once,
+    )  # fmt: skip
+    orders: list[dict[str, Any]] = []
+
+    async def keep(said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        orders.append(said)
+
+    async with answering(tmp_path / "keeps", keep), connected(tmp_path / "keeps", ledger) as one:
+        asking = asyncio.create_task(one.call(ASK, model="m", scope=SCOPE))
+        while not orders:
+            await asyncio.sleep(0.01)
+        asking.cancel()
+    (order,) = orders
+    reader, away = asyncio.StreamReader(), Away()
+    off = {"id": order["id"], "call_off": order["order"]["key"]}
+    reader.feed_data(frame(order) + frame(off))
+    serving = asyncio.create_task(CallerServer(caller).serve(reader, cast(Any, away)))
+    async with asyncio.timeout(30):
+        while b"called off" not in away.said:
+            await asyncio.sleep(0.01)
+        reader.feed_eof()
+        await serving
+    assert not writing.plans, "the model was not asked"
     assert not ledger.intents
 
 

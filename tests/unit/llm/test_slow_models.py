@@ -1,0 +1,108 @@
+"""Models that reply slowly, or never: how long anybody waits, and who ends a call."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from service.config import Config
+from service.domain.flows import ModelAsk
+from service.llm.caller import Caller
+from service.llm.embedding import EmbeddingFailed
+from service.llm.gateway import Gateway
+from service.llm.litellm_embedder import LitellmEmbedder
+from service.llm.plans import Plan
+from service.llm.routing import Router
+from service.llm.transport import Completion, LitellmTransport, ModelFailure
+from tests.fake_index import DictIndex
+from tests.silent_model import SilentModel, silent_model
+from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger, make_ask
+
+ASK = make_ask("task")
+
+
+def config(model: SilentModel, **settings: Any) -> Config:
+    return Config(
+        model="openai/fake",
+        model_base_url=model.url,
+        embedding_model="openai/fake-vectors",
+        embedding_base_url=model.url,
+        **settings,
+    )
+
+
+async def test_a_reply_that_drips_is_bounded_as_a_whole() -> None:
+    # litellm's first call takes seconds before anything is sent.
+    nobody = Config(model_base_url="http://127.0.0.1:1/v1")
+    with pytest.raises(ModelFailure):
+        await LitellmTransport(nobody).complete(ASK, "openai/fake", Plan())
+    async with silent_model(drips_seconds=0.05) as model:
+        transport = LitellmTransport(config(model, model_timeout_seconds=2))
+        async with asyncio.timeout(100):
+            for number, plan in enumerate((Plan(), Plan(on_text=lambda _: None)), 1):
+                # On a busy machine a call may end before it has sent anything.
+                while len(model.requests) < number:
+                    with pytest.raises(ModelFailure, match="could not be reached") as failed:
+                        await transport.complete(ASK, "openai/fake", plan)
+                assert failed.value.retryable
+                await model.until(left=number)
+
+
+async def test_vectors_that_drip_are_bounded_as_a_whole() -> None:
+    async with silent_model(drips_seconds=0.05) as model:
+        settings = config(model, embedding_timeout_seconds=0.5)
+        ledger = Ledger()
+        async with asyncio.timeout(60):
+            with pytest.raises(EmbeddingFailed, match="could not be reached"):
+                await LitellmEmbedder(settings, ledger).embed_query("a question", scope=SCOPE)
+            await model.until(left=1)
+        assert not ledger.intents
+
+
+async def test_a_question_whose_asker_is_gone_leaves_the_model_for_vectors() -> None:
+    async with silent_model() as model:
+        ledger = Ledger()
+        embedder = LitellmEmbedder(config(model), ledger)
+        asked = asyncio.create_task(embedder.embed_query("a question", scope=SCOPE))
+        async with asyncio.timeout(60):
+            await model.until(requests=1)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            await model.until(left=1)
+        # What was reserved for it is free, and it is in the ledger.
+        assert not ledger.intents
+        assert [call.reply for call in ledger.calls] == [None]
+
+
+class Failing:
+    """A model that is to be left alone for a while after each try."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+        self.tries += 1
+        raise ModelFailure("it broke", retryable=True, retry_after_seconds=100)
+
+
+async def test_a_call_that_waits_for_its_next_try_is_called_off() -> None:
+    waits, failing, ledger = asyncio.Event(), Failing(), Ledger()
+
+    async def sleep(_: float) -> None:
+        waits.set()
+        await asyncio.get_running_loop().create_future()
+
+    caller = Caller(
+        failing, ledger, DictIndex(), prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=sleep
+    )
+    chooser = Router((), DictIndex(), lambda _: PLAIN)
+    gateway = Gateway(ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9)
+    call = asyncio.create_task(gateway.call(ASK, model="m", scope=SCOPE))
+    async with asyncio.timeout(30):
+        await waits.wait()
+        gateway.call_off(SCOPE)
+        with pytest.raises(ModelFailure, match="called off"):
+            await call
+    assert failing.tries == 1
+    assert not ledger.intents
