@@ -69,7 +69,7 @@ def run_machine(
     with asyncio.Runner() as runner:
         bench = Bench(runner=runner, url=url, superuser_url=superuser_url)
         bound = type(machine.__name__, (machine,), {"bench": bench})
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             bound,
             settings=settings(
                 max_examples=examples,
