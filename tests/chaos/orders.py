@@ -36,7 +36,10 @@ class Orders:
         """Has an order done; what came of it."""
         self._lines.write(json.dumps(order) + "\n")
         self._lines.flush()
-        said: dict[str, Any] = json.loads(self._lines.readline())
+        line = self._lines.readline()
+        if not line:
+            raise RuntimeError(f"who takes orders is gone, or could not: {order}")
+        said: dict[str, Any] = json.loads(line)
         return said
 
     def close(self) -> None:

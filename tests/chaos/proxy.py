@@ -37,8 +37,9 @@ class _Link:
     def cut(self) -> None:
         """Resets both."""
         for writer in (self.client, self.server):
-            end = writer.transport.get_extra_info("socket")
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            if not writer.is_closing():
+                end = writer.transport.get_extra_info("socket")
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             writer.transport.abort()
 
     def close(self) -> None:
