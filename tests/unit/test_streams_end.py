@@ -44,14 +44,15 @@ async def test_a_stream_that_is_cut_while_it_writes_ends_at_once_and_in_its_cont
             ended.append("handler")
 
     server = aio.server(interceptors=[Noting("outer", ended), Noting("inner", ended)])
-    handler = grpc.unary_stream_rpc_method_handler(endless)
+    handler: Any = grpc.unary_stream_rpc_method_handler(endless)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tests.Streams", {"Tell": handler}),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call: Any = channel.unary_stream("/tests.Streams/Tell")(b"")
+        tell: Any = channel.unary_stream("/tests.Streams/Tell")
+        call = tell(b"")
         assert await call.read()
         # Until nothing more fits between them, and the server waits for room.
         await asyncio.sleep(0.3)
