@@ -3,7 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+
+from service.config import Config
+from service.llm.plans import Plan
+from service.llm.transport import LitellmTransport, ModelFailure
+from tests.unit.llm.test_gateway import make_ask
 
 
 class SilentModel:
@@ -53,6 +58,13 @@ class SilentModel:
             writer.write(b" ")
             await writer.drain()
             await asyncio.sleep(seconds)
+
+
+async def warm_litellm() -> None:
+    """Makes litellm's first call, which takes seconds before anything is sent."""
+    nobody = Config(model_base_url="http://127.0.0.1:1/v1")
+    with suppress(ModelFailure):
+        await LitellmTransport(nobody).complete(make_ask("task"), "openai/fake", Plan())
 
 
 @asynccontextmanager

@@ -83,7 +83,8 @@ class LogServiceServicer:
         """Appends one batch of chunks.
 
         Guarantees: as AppendChunks; durable when the call returns; the whole batch
-        or nothing of it.
+        or nothing of it. There are no credits: a server that has too much to write is
+        RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
         Safety: writes; idempotent by producer and sequence; not destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

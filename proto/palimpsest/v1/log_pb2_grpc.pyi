@@ -56,7 +56,8 @@ class LogServiceStub:
     """Appends one batch of chunks.
 
     Guarantees: as AppendChunks; durable when the call returns; the whole batch
-    or nothing of it.
+    or nothing of it. There are no credits: a server that has too much to write is
+    RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
     Safety: writes; idempotent by producer and sequence; not destructive.
     """
     ListChunks: _grpc.UnaryUnaryMultiCallable[_log_pb2.ListChunksRequest, _log_pb2.ListChunksResponse]
@@ -94,7 +95,8 @@ class LogServiceAsyncStub(LogServiceStub):
     """Appends one batch of chunks.
 
     Guarantees: as AppendChunks; durable when the call returns; the whole batch
-    or nothing of it.
+    or nothing of it. There are no credits: a server that has too much to write is
+    RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
     Safety: writes; idempotent by producer and sequence; not destructive.
     """
     ListChunks: _aio.UnaryUnaryMultiCallable[_log_pb2.ListChunksRequest, _log_pb2.ListChunksResponse]  # type: ignore[assignment]
@@ -141,7 +143,8 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Appends one batch of chunks.
 
         Guarantees: as AppendChunks; durable when the call returns; the whole batch
-        or nothing of it.
+        or nothing of it. There are no credits: a server that has too much to write is
+        RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
         Safety: writes; idempotent by producer and sequence; not destructive.
         """
 

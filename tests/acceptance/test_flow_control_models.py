@@ -1,0 +1,102 @@
+"""Who goes away takes the model call along that was made for them, down to the connection."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+import palimpsest
+from palimpsest.answer_values import Reading
+from palimpsest.v1 import search_pb2, search_pb2_grpc
+from service import app
+from service.config import Config, Limits
+from tests.silent_model import SilentModel, silent_model, warm_litellm
+
+
+@asynccontextmanager
+async def process(run: Any, *arguments: Any) -> AsyncIterator[asyncio.Future[Any]]:
+    """One of our processes, within this one: `run` gets `stop` and `ready`."""
+    stop = asyncio.Event()
+    ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def is_ready(*said: str) -> None:
+        ready.set_result(said)
+
+    running = asyncio.create_task(run(arguments[0], stop, is_ready, *arguments[1:]))
+    try:
+        await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        yield ready
+    finally:
+        stop.set()
+        await running
+
+
+@asynccontextmanager
+async def service(url: str, model: SilentModel, folder: Path) -> AsyncIterator[palimpsest.Client]:
+    """An API, a worker and the caller that both share, with one place for one answer."""
+    config = Config(
+        database_url=url,  # type: ignore[arg-type]
+        listen="127.0.0.1:0",
+        model="openai/fake",
+        model_base_url=model.url,
+        caller_socket=folder / "caller.sock",
+        worker_concurrency=1,
+        stop_seconds=1,
+        limits=Limits(),
+    )
+    assert config.caller_socket is not None
+    async with (
+        process(app.call, config, config.caller_socket),
+        process(app.work, config),
+        process(app.serve, config) as ready,
+        palimpsest.connect(ready.result()[0]) as client,
+    ):
+        yield client
+
+
+# litellm makes its call in a thread and awaits it then: who goes in between leaves it there.
+@pytest.mark.filterwarnings("ignore:.*acompletion:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(300)
+async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
+    url: str, folder: Path
+) -> None:
+    async with silent_model() as model, service(url, model, folder) as client:
+        session = await client.create_session("s")
+        async with session.producer("p") as producer:
+            for text in ("The museum is closed on Mondays.", "On Tuesdays it is closed early."):
+                await producer.append(text)
+        async with asyncio.timeout(200):
+            await warm_litellm()
+            await _search_until_the_deadline(client, model)
+            await _cancel_an_answer(session, model)
+
+
+async def _search_until_the_deadline(client: palimpsest.Client, model: SilentModel) -> None:
+    stub = search_pb2_grpc.SearchServiceStub(client.channel)
+    request = search_pb2.SearchChunksRequest(session="s", query="closed", rerank=True)
+    # On a busy machine the time may be up before anything is sent.
+    seconds = 2.0
+    while not model.requests:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stub.SearchChunks(request, timeout=seconds)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        seconds *= 2
+    await model.until(left=len(model.requests))
+
+
+async def _cancel_an_answer(session: palimpsest.Session, model: SilentModel) -> None:
+    before, told = len(model.requests), list[Any]()
+    asking = asyncio.create_task(session.ask("When?", timeout=200, on_event=told.append))
+    await model.until(requests=before + 1)
+    (answer_id,) = (one.answer_id for one in told if isinstance(one, Reading))
+    assert (await session.cancel_answer(answer_id)).status == "cancelled"
+    with pytest.raises(palimpsest.errors.Cancelled):
+        await asking
+    await model.until(left=before + 1)
