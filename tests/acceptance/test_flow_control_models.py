@@ -12,10 +12,12 @@ from grpc import aio
 
 import palimpsest
 from palimpsest.answer_values import Reading
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import log_pb2, log_pb2_grpc, search_pb2, search_pb2_grpc
 from service import app
 from service.config import Config, Limits
 from tests.silent_model import SilentModel, silent_model, warm_litellm
+
+SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 
 
 @asynccontextmanager
@@ -100,3 +102,48 @@ async def _cancel_an_answer(session: palimpsest.Session, model: SilentModel) -> 
     with pytest.raises(palimpsest.errors.Cancelled):
         await asking
     await model.until(left=before + 1)
+
+
+@pytest.mark.timeout(300)
+async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
+    config = Config(
+        database_url=url,  # type: ignore[arg-type]
+        listen="127.0.0.1:0",
+        reconcile_seconds=0.2,
+        stop_seconds=1,
+        limits=Limits(backlog_chunks=3),
+    )
+    async with (
+        process(app.serve, config) as ready,
+        palimpsest.connect(ready.result()[0]) as client,
+    ):
+        session = await client.create_session("s")
+        await session.create_memory("m", SCHEMA, chunk_tokens=1)
+        async with session.producer("p", give_up_seconds=200) as producer:
+            for number in range(10):
+                await producer.append(f"chunk {number}")
+            flushing = asyncio.create_task(producer.flush())
+            error = await _until_refused(client)
+            assert error.reason == "BACKLOG_FULL"
+            assert error.metadata["limit"] == "3"
+            assert error.retry_seconds
+            assert not flushing.done()
+            async with process(app.work, config):
+                # The memory gets on, and the producer is let in again by itself.
+                ack = await flushing
+            assert ack is not None
+            assert ack.producer_sequence == 10
+
+
+async def _until_refused(client: palimpsest.Client) -> palimpsest.PalimpsestError:
+    stub = log_pb2_grpc.LogServiceStub(client.channel)
+    for sequence in range(1, 10):
+        chunk = log_pb2.ProducedChunk(
+            producer_sequence=sequence, chunk=log_pb2.Chunk(text=f"other {sequence}")
+        )
+        request = log_pb2.AppendRequest(session="s", producer_id="other", chunks=[chunk])
+        try:
+            await stub.Append(request)
+        except aio.AioRpcError as error:
+            return palimpsest.errors.from_rpc(error, client.address)
+    raise AssertionError("it was never refused")
