@@ -70,11 +70,11 @@ async def chunks(
     values = {"session": session_key, "after": after, "limit": PAGE_CHUNKS}
     while True:
         page = (await tx.connection.exec_driver_sql(_CHUNKS, values)).all()
-        for digest, *row in page:
-            yield logged_of(row), bytes(digest)
+        for row in page:
+            yield logged_of(row[1:]), bytes(row.digest)
         if len(page) < PAGE_CHUNKS:
             return
-        values["after"] = page[-1][1]
+        values["after"] = page[-1].position
 
 
 async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:

@@ -4,7 +4,7 @@ Each part is read in one snapshot, page by page, so that a session of any size i
 beside the service that works on it.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
@@ -50,7 +50,7 @@ class Verifier:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def session_names(self, tenant_id: UUID) -> AsyncIterator[str]:
+    async def session_names(self, tenant_id: UUID) -> AsyncGenerator[str]:
         """The names of all sessions, in order."""
         after = ""
         while True:
@@ -64,7 +64,7 @@ class Verifier:
 
     async def verify(
         self, tenant_id: UUID, session: str, memory: str | None = None
-    ) -> AsyncIterator[Found | Looked]:
+    ) -> AsyncGenerator[Found | Looked]:
         """What differs, and how far it is, as it is found; with `memory` of that one alone.
 
         Raises NotFound, StorageError.
@@ -106,7 +106,7 @@ class Verifier:
             raise NotFound(Reason.MEMORY_NOT_FOUND, said, {"session": session, "memory": memory})
         return names if memory is None else [memory]
 
-    async def _log(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+    async def _log(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         check = LogCheck()
         async with self._database.snapshot(tenant_id) as tx:
             async for logged, digest in verifying.chunks(tx, key):
@@ -122,7 +122,7 @@ class Verifier:
                 yield Found(part="log", difference=difference)
         yield Looked(part="log", count=check.position, is_done=True)
 
-    async def _answers(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+    async def _answers(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         count = 0
         async with self._database.snapshot(tenant_id) as tx:
             async for looked, wrong in verifying.wrong_citations(tx, key):
@@ -133,7 +133,7 @@ class Verifier:
                     yield _found("answers", "answer.citation", f"answer {answer_id}", said)
         yield Looked(part="answers", count=count, is_done=True)
 
-    async def _words(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+    async def _words(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         async with self._database.snapshot(tenant_id) as tx:
             row = await _session(tx, key)
             if row.indexed_position > row.head:
@@ -146,7 +146,7 @@ class Verifier:
                     yield _found("index", "index.words", f"position {position}", said)
         yield Looked(part="index of words", count=last, is_done=True)
 
-    async def _vectors(self, tenant_id: UUID, key: UUID) -> AsyncIterator[Found | Looked]:
+    async def _vectors(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         async with self._database.snapshot(tenant_id) as tx:
             row = await _session(tx, key)
             last = min(row.embedded_position, row.head)

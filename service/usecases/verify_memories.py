@@ -1,6 +1,6 @@
 """Verifying a memory: its rows, in the order of its revisions, through the check of its kind."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -28,7 +28,7 @@ from storage.memories import StoredMemory
 PROGRESS_REVISIONS = 1000
 
 #: A difference, or how many revisions were looked at.
-Told = AsyncIterator[Difference | int]
+Told = AsyncGenerator[Difference | int]
 _Row = TypeVar("_Row")
 
 
@@ -44,14 +44,7 @@ async def verify_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> 
         said = "its id is not that of its name"
         yield Difference(name="memory.name", place="memory", said=said)
         return
-    match MemoryKind(stored.kind):
-        case MemoryKind.PRISM:
-            told = _prism(tx, stored)
-        case MemoryKind.TREE:
-            told = _tree(tx, stored)
-        case MemoryKind.STATE:
-            told = _state(tx, stored)
-    async with aclosing(told) as differences:
+    async with aclosing(_BY_KIND[MemoryKind(stored.kind)](tx, stored)) as differences:
         async for one in differences:
             yield one
 
@@ -65,7 +58,7 @@ class _Chain:
         self._stored = stored
         self.count = 0
 
-    async def rows(self) -> AsyncIterator[tuple[RevisionRow, Iterable[Difference | int]]]:
+    async def rows(self) -> AsyncGenerator[tuple[RevisionRow, Iterable[Difference | int]]]:
         """Every revision, with what is to be told before what it brought."""
         async for row in self._rows:
             self.count += 1
@@ -147,7 +140,7 @@ async def _prism(tx: Transaction, stored: StoredMemory) -> Told:
 
 async def _amended(
     tx: Transaction, session_key: UUID, memory_id: UUID
-) -> AsyncIterator[tuple[int, tuple[int, Amendment | None]]]:
+) -> AsyncGenerator[tuple[int, tuple[int, Amendment | None]]]:
     async for revision, ordinal, one in verifying.amendments(tx, session_key, memory_id):
         yield revision, (ordinal, one)
 
@@ -255,3 +248,10 @@ async def _state(tx: Transaction, stored: StoredMemory) -> Told:
             yield difference
     for one in chain.finish():
         yield one
+
+
+_BY_KIND: dict[MemoryKind, Callable[[Transaction, StoredMemory], Told]] = {
+    MemoryKind.PRISM: _prism,
+    MemoryKind.TREE: _tree,
+    MemoryKind.STATE: _state,
+}
