@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +25,11 @@ from service.embedded.processes import ServerUser, run_as
 from service.usecases.verify import Found, Verifier
 from storage import restoring, sessions
 from storage.database import Database, sqlalchemy_url
-from tests.harness import Servers, api, eventually, worker
+from tests.harness import Servers, api, eventually
+from tests.integration.scripted import ITEM, Script, reviser
 
 pytestmark = pytest.mark.timeout(400)
-SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
+SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 ROLES = """
 CREATE ROLE palimpsest_app NOLOGIN NOSUPERUSER NOBYPASSRLS;
 CREATE ROLE palimpsest_sweeper NOLOGIN NOSUPERUSER NOBYPASSRLS;
@@ -126,9 +128,31 @@ class Traffic:
         assert not self._thread.is_alive()
 
 
+@contextmanager
+def stepping(url: str) -> Iterator[None]:
+    """A worker of the memory, in a thread: a process of its own takes long to start."""
+    stop = threading.Event()
+
+    async def work() -> None:
+        database = Database.connect(url, pool_size=2, name="test")
+        one = reviser(database, Script())
+        while not stop.is_set():
+            await one.drain(ITEM)
+            await asyncio.sleep(0.05)
+        await database.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(60)
+
+
 def back_up(server: Server, folder: Path, archive: Path) -> Backups:
     """Backs a server up while its service works."""
-    with api(server.url) as (_, address), worker(server.url):
+    with api(server.url) as (_, address), stepping(server.url):
         traffic = Traffic(address)
         traffic.start()
         eventually("chunks are acked", lambda: traffic.acked >= BEFORE // 2, 60)
@@ -229,7 +253,7 @@ def goes_on(server: Server, backups: Backups) -> None:
         said = CliRunner().invoke(app, ["restored"])
     assert said.exit_code == 0, said.stderr
     assert said.stdout.startswith("1 session begins another history")
-    with api(server.url) as (_, address), worker(server.url):
+    with api(server.url) as (_, address), stepping(server.url):
         asyncio.run(clients(address, backups))
     assert asyncio.run(verified(server.url)) == []
 

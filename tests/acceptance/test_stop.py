@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import grpc
 import psycopg
 import pytest
 
 import palimpsest
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from tests.acceptance.test_faults import SCHEMA, finish, start
+from tests.acceptance.test_faults import SCHEMA, start
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, Servers, api, eventually, worker
 
@@ -41,6 +42,15 @@ def environment(model: FakeModel, stop_seconds: float = STOP_SECONDS) -> dict[st
         "PALIMPSEST_MODEL_BASE_URL": model.url,
         "PALIMPSEST_MODEL_API_KEY": "sk-test",
     }
+
+
+async def finish(address: str, token: str) -> tuple[int, int, list[tuple[int, int]]]:
+    """Revision, position and the ranges of the amendments, once all is applied."""
+    async with palimpsest.connect(address) as client:
+        memory = client.session("s").memory("m")
+        state = await memory.get(after=token, timeout=150)
+        ranges = [(one.from_position, one.to_position) async for one in memory.amendments()]
+    return state.revision, state.applied_position, ranges
 
 
 def stop(process: Process) -> None:
@@ -86,6 +96,7 @@ def test_a_worker_that_stops_between_two_steps_leaves_the_rest_to_others(
             eventually("it has begun", lambda: len(model.prompts) > 3, 120)
             stop(first)
             assert "Traceback" not in first.log()
+        assert handed_over(servers, url) == 1
         paid = len(model.prompts)
         with worker(url, **environment(model)):
             revision, position, ranges = asyncio.run(finish(address, token))
@@ -248,8 +259,6 @@ def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: S
     async def stream(process: Process, address: str) -> tuple[int, str]:
         async with palimpsest.connect(address) as client:
             await client.create_session("s")
-        import grpc
-
         async with grpc.aio.insecure_channel(address) as channel:
             call = log_pb2_grpc.LogServiceStub(channel).AppendChunks()
             opening = log_pb2.AppendChunksRequest.Open(session="s", producer_id="p")
@@ -261,10 +270,12 @@ def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: S
             )
             await call.write(log_pb2.AppendChunksRequest(batch=batch))
             acked = await call.read()
+            assert isinstance(acked, log_pb2.AppendChunksResponse)
             process._popen.terminate()
-            assert await call.read() is grpc.aio.EOF
-            assert await call.code() is grpc.StatusCode.UNAVAILABLE
-            return acked.ack.through_position, await call.details()
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await call.read()
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+            return acked.ack.through_position, str(ended.value.details())
 
     with api(url) as (process, address):
         position, said = asyncio.run(stream(process, address))
