@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from buf.validate import validate_pb2
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from palimpsest.v1 import (
@@ -132,3 +133,27 @@ def test_positions_that_no_log_has_are_refused() -> None:
         setattr(request, field, 2**63)
         with pytest.raises(InvalidInput, match=f"^{field}: must be less than or equal to 9223"):
             validate(request)
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        Duration(seconds=-(2**63)),
+        Duration(seconds=315_576_000_001),
+        Duration(seconds=1, nanos=-1),
+        Duration(nanos=2**31 - 1),
+    ],
+)
+def test_a_duration_that_is_none_is_refused_by_its_name(idle: Duration) -> None:
+    request = memories_pb2.CreateMemoryRequest(session="main", name="notes")
+    request.state.trigger.idle.CopyFrom(idle)
+    with pytest.raises(InvalidInput, match="must be a duration within its range") as caught:
+        validate(request)
+    assert caught.value.field == "state.trigger.idle"
+
+
+def test_a_time_that_is_none_is_refused_by_its_name() -> None:
+    request = search_pb2.SearchChunksRequest(session="main", query="x")
+    request.filter.from_time.seconds = 2**62
+    with pytest.raises(InvalidInput, match="from_time: must be a timestamp within its range"):
+        validate(request)

@@ -5,7 +5,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import protovalidate
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from service.domain.errors import InvalidInput
 from service.domain.reasons import Reason
@@ -33,7 +35,7 @@ PATTERNS = {
 
 def validate(message: Message) -> None:
     """Raises InvalidInput for the first field that breaks a rule."""
-    _refuse_nul(message)
+    _refuse_unfit(message)
     try:
         protovalidate.validate(message, fail_fast=True)
     except protovalidate.ValidationError as error:
@@ -47,16 +49,29 @@ def validate(message: Message) -> None:
         ) from error
 
 
-def _refuse_nul(message: Message, within: str = "") -> None:
+def _refuse_unfit(message: Message, within: str = "") -> None:
+    """Refuses texts with a NUL character, and times that no rule can be held against."""
     for field, value in message.ListFields():
-        if isinstance(value, Message):
-            _refuse_nul(value, f"{within}{field.name}.")
+        if isinstance(value, Duration | Timestamp):
+            _check_time(value, within + field.name)
+        elif isinstance(value, Message):
+            _refuse_unfit(value, f"{within}{field.name}.")
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for number, one in enumerate(value):
-                _refuse_nul(one, f"{within}{field.name}[{number}].")
+                _refuse_unfit(one, f"{within}{field.name}[{number}].")
         elif field.name in _STORED and any("\0" in text for text in _texts(value)):
             name = within + field.name
             raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)
+
+
+def _check_time(value: Duration | Timestamp, name: str) -> None:
+    try:
+        value.ToJsonString()
+    except ValueError as error:
+        kind = value.DESCRIPTOR.name.lower()
+        raise InvalidInput(
+            Reason.FIELD_INVALID, f"{name}: must be a {kind} within its range", field=name
+        ) from error
 
 
 def _texts(value: Any) -> Sequence[str]:
