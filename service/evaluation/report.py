@@ -289,6 +289,8 @@ def _load(path: Path) -> dict[str, Any]:
     wanted = {"format", "run_id", "settings", "versions", "questions", "builds"}
     if not isinstance(found, dict) or found.keys() & wanted != wanted:
         raise ReportError(f"{path} is no report of this release")
+    if not all(isinstance(found[name], dict) for name in ("settings", "versions")):
+        raise ReportError(f"{path} is no report of this release")
     if found["format"] != FORMAT:
         raise ReportError(f"{path} is a report of another release; begin another report")
     return found

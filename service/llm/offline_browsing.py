@@ -51,8 +51,8 @@ _STATE = re.compile(
     re.IGNORECASE,
 )
 _CODE = re.compile(
-    r"[{};]\s*$"
-    r"|^[ \t]*+(?:def|class|import|from|return|public|private|static|void|for|while|if)\b.*[:({]"
+    r"[{};]\s*$|^[ \t]*+(?:def|class|import|from|return|public|private|static|void|for|while|if)\b"
+    r".*[:({]"
     r"|\b(?:complete|continue|next line of)\b.{0,30}\bcode\b|\b\w++\([^)]{0,200}\)\s*[:{]",
     re.IGNORECASE | re.MULTILINE,
 )

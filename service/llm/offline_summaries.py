@@ -35,7 +35,7 @@ SENTENCE_TOKENS = 2
 _END = re.compile(
     rf"(?<=[.!?؟।…]){NO_TITLE}[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+"
 )
-_CLAUSE = re.compile(r"(?<=[,;:，、；：])\s*|\s+(?=[—–-])")
+_CLAUSE = re.compile(r"(?<=[,;:，、；：])\s*|(?<!\s)\s+(?=[—–-])")
 #: Scripts without blanks between words: their words are taken for pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2,}")
 _NAME = re.compile(r"(?<=[\w,;:] )[A-ZÀ-ÞΑ-ΩА-Я]\w+|\d[\w.,:]*")

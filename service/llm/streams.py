@@ -24,7 +24,7 @@ async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], Non
             usage = getattr(part, "usage", None) or usage
             for choice in part.choices[:1]:
                 finish_reason = choice.finish_reason or finish_reason
-                if text := choice.delta.content:
+                if text := _said(choice):
                     said.append(text)
                     on_text(text)
     finally:
@@ -44,6 +44,14 @@ async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], Non
     # there is no stream: ours is made where every other one is.
     response.usage = usage if has_usage else litellm.Usage()
     return response
+
+
+def _said(choice: Any) -> str:
+    """The text of a part; a server of one's own may send anything in its place."""
+    text = getattr(getattr(choice, "delta", None), "content", None) or ""
+    if not isinstance(text, str):
+        raise BrokenStream("a part of the model's reply is no text")
+    return text
 
 
 def _finish(part: Any) -> str | None:

@@ -91,8 +91,9 @@ def _bounded(dialect: Any) -> Any:
 def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
     # The library compares what it cannot sort one by one: each with each.
     library: Any = importlib.import_module("jsonschema")
-    is_looked_at = wanted and validator.is_type(value, "array")
-    if is_looked_at and len({_comparable(one) for one in value}) < len(value):
+    if not wanted or not validator.is_type(value, "array"):
+        return
+    if len({_comparable(one) for one in value}) < len(value):
         yield library.ValidationError(f"{value!r} has non-unique elements")
 
 

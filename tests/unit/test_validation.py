@@ -16,6 +16,7 @@ from palimpsest.v1 import (
     log_pb2,
     memories_pb2,
     schemas_pb2,
+    search_pb2,
     sessions_pb2,
     trajectories_pb2,
     trees_pb2,
@@ -32,6 +33,7 @@ FILES = (
     log_pb2,
     memories_pb2,
     schemas_pb2,
+    search_pb2,
     sessions_pb2,
     trajectories_pb2,
     trees_pb2,
@@ -146,10 +148,10 @@ def test_positions_that_no_log_has_are_refused() -> None:
 )
 def test_a_duration_that_is_none_is_refused_by_its_name(idle: Duration) -> None:
     request = memories_pb2.CreateMemoryRequest(session="main", name="notes")
-    request.state.trigger.idle.CopyFrom(idle)
+    request.state.idle.CopyFrom(idle)
     with pytest.raises(InvalidInput, match="must be a duration within its range") as caught:
         validate(request)
-    assert caught.value.field == "state.trigger.idle"
+    assert caught.value.field == "state.idle"
 
 
 def test_a_time_that_is_none_is_refused_by_its_name() -> None:

@@ -100,3 +100,14 @@ def test_a_report_is_not_written_over(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
     with pytest.raises(ReportError, match="cannot write"):
         Report.begin(tmp_path / "none" / "report.json", head())
+
+
+@pytest.mark.parametrize("part", ["settings", "versions"])
+def test_a_report_whose_settings_are_none_is_refused(tmp_path: Path, part: str) -> None:
+    path = tmp_path / "report.json"
+    head = {"run_id": "r", "settings": {"a": 1}, "versions": {"python": "3"}}
+    Report.begin(path, head)
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps({**held, part: [["a", 1]]}))
+    with pytest.raises(ReportError, match="is no report of this release"):
+        Report.resume(path, head)

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,9 @@ from service.deployment_config import Deployment
 from service.domain.baselines.contents import ReadContent
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.tokens import estimate_tokens
+from service.llm.library import litellm_library
 from service.llm.plans import PLAIN, Plan
+from service.llm.streams import BrokenStream, whole_response
 from service.llm.transport import LitellmTransport, ModelFailure
 from tests.fake_model import FakeModel, fake_model
 
@@ -186,3 +189,32 @@ async def test_the_offline_model_needs_no_stream() -> None:
     done = await calls.complete(replace(ASK, content=content), "offline/extractive", plan)
     assert done.text
     assert not texts
+
+
+class _Parts:
+    """A stream with what no provider would send."""
+
+    model = NAME
+
+    def __init__(self, *deltas: object) -> None:
+        self.chunks = [
+            SimpleNamespace(choices=[SimpleNamespace(delta=one, finish_reason="stop")], usage=None)
+            for one in deltas
+        ]
+
+    async def __aiter__(self) -> AsyncIterator[object]:
+        for part in self.chunks:
+            yield part
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_part_that_is_no_text_breaks_the_stream_and_one_without_says_nothing() -> None:
+    litellm = litellm_library()
+    texts: list[str] = []
+    with pytest.raises(BrokenStream, match="no text"):
+        await whole_response(litellm, _Parts(SimpleNamespace(content=2**64)), texts.append)
+    parts = _Parts("\ud800", None, SimpleNamespace(content="x"), SimpleNamespace())
+    done = await whole_response(litellm, parts, texts.append)
+    assert (texts, done.choices[0].message.content) == (["x"], "x")
