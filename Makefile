@@ -67,8 +67,8 @@ load: setup ## many sessions at once, with a slow model (SESSIONS=1000 CHUNKS=10
 soak: setup ## steady mixed traffic, and whether memory grows by it (MINUTES=20)
 	@$(BIN)/python -m tests.benchmarks soak --minutes $(or $(MINUTES),20)
 
-fuzz: setup ## the reader of replies, with mutated ones (INPUTS=200000)
-	$(BIN)/python -m tests.fuzz revisions --inputs $(or $(INPUTS),200000)
+fuzz: setup ## everything that reads bytes from outside, with mutated ones (TARGET=all INPUTS=10000 SEED=0)
+	$(BIN)/python -m tests.fuzz $(or $(TARGET),all) --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
 chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60; KILLS=1000: workers killed at every step of a call)
 	$(BIN)/python -m tests.chaos $(if $(KILLS),replay --kills $(KILLS),campaign --seconds $(or $(SECONDS),60)) --seed $(or $(SEED),1)

@@ -1,38 +1,37 @@
-"""`python -m tests.fuzz revisions --inputs N [--seed S]`: replies that nobody would write.
+"""Revisions: replies of PRISM, to a memory that holds something.
 
 Realistic replies are cut, spliced, repeated and sprinkled with noise, or made of random
 bytes, and read as a model's reply to a memory that holds something. Whatever the input:
-nothing is raised, every amendment fits the schema and can be stored, a replay gives the
-same bytes as applying step by step, and the work done is bounded by the input's length.
-The same seed makes the same inputs.
+nothing is raised, every amendment fits the schema and can be stored, and a replay gives the
+same bytes as applying step by step.
 """
 
-import argparse
 import json
 import random
-import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path
 from service.domain.prism.amending import amend, put, remove, replay
 from service.domain.prism.amendments import Op, Revision
+from service.domain.prism.replies import read_answer, told_answer
 from service.domain.prism.revisions import parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import fit
+from tests.fuzz.mutations import ODD, json_of, text_of
+from tests.fuzz.runs import SECONDS, Broken, Target
 from tests.replies import CORPUS, NOISE, SOURCE, STATE
 
 SCHEMA = parse_source(SOURCE)
-#: Calls that reading an input may make: a base, and so many for each of its characters.
-CALLS = 200_000
-CALLS_A_CHARACTER = 200
-#: The calls of every so many inputs are counted; counting takes longer than reading.
-COUNTED = 20
-#: Characters of an input, at most.
-MAX_CHARACTERS = 200_000
+#: The replies of models that keep to a schema.
+_STRUCTURED = tuple(json.loads(one) for one in CORPUS if one.startswith(("{", "[{")))
+_WORDS = (
+    *("path", "value", "add", "update", "remove", "op", "replace", "from", "$.rating", "/rows/0"),
+    *("$.attributes.a", "$['places']['a.b']", "$.people[-].name", "/people/-", "$", "$.rows[1][0]"),
+    *({"name": "Eve"}, ["x"], [[1]], {"path": "$.rating", "value": 3}),
+)
 RULES = (
     Rules(),
     Rules(may_remove=True),
@@ -42,86 +41,18 @@ RULES = (
 )
 
 
-class Broken(AssertionError):
-    """An input that breaks a promise; the message names the promise."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reply:
+    """A reply, and how it is read."""
 
+    text: str
+    rules: Rules
+    tidies: bool
+    #: What the memory holds, as JSON.
+    state: str = STATE
 
-@dataclass(slots=True)
-class Result:
-    """What a run came to."""
-
-    inputs: int = 0
-    amendments: int = 0
-    rejections: int = 0
-    #: Characters of the input that took most calls for its length, and those calls.
-    slowest_characters: int = 0
-    slowest_calls: int = 0
-
-
-def make_input(rng: random.Random) -> str:
-    """An input, by chance near to a reply or far from it."""
-    kind = rng.random()
-    if kind < 0.05:
-        return rng.randbytes(rng.randrange(400)).decode(errors="replace")
-    text = rng.choice(CORPUS)
-    if kind < 0.1:
-        text = rng.choice((text, *NOISE)) * rng.choice((2, 10, 200, 2000))
-    for _ in range(rng.choice((0, 1, 1, 2, 4, 16))):
-        text = rng.choice(_MUTATIONS)(rng, text)
-    return text[:MAX_CHARACTERS]
-
-
-def _cut(rng: random.Random, text: str) -> str:
-    return text[: rng.randrange(len(text) + 1)]
-
-
-def _drop(rng: random.Random, text: str) -> str:
-    at = rng.randrange(len(text) + 1)
-    return text[:at] + text[at + rng.choice((1, 1, 2, 20)) :]
-
-
-def _insert(rng: random.Random, text: str) -> str:
-    at = rng.randrange(len(text) + 1)
-    return text[:at] + rng.choice(NOISE) * rng.choice((1, 1, 1, 3, 100)) + text[at:]
-
-
-def _character(rng: random.Random, text: str) -> str:
-    at = rng.randrange(len(text) + 1)
-    char = chr(rng.choice((rng.randrange(128), rng.randrange(0x110000))))
-    return text[:at] + char + text[at + 1 :]
-
-
-def _splice(rng: random.Random, text: str) -> str:
-    other = rng.choice(CORPUS)
-    return text[: rng.randrange(len(text) + 1)] + other[rng.randrange(len(other) + 1) :]
-
-
-def _repeat(rng: random.Random, text: str) -> str:
-    begin = rng.randrange(len(text) + 1)
-    end = min(begin + rng.choice((1, 5, 40, 200)), len(text))
-    return text[:end] + text[begin:end] * rng.choice((1, 2, 50)) + text[end:]
-
-
-def _swap_quotes(_: random.Random, text: str) -> str:
-    return text.translate({ord("'"): '"', ord('"'): "'"})
-
-
-def _flatten(_: random.Random, text: str) -> str:
-    return " ".join(text.split())
-
-
-def _bytes(rng: random.Random, text: str) -> str:
-    raw = bytearray(text.encode(errors="replace"))
-    for _ in range(rng.randrange(1, 6)):
-        if raw:
-            raw[rng.randrange(len(raw))] = rng.randrange(256)
-    return raw.decode(errors="replace")
-
-
-_MUTATIONS: tuple[Callable[[random.Random, str], str], ...] = (
-    *(_cut, _drop, _drop, _insert, _insert, _character, _splice, _splice, _repeat),
-    *(_swap_quotes, _flatten, _bytes),
-)
+    def __len__(self) -> int:
+        return len(self.text)
 
 
 def check(text: str, value: Json, rules: Rules, *, tidies: bool) -> Revision:
@@ -160,74 +91,47 @@ def check(text: str, value: Json, rules: Rules, *, tidies: bool) -> Revision:
     return revision
 
 
-def count_calls(work: Callable[[], object]) -> int:
-    """How many calls `work` makes, of Python's functions and of C's."""
-    calls = 0
-
-    def note(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def fuzz_revisions(inputs: int, seed: int) -> Result:
-    """Makes and checks that many inputs. Raises Broken, with the input in a note."""
-    result = Result()
-    value: Json = parse(STATE)
-    for number in range(inputs):
-        rng = random.Random(f"{seed}:{number}")
-        text = make_input(rng)
-        rules, tidies = rng.choice(RULES), rng.random() < 0.2
-        try:
-            revision = check(text, value, rules, tidies=tidies)
-            if number % COUNTED == 0 or len(text) > MAX_CHARACTERS // 4:
-                _count(text, value, rules, result)
-        except Exception as error:
-            error.add_note(f"input {number} of seed {seed}: {text[:2000]!r}")
-            raise
-        result.inputs += 1
-        result.amendments += len(revision.amendments)
-        result.rejections += len(revision.rejections)
-        # The next reply meets what this one left, until there is little left.
-        value = amend(SCHEMA, value, revision.amendments)
-        if number % 7 == 0 or len(canonical(value)) > 20_000:
-            value = parse(STATE)
-    return result
+def _made(rng: random.Random) -> Reply:
+    text = (
+        json_of(rng, _STRUCTURED, _WORDS, NOISE)
+        if rng.random() < 0.25
+        else text_of(rng, CORPUS, (*NOISE, *ODD) if rng.random() < 0.2 else NOISE)
+    )
+    rules = rng.choice(RULES)
+    tidies = rng.random() < 0.2
+    state = STATE
+    if rng.random() < 0.5:
+        # The next reply meets what another one left.
+        value = parse(STATE)
+        left = parse_reply(text_of(rng, CORPUS, NOISE), SCHEMA, value, RULES[1])
+        state = canonical(amend(SCHEMA, value, left.amendments))
+    return Reply(text=text, rules=rules, tidies=tidies, state=state)
 
 
-def _count(text: str, value: Json, rules: Rules, result: Result) -> None:
-    calls = count_calls(lambda: parse_reply(text, SCHEMA, value, rules))
-    if calls > CALLS + CALLS_A_CHARACTER * len(text):
-        raise Broken(f"reading {len(text)} characters takes {calls} calls")
-    if calls > result.slowest_calls:
-        result.slowest_calls, result.slowest_characters = calls, len(text)
+def _check(made: Reply) -> bool:
+    value = parse(made.state, max_nodes=len(made.state))
+    return bool(check(made.text, value, made.rules, tidies=made.tidies).amendments)
 
 
-def main() -> None:
-    """Fuzzes and prints what came of it as the last line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("name", choices=["revisions"], help="what to fuzz")
-    parser.add_argument("--inputs", type=int, default=10_000, help="how many inputs")
-    parser.add_argument("--seed", type=int, default=0, help="which inputs")
-    arguments = parser.parse_args()
-    result = fuzz_revisions(arguments.inputs, arguments.seed)
-    line: dict[str, Any] = {
-        "name": "fuzz-revisions",
-        "value": result.inputs,
-        "seed": arguments.seed,
-        "amendments": result.amendments,
-        "rejections": result.rejections,
-        "slowest_characters": result.slowest_characters,
-        "slowest_calls": result.slowest_calls,
-    }
-    print(json.dumps(line))
+_ANSWERS = (
+    "[ANSWER]\nTwo pools.\n[PATHS]\n$.attributes.Pool\n- `/rating`\n1. $['a']",
+    "**[Answer]** It is open.\n\n**[PATHS]:**\n",
+    "<think>\n[ANSWER] no\n</think>\n[ANSWER]\nyes",
+    "No sections at all.",
+)
 
 
-if __name__ == "__main__":
-    main()
+def _answer(text: str) -> bool:
+    answer, paths = read_answer(text)
+    if any(not one.startswith(("$", "/")) or "\n" in one for one in paths):
+        raise Broken("a path of an answer is one")
+    if answer not in text or len(told_answer(text)) > len(text):
+        raise Broken("an answer is a part of its reply")
+    return bool(paths)
+
+
+TARGETS: Sequence[Target] = (
+    # Each is read, stored, loaded and replayed.
+    Target(name="revisions", make=_made, check=_check, calls=800_000, seconds=4 * SECONDS),
+    Target(name="answers", make=lambda rng: text_of(rng, _ANSWERS, NOISE), check=_answer),
+)

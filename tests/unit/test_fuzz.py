@@ -1,39 +1,60 @@
-"""A short run of the fuzzer; `python -m tests.fuzz` makes long ones."""
-
-import random
+"""A short run of every target of the fuzzer; `python -m tests.fuzz` makes long ones."""
 
 import pytest
 
 from service.domain.json_values import parse
 from service.domain.prism.rules import Rules
-from tests import fuzz
+from tests.fuzz import revisions, runs
+from tests.fuzz.__main__ import TARGETS
 from tests.replies import CORPUS, STATE
 
-
-def test_replies_that_nobody_would_write_keep_every_promise() -> None:
-    result = fuzz.fuzz_revisions(2000, seed=1)
-    assert result.inputs == 2000
-    assert result.amendments > 2000, "the inputs are near enough to replies"
-    assert result.rejections > 2000, "and far enough from them"
-    assert result.slowest_calls > 0
+#: Where an input takes longer than the others'.
+FEWER = {"revisions": 700, "schema-replies": 700, "patterns": 150, "forms": 250}
 
 
-def test_the_same_seed_makes_the_same_inputs() -> None:
-    made = [fuzz.make_input(random.Random(f"5:{number}")) for number in range(50)]
-    assert made == [fuzz.make_input(random.Random(f"5:{number}")) for number in range(50)]
-    assert len(set(made)) > 40
+@pytest.mark.parametrize("name", TARGETS)
+def test_inputs_that_nobody_would_write_keep_every_promise(name: str) -> None:
+    inputs = FEWER.get(name, 1500)
+    result = runs.run(TARGETS[name], inputs, seed=1)
+    assert result.inputs == inputs
+    assert result.taken > inputs // 50, "the inputs are near enough to what is taken"
+    assert result.most_calls > 0
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_same_seed_makes_the_same_inputs(name: str) -> None:
+    def made() -> list[str]:
+        return [repr(TARGETS[name].make(runs.seeded(name, 5, number))) for number in range(30)]
+
+    assert made() == made()
+    assert len(set(made())) > 15
 
 
 @pytest.mark.parametrize("number", range(len(CORPUS)))
 def test_the_replies_that_it_starts_from_are_realistic(number: int) -> None:
     rules = Rules(may_remove=True)
-    revision = fuzz.check(CORPUS[number], parse(STATE), rules, tidies=False)
+    revision = revisions.check(CORPUS[number], parse(STATE), rules, tidies=False)
     assert len(revision.amendments) >= (0 if number == len(CORPUS) - 1 else 1)
 
 
 def test_an_input_that_takes_too_much_work_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fuzz.count_calls(lambda: [len("x") for _ in range(100)]) >= 100
-    monkeypatch.setattr(fuzz, "CALLS", 0)
-    monkeypatch.setattr(fuzz, "CALLS_A_CHARACTER", 0)
-    with pytest.raises(fuzz.Broken, match="calls"):
-        fuzz.fuzz_revisions(1, seed=0)
+    assert runs.count_calls(lambda: [len("x") for _ in range(100)]) >= 100
+    monkeypatch.setattr(runs, "CALLS_A_CHARACTER", 0)
+    busy = runs.Target(name="busy", make=str, check=lambda made: bool(sorted(made)), calls=0)
+    with pytest.raises(runs.Broken, match="calls"):
+        runs.run(busy, 1, seed=0)
+
+
+def test_an_error_that_is_none_of_ours_is_reported() -> None:
+    broken = runs.Target(name="broken", make=str, check=lambda made: bool({}[made]))
+    with pytest.raises(KeyError) as caught:
+        runs.run(broken, 1, seed=0)
+    assert "input 0 of seed 0" in caught.value.__notes__[0]
+    assert len(runs.survey(broken, 3, seed=0).findings) == 1, "the same place counts once"
+
+
+def test_an_input_that_holds_too_much_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "BYTES", 1000)
+    heavy = runs.Target(name="heavy", make=str, check=lambda made: len(bytes(10**6)) > 0)
+    with pytest.raises(runs.Broken, match="bytes"):
+        runs.run(heavy, 1, seed=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.domain.flows import CUT_OFF
 from service.domain.prism.amendments import Op, Rejection
 from service.domain.prism.reading import MAX_OBJECTS, read_proposals
-from tests.fuzz import count_calls
+from tests.fuzz.runs import count_calls
 
 ADD, UPDATE, REMOVE = Op.ADD, Op.UPDATE, Op.REMOVE
 
