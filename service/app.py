@@ -2,11 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -105,7 +106,10 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             database, Facts(config).of, LitellmTransport(config).structured, keys.marker, config
         )
         # Models are asked by searches that rerank, if ever: nothing is started before.
-        gateway = await _gateway(config, database, keys, stack, Prices(config), when_asked=True)
+        far = _far(config, stack)
+        gateway = await _gateway(
+            config, database, keys, stack, Prices(config), far=far, when_asked=True
+        )
         reranker = Reranker(gateway, Facts(config).of, keys.marker, config)
         embedder = _embedder(config, database)
         searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
@@ -146,7 +150,8 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
     """Runs a worker until `stop` is set. Raises CannotStart."""
     async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
         prices = Prices(config)
-        gateway = await _gateway(config, database, keys, stack, prices)
+        far = _far(config, stack)
+        gateway = await _gateway(config, database, keys, stack, prices, far=far)
         facts = Facts(config).of
         embedder = _embedder(config, database)
         reranker = Reranker(gateway, facts, keys.marker, config)
@@ -175,6 +180,9 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             config,
         )
         ready()
+        if not near_model(config.model):
+            # What it took meanwhile could not go on: it is for workers whose callers are there.
+            await _unless(stop, far.wait_until_ready(config.start_seconds))
         await worker.run(stop)
 
 
@@ -209,7 +217,7 @@ class Desk:
 async def asking(config: Config) -> AsyncIterator[Desk]:
     """Model calls that are no worker's, kept in the same ledger. Raises CannotStart."""
     async with _database(config, "eval") as (database, keys), AsyncExitStack() as stack:
-        gateway = await _gateway(config, database, keys, stack, Prices(config), near_only=True)
+        gateway = await _gateway(config, database, keys, stack, Prices(config))
         yield Desk(
             database=database,
             gateway=gateway,
@@ -244,27 +252,23 @@ async def _gateway(
     stack: AsyncExitStack,
     prices: Prices,
     *,
-    near_only: bool = False,
+    far: RemoteCaller | None = None,
     when_asked: bool = False,
 ) -> Gateway:
     """The way to every model; `stack` ends it.
 
-    With `near_only` all calls are made in this process: they end when it is killed. What
-    it takes to ask is there from the beginning, or `when_asked` for the first time.
+    Without a `far` caller all calls are made in this process: they end when it is killed.
+    What it takes to ask is there from the beginning, or `when_asked` for the first time.
     """
     index = _index(config, keys, stack)
     journal = Journal(database, lease_seconds=config.call_lease_seconds)
     transport = LitellmTransport(config)
     near = _caller(config, transport, journal, index, prices)
     stack.push_async_callback(near.finish)
-    if not when_asked and (near_only or near_model(config.model)):
+    if not when_asked and (far is None or near_model(config.model)):
         await transport.warm()
     maker: MakesCalls = near
-    if not near_only:
-        # Who waited for calls has had the time to stop already.
-        seconds = min(config.stop_seconds, CALLER_SECONDS)
-        far = RemoteCaller(config.caller_socket, stop_seconds=seconds)
-        stack.push_async_callback(far.close)
+    if far is not None:
         if not when_asked and not near_model(config.model):
             await far.start()
         maker = NearOrFar(near, far)
@@ -276,6 +280,24 @@ async def _gateway(
         lease_seconds=config.call_lease_seconds,
         forms=transport,
     )
+
+
+def _far(config: Config, stack: AsyncExitStack) -> RemoteCaller:
+    """The caller's process of this one, or the one it shares; `stack` leaves it."""
+    # Who waited for calls has had the time to stop already.
+    seconds = min(config.stop_seconds, CALLER_SECONDS)
+    far = RemoteCaller(config.caller_socket, stop_seconds=seconds)
+    stack.push_async_callback(far.close)
+    return far
+
+
+async def _unless(stop: asyncio.Event, wait: Coroutine[Any, Any, None]) -> None:
+    """Waits, unless this process is to stop."""
+    waiting, stopping = asyncio.create_task(wait), asyncio.create_task(stop.wait())
+    await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    for task in (waiting, stopping):
+        task.cancel()
+    await asyncio.gather(waiting, stopping, return_exceptions=True)
 
 
 def _index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> PrefixIndex:

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from service.caller.wire import frame, order_to_json, read_frame, reply_from_json
+from service.caller.wire import NO_ORDER, frame, order_to_json, read_frame, reply_from_json
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.llm.caller import LeaseLost
@@ -48,6 +48,8 @@ class RemoteCaller:
         self._connecting = asyncio.Lock()
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
+        #: Set once the process takes orders.
+        self._ready = asyncio.Event()
 
     async def make(self, order: CallOrder) -> ModelReply:
         """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
@@ -84,6 +86,16 @@ class RemoteCaller:
         """Starts or finds the process now, so that the first call does not wait for it."""
         with suppress(OSError):
             await self._connected()
+
+    async def wait_until_ready(self, seconds: float) -> None:
+        """Waits until the process takes orders, at most so long: it may import for seconds.
+
+        One of the release before never says it, and one that cannot start neither.
+        """
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._connected()
+                await self._ready.wait()
 
     async def close(self) -> None:
         """Leaves the process; its own one is waited for as long as `stop_seconds`.
@@ -130,10 +142,14 @@ class RemoteCaller:
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while (said := await read_frame(reader)) is not None:
+                if said["id"] == NO_ORDER:
+                    self._ready.set()
                 waiting = self._waiting.get(said["id"])
                 if waiting is not None and not waiting.said.done():
                     waiting.hear(said)
         finally:
+            # Who waits for it would wait for one that is gone: calls start another.
+            self._ready.set()
             if self._writer is writer:
                 self._writer = None
             writer.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from service.caller.wire import frame, order_from_json, read_frame, reply_to_json
+from service.caller.wire import NO_ORDER, frame, order_from_json, read_frame, reply_to_json
 from service.domain.fail_points import FailPoint, reach
 from service.llm.caller import Caller, LeaseLost
 from service.llm.telling import OnText
@@ -33,6 +33,7 @@ class CallerServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one worker until it goes."""
         making: set[asyncio.Task[None]] = set()
+        writer.write(frame({"id": NO_ORDER}))
         try:
             while (said := await read_frame(reader)) is not None:
                 if "call_off" in said:

@@ -6,8 +6,8 @@ before: a worker says when it wants to hear what the model writes, and a caller 
 not know that says the reply alone.
 
 A worker says {"id", "order"} of a call, with "tells" to read along, and {"id", "call_off"} with
-the call's key when nobody wants it any more. A caller says {"id", "heard", "restarts"} of
-what the model writes, and last {"id"} with the outcome.
+the call's key when nobody wants it any more. A caller says {"id": 0} once it takes orders,
+{"id", "heard", "restarts"} of what the model writes, and last {"id"} with the outcome.
 """
 
 import asyncio
@@ -26,6 +26,10 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 #: Who reads along is at the other end.
 _PLAN_FIELDS = tuple(name for name in Plan.__slots__ if name != "on_text")
+
+
+#: The id of what belongs to no order: the caller takes them.
+NO_ORDER = 0
 
 
 async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:

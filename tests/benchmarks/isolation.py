@@ -27,7 +27,7 @@ MODEL_SECONDS = 0.2
 SLOW, POISON = "sluggishly", "poisonously"
 SLOWER = 100
 #: Pauses of a session between two chunks, from and to, in seconds.
-PAUSE_SECONDS = (5.0, 15.0)
+PAUSE_SECONDS = (20.0, 40.0)
 #: Chunks that the busy sessions have waiting.
 BUSY_CHUNKS = 2000
 #: A chunk is applied by then, unless something is wrong.
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The sizes."""
     parser.add_argument("--sessions", type=int, default=100, help="normal ones")
     parser.add_argument("--pairs", type=int, default=4, help="of rounds without and with")
-    parser.add_argument("--round-seconds", type=float, default=30.0, help="of each")
+    parser.add_argument("--round-seconds", type=float, default=60.0, help="of each")
 
 
 def run(seconds: float, *, sessions: int, pairs: int, round_seconds: float) -> dict[str, Any]:
@@ -138,16 +138,20 @@ async def _round(client: palimpsest.Client, sessions: int, seconds: float) -> li
     async def live(number: int) -> None:
         chosen = Random(number)
         session = client.session(f"normal-{number}")
-        await asyncio.sleep(chosen.uniform(0, min(PAUSE_SECONDS[1], seconds / 2)))
+        await asyncio.sleep(chosen.uniform(0, min(PAUSE_SECONDS[1], seconds)))
         async with session.producer("p") as producer:
-            while time.monotonic() < until:
+            # At least one, else the smallest rounds would measure nothing.
+            while True:
                 began = time.monotonic()
                 await producer.append("The ship lies in another harbour now.")
                 ack = await producer.flush()
                 assert ack is not None, "it was appended"
                 await session.memory(NOTES).get(after=ack.token, timeout=MAX_SECONDS)
                 took.append(time.monotonic() - began)
-                await asyncio.sleep(chosen.uniform(*PAUSE_SECONDS))
+                pause = chosen.uniform(*PAUSE_SECONDS)
+                if time.monotonic() + pause > until:
+                    return
+                await asyncio.sleep(pause)
 
     await asyncio.gather(*(live(number) for number in range(sessions)))
     return took

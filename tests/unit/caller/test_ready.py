@@ -1,0 +1,47 @@
+"""A worker takes nothing before its caller takes orders."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from service.caller.client import RemoteCaller
+from service.caller.wire import NO_ORDER, frame
+from tests.unit.caller.test_reading_along import answering, far
+from tests.unit.llm.test_gateway import Ledger
+from tests.unit.llm.test_telling import Writing
+
+
+async def test_a_caller_says_when_it_takes_orders(tmp_path: Path) -> None:
+    async with far(tmp_path, Writing([]), Ledger()), asyncio.timeout(30):
+        remote = RemoteCaller(tmp_path / "caller", stop_seconds=1)
+        await remote.wait_until_ready(1000)
+        await remote.close()
+
+
+async def test_who_waits_for_a_caller_waits_until_it_says_so(tmp_path: Path) -> None:
+    async def swallow(said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        """Answers no order."""
+
+    remote = RemoteCaller(tmp_path / "old", stop_seconds=1)
+    async with answering(tmp_path / "old", swallow), asyncio.timeout(30):
+        # One of the release before does not say it.
+        await remote.wait_until_ready(0.05)
+        waiting = asyncio.create_task(remote.wait_until_ready(1000))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert remote._reading is not None
+        remote._reading.cancel()
+        # It is gone: another one is started by the first call.
+        await waiting
+        await remote.close()
+
+
+async def test_what_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+    async with asyncio.timeout(30):
+        await RemoteCaller(tmp_path / "nowhere", stop_seconds=1).wait_until_ready(1000)
+
+
+def test_a_worker_of_the_release_before_has_no_order_of_that_number() -> None:
+    # Its orders are counted from 1; the frame is one that it looks at and leaves.
+    assert NO_ORDER == 0
+    assert frame({"id": NO_ORDER})[4:] == b'{"id":0}'
