@@ -77,11 +77,14 @@ def run(
     seconds: float, *, sessions: int, chunks: int, workers: int, concurrency: int
 ) -> dict[str, Any]:
     """Measures; see the module. Takes as long as it takes."""
-    settings = {"PALIMPSEST_WORKER_CONCURRENCY": str(concurrency)}
-    # One loop for all: gRPC does not leave the one that it began with.
     with (
+        # One loop for all: gRPC does not leave the one that it began with.
         asyncio.Runner() as runner,
-        stack(workers, model_seconds=MODEL_SECONDS, **settings) as made,
+        stack(
+            workers,
+            model_seconds=MODEL_SECONDS,
+            PALIMPSEST_WORKER_CONCURRENCY=str(concurrency),
+        ) as made,
     ):
         return measure(made, runner, sessions=sessions, chunks=chunks, concurrency=concurrency)
 
