@@ -22,9 +22,9 @@ SLOW_SECONDS = 0.3
 #: all do.
 SLOW_ONE_IN = 7
 BROKEN_ONE_IN = 9
-#: A chunk of its producer at this sequence is refused with 400 the first time: a failure
+#: Of so many chunks of a producer one is refused with 400 the first time: a failure
 #: that is final, and stops its memory.
-REFUSED_SEQUENCE = 5
+REFUSED_ONE_IN = 3
 DIMENSIONS = 8
 
 
@@ -75,7 +75,7 @@ class Model:
         head, found, text = prompt.rpartition("\n[TEXT]\n")
         if found and "[OBJECTS FOR ADD]" in head:
             for one in NAME.finditer(text):
-                if int(one[2]) == REFUSED_SEQUENCE and one[0] not in self._failed:
+                if int(one[2]) % REFUSED_ONE_IN == 2 and one[0] not in self._failed:
                     self._failed.add(one[0])
                     return 400
         is_answer = "\n[PATHS]\n" in prompt or "\n[QUOTES]\n" in prompt

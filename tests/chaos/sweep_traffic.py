@@ -190,9 +190,9 @@ class Traffic:
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _ask(self, session: Session, produced: asyncio.Event) -> None:
-        await self._answer(lambda: session.memory("facts").ask("What bends?", timeout=5))
+        await self._answer(lambda: session.memory("facts").ask("What bends?", timeout=9))
         await produced.wait()
-        await self._answer(lambda: session.ask("Who waits?", reader="whole", timeout=5))
+        await self._answer(lambda: session.ask("Who waits?", reader="whole", timeout=9))
 
     async def _answer(self, ask: Callable[[], Awaitable[object]]) -> None:
         """Asks once: an answer that fails, or comes too late, is no matter of traffic."""
