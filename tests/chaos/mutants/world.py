@@ -181,6 +181,7 @@ class World:
         self._specs: dict[str, MemorySpec] = {}
         self._shared = pools
         self._own: dict[str, Database] = {}
+        self._superuser: psycopg.AsyncConnection[Any] | None = None
 
     def database(self, name: str) -> Database:
         """Connections of a process of its own."""
@@ -203,6 +204,8 @@ class World:
         """Closes the connections that are its own."""
         for database in self._own.values():
             await database.close()
+        if self._superuser is not None:
+            await self._superuser.close()
 
     def item(self, name: str) -> WorkItem:
         """What a worker is woken for."""
@@ -215,11 +218,12 @@ class World:
 
     async def run_sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """A statement of the superuser, whom nothing is hidden from."""
-        async with await psycopg.AsyncConnection.connect(
-            self.superuser_url, autocommit=True
-        ) as connection:
-            cursor = await connection.execute(statement.encode(), values)
-            return await cursor.fetchall() if cursor.description else []
+        if self._superuser is None:
+            self._superuser = await psycopg.AsyncConnection.connect(
+                self.superuser_url, autocommit=True
+            )
+        cursor = await self._superuser.execute(statement.encode(), values)
+        return await cursor.fetchall() if cursor.description else []
 
     def expect(self, sentence: str, query: str, *rows: tuple[Any, ...]) -> None:
         """In the end the query, given the session's key, brings these rows; else `sentence`."""
