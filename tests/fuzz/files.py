@@ -176,10 +176,7 @@ def _setting(kind: Any) -> Callable[[str], bool]:
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
     def check(text: str) -> bool:
-        read = adapter.validate_python(text)
-        if "secret" in repr(read):
-            raise Broken("a key is not shown")
-        return bool(read)
+        return bool(adapter.validate_python(text))
 
     return check
 

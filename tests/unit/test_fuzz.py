@@ -9,12 +9,18 @@ from tests.fuzz.__main__ import TARGETS
 from tests.replies import CORPUS, STATE
 
 #: Where an input takes longer than the others'.
-FEWER = {"revisions": 700, "schema-replies": 700, "patterns": 150, "forms": 250}
+FEWER = {
+    "revisions": 200,
+    "schema-replies": 200,
+    "patterns": 60,
+    "forms": 100,
+    "schema-source": 500,
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_inputs_that_nobody_would_write_keep_every_promise(name: str) -> None:
-    inputs = FEWER.get(name, 1500)
+    inputs = FEWER.get(name, 1000)
     result = runs.run(TARGETS[name], inputs, seed=1)
     assert result.inputs == inputs
     assert result.taken > inputs // 50, "the inputs are near enough to what is taken"
@@ -24,10 +30,10 @@ def test_inputs_that_nobody_would_write_keep_every_promise(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_same_seed_makes_the_same_inputs(name: str) -> None:
     def made() -> list[str]:
-        return [repr(TARGETS[name].make(runs.seeded(name, 5, number))) for number in range(30)]
+        return [repr(TARGETS[name].make(runs.seeded(name, 5, number))) for number in range(20)]
 
     assert made() == made()
-    assert len(set(made())) > 15
+    assert len(set(made())) > 8
 
 
 @pytest.mark.parametrize("number", range(len(CORPUS)))
