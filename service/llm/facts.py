@@ -39,6 +39,10 @@ class ModelFacts:
     count: Callable[[str], int]
 
 
+#: Models that are remembered; the oldest is forgotten.
+KNOWN_MODELS = 1000
+
+
 class Facts:
     """The facts of every model that one worker process asks."""
 
@@ -52,6 +56,9 @@ class Facts:
         The first time it reads litellm's list, which takes a moment.
         """
         if model not in self._known:
+            # Who asks names the model, and may name any number of them.
+            while len(self._known) >= KNOWN_MODELS:
+                del self._known[next(iter(self._known))]
             self._known[model] = self._find(model)
         return self._known[model]
 

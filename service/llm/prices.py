@@ -82,6 +82,10 @@ _OPENAI_HOST = "api.openai.com"
 _BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
 
 
+#: Models that are remembered; the oldest is forgotten.
+KNOWN_MODELS = 1000
+
+
 class Prices:
     """The prices of every model that one process asks or sums up."""
 
@@ -94,6 +98,9 @@ class Prices:
     def of(self, model: str) -> ModelPrices:
         """The prices of a model, by provider/name. The first time it reads litellm's list."""
         if model not in self._known:
+            # Who asks names the model, and may name any number of them.
+            while len(self._known) >= KNOWN_MODELS:
+                del self._known[next(iter(self._known))]
             self._known[model] = self._find(model)
         return self._known[model]
 

@@ -6,7 +6,10 @@ import pytest
 
 from service.config import Config
 from service.domain.tokens import estimate_tokens
+from service.llm import facts as module
+from service.llm import prices
 from service.llm.facts import OFFLINE_WINDOW_TOKENS, SLICE_CHARACTERS, Facts
+from service.llm.prices import Prices
 
 
 @pytest.fixture
@@ -53,3 +56,13 @@ def test_a_text_without_blanks_is_counted_in_slices(facts: Facts) -> None:
     count = facts.of("openai/gpt-4o").count
     one = count("a" * SLICE_CHARACTERS)
     assert count("a" * SLICE_CHARACTERS * 50) == 50 * one
+
+
+def test_any_number_of_models_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KNOWN_MODELS", 3)
+    monkeypatch.setattr(prices, "KNOWN_MODELS", 3)
+    known, priced = Facts(Config()), Prices(Config())
+    for number in range(10):
+        known.of(f"offline/{number}")
+        priced.of(f"offline/{number}")
+    assert list(known._known) == list(priced._known) == [f"offline/{n}" for n in (7, 8, 9)]
