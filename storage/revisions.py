@@ -36,8 +36,8 @@ from storage.tables import (
 #: the state before it. More of them where a state is so large that reading it costs more.
 SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
-#: Amendments or rejections that one statement writes. PostgreSQL takes 65,535 values in
-#: one, and a chunk that is read in pieces may bring more than that.
+#: Amendments or rejections that are sent at once; a chunk that is read in pieces may bring
+#: many more.
 WRITE_ROWS = 1000
 
 
@@ -256,18 +256,21 @@ async def advance(
         raise Fenced
     reach(FailPoint.ADVANCE_MOVED)
     await tx.connection.execute(
-        insert(revision).values(
+        # Here and below values are parameters, not part of the statement: building and
+        # compiling that takes as long as running it, and it is the same each time.
+        insert(revision),
+        {
             **_keys(tx, held),
-            parent_revision=held.revision,
-            from_position=held.applied_position,
-            to_position=new.to_position,
-            kind=new.kind,
-            epoch=held.epoch,
-            digest=new.digest,
-            comment=new.comment,
-            restored_revision=new.restored_revision,
-            schema_source=new.schema_source,
-        )
+            "parent_revision": held.revision,
+            "from_position": held.applied_position,
+            "to_position": new.to_position,
+            "kind": new.kind,
+            "epoch": held.epoch,
+            "digest": new.digest,
+            "comment": new.comment,
+            "restored_revision": new.restored_revision,
+            "schema_source": new.schema_source,
+        },
     )
     reach(FailPoint.ADVANCE_WRITTEN)
     return bool(row.has_work)
@@ -334,7 +337,7 @@ async def _write_log(tx: Transaction, keys: dict[str, Any], new: NewRevision) ->
 
 async def _insert(tx: Transaction, table: Table, rows: Sequence[dict[str, Any]]) -> None:
     for start in range(0, len(rows), WRITE_ROWS):
-        await tx.connection.execute(insert(table).values(rows[start : start + WRITE_ROWS]))
+        await tx.connection.execute(insert(table), rows[start : start + WRITE_ROWS])
 
 
 async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
@@ -342,7 +345,7 @@ async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision)
     if new.value is not None:
         changes["value"] = new.value
     if new.base is not None:
-        await tx.connection.execute(insert(prism_base).values(**keys, value=new.base))
+        await tx.connection.execute(insert(prism_base), {**keys, "value": new.base})
         changes["unsaved_amendments"] = 0
     elif new.amendments:
         assert new.value is not None, "amendments change the value"
@@ -361,7 +364,7 @@ async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision)
         )
     ).scalar_one()
     if new.amendments and new.base is None and unsaved_now == 0:
-        await tx.connection.execute(insert(prism_snapshot).values(**keys, value=new.value))
+        await tx.connection.execute(insert(prism_snapshot), {**keys, "value": new.value})
 
 
 def _held(held: Claim) -> Any:
