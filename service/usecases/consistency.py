@@ -239,6 +239,11 @@ class Watcher:
                 # Those who wait go on until their deadlines.
                 self._seen = _Seen()
                 _log.warning("cannot look after waiting reads", cause=str(error))
+            except Exception:
+                # The loop must outlive a defect: else nobody who waits would be looked after
+                # any more, in this process.
+                self._seen = _Seen()
+                _log.exception("cannot look after waiting reads")
             async with self._looked:
                 self._looked.notify_all()
             if not self._memories and not self._made:

@@ -66,3 +66,31 @@ async def _pieces(watcher: Watcher, listener: Listener, count: int) -> Any:
         for piece in (await anext(told)).pieces:
             yield piece
     await told.aclose()
+
+
+async def test_who_waits_is_looked_after_though_one_look_broke(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def settled(_: Any, items: Collection[WorkItem]) -> Collection[WorkItem]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise LookupError("a defect")
+        return items
+
+    monkeypatch.setattr(consistency.settling, "settled", settled)
+    watcher = Watcher(database)
+    running = asyncio.create_task(watcher.run())
+    item = WorkItem(
+        kind=WorkKind.ANSWER,
+        tenant_id=DEFAULT_TENANT,
+        session_key=session_key(DEFAULT_TENANT, "s"),
+        item_id=uuid4(),
+    )
+    async with asyncio.timeout(30):
+        assert await watcher.settled(item, deadline=None)
+    assert looks == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
