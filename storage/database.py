@@ -190,7 +190,7 @@ class Database:
                         yield DirectTransaction(tenant_id=tenant_id, driver=driver)
                     finally:
                         if driver.info.transaction_status not in _NOTHING_OPEN:
-                            await driver.rollback()
+                            await _roll_back(driver)
         except Unreachable:
             # The server went away: the other idle connections are as dead as this one.
             if self._checking is None or self._checking.done():
@@ -235,6 +235,14 @@ class Prepared:
 #: What each connection has prepared, by the name that it has there.
 _PREPARED: WeakKeyDictionary[Connection, dict[Prepared, str]] = WeakKeyDictionary()
 _NUMBERS = count(1)
+
+
+async def _roll_back(driver: Connection) -> None:
+    await driver.rollback()
+    # A rollback makes the driver forget its own statements, and have the server forget all
+    # that there are; ours among them, if there was one of its own.
+    if _PREPARED.pop(driver, None):
+        await driver.execute("DEALLOCATE ALL", prepare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
