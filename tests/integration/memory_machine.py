@@ -35,6 +35,9 @@ from tests.integration.machines import Machine
 from tests.integration.writing import drop_hints, submission
 
 PRODUCERS = ("pa", "pb")
+#: Of a batch; most steps of workers have something to read.
+MOST_CHUNKS = 7
+CHUNKS = st.integers(0, MOST_CHUNKS)
 #: Fail points that a worker passes at most before it is killed.
 MOST_POINTS = 60
 #: Batches of chunks behind which the checker may look at everything again.
@@ -139,9 +142,16 @@ class MemoryMachine(Machine):
         """The memory's row."""
         return await self.memories.get(DEFAULT_TENANT, self.name, name)
 
-    @rule(producer=st.sampled_from(PRODUCERS), chunks=st.integers(1, 7))
+    @rule(producer=st.sampled_from(PRODUCERS), chunks=st.integers(1, MOST_CHUNKS))
     def append(self, producer: str, chunks: int) -> None:
         """Chunks come."""
+        self.feed(chunks, producer)
+        self.did("append")
+
+    def feed(self, chunks: int, producer: str = PRODUCERS[0]) -> None:
+        """Appends so many chunks, if any."""
+        if not chunks:
+            return
         self.batches += 1
         first = self.sequences[producer] + 1
         last = first + chunks - 1
@@ -163,7 +173,6 @@ class MemoryMachine(Machine):
             )
         )
         self.sequences[producer], self.head = last, acked.position
-        self.did("append")
 
     async def _append(self, sent: Any) -> Any:
         return await self.appender.submit(DEFAULT_TENANT, sent)
@@ -172,9 +181,10 @@ class MemoryMachine(Machine):
         """One of the memories."""
         return self.memory_names[number % len(self.memory_names)]
 
-    @rule(memory=st.integers(0, 9))
-    def drain(self, memory: int) -> None:
+    @rule(memory=st.integers(0, 9), chunks=CHUNKS)
+    def drain(self, memory: int, chunks: int) -> None:
         """A worker brings a memory to the head."""
+        self.feed(chunks)
         name = self.pick(memory)
         worker = worker_of(self.kind, self.database, self.model)
         self.bench.run(self._drain(worker, name))
@@ -191,18 +201,24 @@ class MemoryMachine(Machine):
             )
         )
 
-    @rule(memory=st.integers(0, 9), faults=st.lists(st.sampled_from(FAULTS), max_size=4))
-    def poison(self, memory: int, faults: list[str]) -> None:
+    @rule(
+        memory=st.integers(0, 9),
+        chunks=CHUNKS,
+        faults=st.lists(st.sampled_from(FAULTS), max_size=4),
+    )
+    def poison(self, memory: int, chunks: int, faults: list[str]) -> None:
         """A worker whose model fails, or says what is no use."""
+        self.feed(chunks)
         self.model.faults[:] = faults
         self.bench.run(
             self._drain(worker_of(self.kind, self.database, self.model), self.pick(memory))
         )
         self.did("poison")
 
-    @rule(memory=st.integers(0, 9), points=st.integers(0, MOST_POINTS))
-    def die(self, memory: int, points: int) -> None:
+    @rule(memory=st.integers(0, 9), chunks=CHUNKS, points=st.integers(0, MOST_POINTS))
+    def die(self, memory: int, chunks: int, points: int) -> None:
         """A worker dies at a fail point."""
+        self.feed(chunks)
         death = Death(points)
         self.bench.run(self._die(self.pick(memory), death))
         self.did("die" if death.point is not None else "drain")
@@ -223,9 +239,10 @@ class MemoryMachine(Machine):
         finally:
             fail_points.act(None)
 
-    @rule(memory=st.integers(0, 9))
-    def overtake(self, memory: int) -> None:
+    @rule(memory=st.integers(0, 9), chunks=CHUNKS)
+    def overtake(self, memory: int, chunks: int) -> None:
         """A worker loses a memory to another one right before it commits."""
+        self.feed(chunks)
         name = self.pick(memory)
         slow = worker_of(self.kind, self.database, self.model)
         fast = worker_of(self.kind, self.database, self.model)

@@ -14,7 +14,7 @@ from service.usecases.edit import Edit, Target
 from storage.memories import StoredMemory
 from tests.chaos.history import Edited, Refused, RolledBack
 from tests.integration.machine_workers import worker_of
-from tests.integration.memory_machine import MemoryMachine
+from tests.integration.memory_machine import CHUNKS, MemoryMachine
 
 SPEC = PrismSpec(
     schema_source="class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n",
@@ -121,9 +121,10 @@ class PrismMachine(MemoryMachine):
             )
         )
 
-    @rule(memory=st.integers(0, 9))
-    def edit_meanwhile(self, memory: int) -> None:
+    @rule(memory=st.integers(0, 9), chunks=CHUNKS)
+    def edit_meanwhile(self, memory: int, chunks: int) -> None:
         """Somebody edits while a worker thinks."""
+        self.feed(chunks)
         name = self.pick(memory)
         worker = worker_of(self.kind, self.database, self.model)
         worker.meanwhile = lambda: self._edit(name)

@@ -10,7 +10,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tree.spec import TreeSpec
 from service.usecases.trees import Trees
 from tests.integration.machine_workers import worker_of
-from tests.integration.memory_machine import MemoryMachine
+from tests.integration.memory_machine import CHUNKS, MemoryMachine
 
 #: Leaves of a few chunks, and groups of a few leaves.
 SPEC = TreeSpec(segment_tokens=64, max_children=3, summary_tokens=20, model="test/scripted")
@@ -28,9 +28,10 @@ class TreeMachine(MemoryMachine):
         self.start(spec, replace(spec, max_children=children))
         self.trees = Trees(self.database, self.memories)
 
-    @rule(memory=st.integers(0, 9), meanwhile=st.booleans())
-    def seal(self, memory: int, meanwhile: bool) -> None:
+    @rule(memory=st.integers(0, 9), chunks=CHUNKS, meanwhile=st.booleans())
+    def seal(self, memory: int, chunks: int, meanwhile: bool) -> None:
         """Somebody closes a tree, maybe while a worker is about to commit."""
+        self.feed(chunks)
         name = self.pick(memory)
         if meanwhile:
             worker = worker_of(self.kind, self.database, self.model)
