@@ -26,6 +26,11 @@ PAUSE_SECONDS = 1.0
 MAX_CONNECTIONS = 64
 
 
+#: What a connection that is lost raises; uvloop has a RuntimeError for a write to one that
+#: was reset since it was last used.
+_GONE = (RedisError, OSError, RuntimeError)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command; each touches one key, so that a cluster takes it."""
@@ -61,7 +66,7 @@ class RedisLink:
                 # The node says that it is one of a cluster's.
                 await self._become_cluster()
                 replies = await self._send(commands)
-        except (RedisError, OSError) as error:
+        except _GONE as error:
             self._gone(error)
             return None
         self._back()
