@@ -138,7 +138,7 @@ def _filled(rng: random.Random, message: Message, depth: int = 0) -> Message:
     return message
 
 
-def _add(rng: random.Random, message: Message, field: FieldDescriptor, depth: int) -> None:
+def _add(rng: random.Random, message: Message, field: Any, depth: int) -> None:
     held = getattr(message, field.name)
     if field.message_type is None:
         held.append(_scalar(rng, field))
@@ -146,7 +146,7 @@ def _add(rng: random.Random, message: Message, field: FieldDescriptor, depth: in
         _filled(rng, held.add(), depth + 1)
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def _is_map(field: Any) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
@@ -154,7 +154,7 @@ def _storable(rng: random.Random) -> str:
     return rng.choice(_TEXTS).encode(errors="replace").decode()
 
 
-def _scalar(rng: random.Random, field: FieldDescriptor) -> Any:
+def _scalar(rng: random.Random, field: Any) -> Any:
     match field.cpp_type:
         case FieldDescriptor.CPPTYPE_STRING if field.type == FieldDescriptor.TYPE_BYTES:
             return rng.choice((b"", b"\0", b"x" * 32, rng.randbytes(32)))

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from service.domain.json_values import canonical, checked, parse
@@ -34,7 +35,13 @@ _LITERALS = (
     '{a: "b", // note\n c: """x""y"""}',
     '"' + "\\" * 50 + '"',
 )
-_JSONS = ({"a": [1, 2.5, True, None, "x", {"b": {}}]}, [[[[1]]]], "text", 3, {"": {"": [0]}})
+_JSONS: tuple[Any, ...] = (
+    {"a": [1, 2.5, True, None, "x", {"b": {}}]},
+    [[[[1]]]],
+    "text",
+    3,
+    {"": {"": [0]}},
+)
 _KEY = b"key of tests"
 _SESSION = UUID(int=7)
 _TOKENS = (
