@@ -13,6 +13,7 @@ from service.domain.work import WorkItem, WorkKind
 from service.usecases import consistency
 from service.usecases.consistency import Watcher
 from service.usecases.listening import Found, Listener
+from storage import settling
 from storage.database import Database
 
 
@@ -80,7 +81,7 @@ async def test_who_waits_is_looked_after_though_one_look_broke(
             raise LookupError("a defect")
         return items
 
-    monkeypatch.setattr(consistency.settling, "settled", settled)
+    monkeypatch.setattr(settling, "settled", settled)
     watcher = Watcher(database)
     running = asyncio.create_task(watcher.run())
     item = WorkItem(
