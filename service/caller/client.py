@@ -61,10 +61,8 @@ class RemoteCaller:
             try:
                 writer = await self._connected()
                 self._waiting[number] = _Waiting(said=said, key=order.key, on_text=order.on_text)
-                # In two pieces, so that a process can be made to end between them.
-                writer.write(raw[: len(raw) // 2])
-                reach(FailPoint.ORDER_HALF_SENT)
-                writer.write(raw[len(raw) // 2 :])
+                reach(FailPoint.ORDER_CONNECTED)
+                writer.write(raw)
                 await writer.drain()
                 reach(FailPoint.ORDER_SENT)
             except OSError as error:

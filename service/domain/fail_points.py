@@ -107,9 +107,9 @@ class FailPoint(Enum):
     # Calls: the order, from the worker to the caller's process and back.
     #: The right is there; nothing is ordered.
     ORDER_BEFORE = "order.before"
-    #: Half of the order is written to the socket.
-    ORDER_HALF_SENT = "order.half_sent"
-    #: All of it is.
+    #: The worker listens for its outcome; nothing is written to the socket.
+    ORDER_CONNECTED = "order.connected"
+    #: It is written.
     ORDER_SENT = "order.sent"
     #: The caller has read it.
     ORDER_RECEIVED = "order.received"

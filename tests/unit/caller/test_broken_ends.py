@@ -60,7 +60,7 @@ async def test_an_order_that_broke_while_it_was_sent_is_not_kept(tmp_path: Path)
         lease_seconds=9,
     )  # fmt: skip
     async with answering(tmp_path / "slow", swallow):
-        with once(FailPoint.ORDER_HALF_SENT), pytest.raises(LookupError):
+        with once(FailPoint.ORDER_CONNECTED), pytest.raises(LookupError):
             await gateway.call(ASK, model="m", scope=SCOPE)
         assert not remote._waiting
         await remote.close()
