@@ -133,7 +133,7 @@ async def ask(desk: Desk, name: str, rng: random.Random) -> None:
         else:
             said["status"] = "done"
             said["answer_id"] = answer.answer_id
-            said["citations"] = [(one.position - 1, one.position) for one in answer.citations]
+            said["citations"] = [(one.position, one.position) for one in answer.citations]
             said["head"] = answer.applied_position
         desk.write(
             Asked(

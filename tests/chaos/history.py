@@ -168,7 +168,7 @@ class Asked:
     answer_id: str
     #: "done", "failed" with a reason, or "unknown".
     status: str
-    #: Positions (from, to) that the answer cites.
+    #: First and last position of each place that the answer cites.
     citations: list[tuple[int, int]]
     head: int
     invoked: float

@@ -162,7 +162,8 @@ class PrismMachine(MemoryMachine):
     async def _change_schema(self, name: str, is_new: bool) -> None:
         stored = await self.stored(name)
         source = stored.prism.schema_source.rstrip()
-        more = f"\n    extra{stored.revision}: str\n" if is_new else "\n"
+        # A rebuilt memory begins with the fields that were added, at revision 0.
+        more = f"\n    extra{source.count('extra')}: str\n" if is_new else "\n"
         behind = await self.editor.update_schema(
             DEFAULT_TENANT, self._target(stored, 0), parse_source(source + more)
         )

@@ -68,10 +68,9 @@ def _check_time(value: Duration | Timestamp, name: str) -> None:
     try:
         value.ToJsonString()
     except ValueError as error:
-        kind = value.DESCRIPTOR.name.lower()
-        raise InvalidInput(
-            Reason.FIELD_INVALID, f"{name}: must be a {kind} within its range", field=name
-        ) from error
+        is_time = isinstance(value, Timestamp)
+        kind = "time from the year 1 to the year 9999" if is_time else "duration up to 10,000 years"
+        raise InvalidInput(Reason.FIELD_INVALID, f"{name}: must be a {kind}", field=name) from error
 
 
 def _texts(value: Any) -> Sequence[str]:
