@@ -1,8 +1,11 @@
-"""A TCP proxy that cuts the connections through it."""
+"""A TCP proxy that cuts the connections through it, or lets them stand still."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.engine import make_url
 
 
 class Proxy:
@@ -16,6 +19,8 @@ class Proxy:
         #: Connections that came through.
         self.connections = 0
         self.server: asyncio.Server | None = None
+        self._goes = asyncio.Event()
+        self._goes.set()
 
     async def close(self) -> None:
         """Takes no more connections, and ends those that are there."""
@@ -28,6 +33,14 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def hold(self) -> None:
+        """From now on nothing passes, and nobody is told."""
+        self._goes.clear()
+
+    def let_go(self) -> None:
+        """What was held passes, and what comes."""
+        self._goes.set()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
         self.connections += 1
@@ -35,19 +48,19 @@ class Proxy:
         ends = {writer, far_writer}
         self._writers |= ends
         try:
-            await asyncio.gather(_pass(reader, far_writer), _pass(far_reader, writer))
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         finally:
             self._writers -= ends
             for end in ends:
                 end.transport.abort()
 
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                await self._goes.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
 
 
 @asynccontextmanager
@@ -63,3 +76,13 @@ async def cutting(address: str) -> AsyncIterator[Proxy]:
         server.close()
         proxy.cut()
         await server.wait_closed()
+
+
+@asynccontextmanager
+async def relayed(url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy in front of the database at `url`, and the URL of the database through it."""
+    known = conninfo_to_dict(url)
+    async with cutting(f"{known['host']}:{known['port'] or 5432}") as proxy:
+        host, _, port = proxy.address.rpartition(":")
+        through = make_url(url).set(host=host, port=int(port))
+        yield proxy, through.render_as_string(hide_password=False)

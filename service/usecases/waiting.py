@@ -27,7 +27,7 @@ class WaitingRoom:
         if self._taken >= self._places:
             raise Exhausted(
                 self._reason,
-                f"this server waits for {self._taken} {self._who} already",
+                f"this server has {self._taken} {self._who} under way already",
                 {"limit": self._places},
                 retry_seconds=BUSY_RETRY_SECONDS,
             )

@@ -25,8 +25,8 @@ from service import app
 from service.config import Config, Limits
 from service.usecases import watch as watching
 from service.usecases.watch import Watches
+from tests.cutting import relayed
 from tests.harness import Servers
-from tests.relay import relayed
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n    text: str\n"
 CREDIT_CHUNKS = 20

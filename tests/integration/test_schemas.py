@@ -377,7 +377,7 @@ async def test_who_waits_hears_of_a_failure(waited: tuple[Schemas, Database]) ->
     waiting = asyncio.create_task(schemas.generate(DEFAULT_TENANT, WANTED, deadline=None))
     while not (items := await runnable(database)):
         await asyncio.sleep(0.01)
-    with pytest.raises(Exhausted, match="waits for 1 asks already"):
+    with pytest.raises(Exhausted, match="has 1 asks under way already"):
         await schemas.generate(DEFAULT_TENANT, WANTED, deadline=None)
     await generator(database, Script("no", "no", "no")).make(items[0])
     with pytest.raises(FailedPrecondition, match="no schema could be made: the model gave") as no:

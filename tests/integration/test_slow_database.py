@@ -12,8 +12,8 @@ from service.domain.tenancy import DEFAULT_TENANT
 from storage import database as module
 from storage.database import Database
 from storage.errors import Unreachable, translate
+from tests.cutting import relayed
 from tests.harness import Servers
-from tests.relay import relayed
 
 #: Longer than this test looks for it, shorter than any statement may take.
 SLEEP = "SELECT pg_sleep(25)"

@@ -4,12 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from service.domain.errors import Exhausted
 from service.domain.reasons import Reason
 from service.rpc.interceptors.base import Around, Context
-
-#: When a caller that met a full server may try again.
-BUSY_RETRY_SECONDS = 1.0
+from service.usecases.waiting import WaitingRoom
 
 
 class Crowd(Around):
@@ -17,8 +14,7 @@ class Crowd(Around):
 
     def __init__(self, places: int) -> None:
         super().__init__()
-        self._places = places
-        self._taken = 0
+        self._room = WaitingRoom(places, reason=Reason.TOO_MANY_CALLS, who="calls")
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
@@ -26,15 +22,5 @@ class Crowd(Around):
         if not method.startswith("/palimpsest."):
             yield
             return
-        if self._taken >= self._places:
-            raise Exhausted(
-                Reason.TOO_MANY_CALLS,
-                f"this server has {self._taken} calls under way already",
-                {"limit": self._places},
-                retry_seconds=BUSY_RETRY_SECONDS,
-            )
-        self._taken += 1
-        try:
+        with self._room.place():
             yield
-        finally:
-            self._taken -= 1
