@@ -347,20 +347,25 @@ def _values(session_key: UUID, memory_id: UUID, revision: int | None) -> dict[st
     }
 
 
+def node_of(row: Any) -> Node:
+    """A node from a row with the columns of `tree_node`."""
+    return Node(
+        level=row.level,
+        number=row.number,
+        first_child=row.first_child,
+        children=row.children,
+        start=Place(row.start_position, row.start_offset),
+        end=Place(row.end_position, row.end_offset),
+        summary=row.summary,
+        made=Made(row.made),
+        text_tokens=row.text_tokens,
+        summary_tokens=row.summary_tokens,
+    )
+
+
 def _stored(row: Any) -> StoredNode:
     return StoredNode(
-        node=Node(
-            level=row.level,
-            number=row.number,
-            first_child=row.first_child,
-            children=row.children,
-            start=Place(row.start_position, row.start_offset),
-            end=Place(row.end_position, row.end_offset),
-            summary=row.summary,
-            made=Made(row.made),
-            text_tokens=row.text_tokens,
-            summary_tokens=row.summary_tokens,
-        ),
+        node=node_of(row),
         revision=row.revision,
         created_at=row.created_at,
         parent=row.parent,

@@ -13,12 +13,13 @@ from service.domain.chunks import LoggedChunk
 from service.domain.json_values import restore
 from service.domain.paths import Path, PathError
 from service.domain.prism.amendments import Amendment, Op
-from service.domain.tree.nodes import Made, Node, Place
+from service.domain.tree.nodes import Node
 from service.domain.verifying.chain import RevisionRow
 from storage.chunk_index import WORDS_BYTES, WORDS_CHUNKS
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import Transaction
 from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.tree_views import node_of
 
 #: Chunks of a page; each has 256 KiB at most.
 PAGE_CHUNKS = 64
@@ -201,25 +202,10 @@ async def nodes(
     while True:
         page = (await tx.connection.exec_driver_sql(_NODES, values)).all()
         for row in page:
-            yield row.revision, _node(row)
+            yield row.revision, node_of(row)
         if len(page) < PAGE_ROWS:
             return
         values["after"] = page[-1].number
-
-
-def _node(row: Any) -> Node:
-    return Node(
-        level=row.level,
-        number=row.number,
-        first_child=row.first_child,
-        children=row.children,
-        start=Place(row.start_position, row.start_offset),
-        end=Place(row.end_position, row.end_offset),
-        summary=row.summary,
-        made=Made(row.made),
-        text_tokens=row.text_tokens,
-        summary_tokens=row.summary_tokens,
-    )
 
 
 async def has_words(

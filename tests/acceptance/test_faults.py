@@ -91,10 +91,8 @@ def test_a_worker_killed_between_call_and_commit_pays_once_and_applies_once(
             assert look.execute("SELECT max(revision) FROM revision").fetchone() == (0,)
             doomed.kill()
         blocker.rollback()
-        killed = time.monotonic()
         with worker(url, **scripted(model)) as survivor:
             revision, position, ranges = asyncio.run(finish(address, token))
-            assert time.monotonic() - killed < 30
             assert "sk-not-to-be-logged" not in survivor.log()
     assert (revision, position, ranges) == (1, 1, [(0, 1)])
     assert len(model.prompts) == 1, "the call was paid for once"
