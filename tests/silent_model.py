@@ -40,7 +40,9 @@ class SilentModel:
             self._changed.set()
             if self._drips_seconds is not None:
                 dripping = asyncio.create_task(self._drip(writer, self._drips_seconds))
-            await reader.read()
+            # Who leaves bytes unread resets the connection, who has read all ends it.
+            with suppress(ConnectionError):
+                await reader.read()
             self.left += 1
             self._changed.set()
         except (asyncio.IncompleteReadError, ConnectionError):
