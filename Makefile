@@ -7,10 +7,12 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 # Most tests wait for other processes more than they compute; each file stays in one process,
 # which has servers of its own.
 SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
+DEBIAN_PROGRAMS := $(lastword $(wildcard /usr/lib/postgresql/*/bin))
+ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true)
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,11 +47,12 @@ test-local: setup-local ## the tests that need a real engine
 eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6 THREADS=1)
 	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6) $(if $(THREADS),--threads $(THREADS))
 
+test-again: setup ## what failed in the last run, alone, if that were few (DEBIAN=1: on its servers)
+	$(if $(DEBIAN),$(ON_DEBIAN)) $(BIN)/python -m tests.again
+
 test-debian: setup ## the storage tests on Debian's own servers, if they are installed
-	@programs=$$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1); \
-	if [ -z "$$programs" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
-	PALIMPSEST_PG_BIN_DIR=$$programs PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true) \
-	$(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) --ignore-glob "tests/integration/test_embedded*.py"
+	@if [ -z "$(DEBIAN_PROGRAMS)" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
+	$(ON_DEBIAN) $(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) --ignore-glob "tests/integration/test_embedded*.py"
 
 verify: setup ## format, lint, types, layers, generated code, proto and migration drift
 	$(BIN)/python -m tests.verify

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 import palimpsest
 from storage.database import Database
+from tests.again import EXIT_STATUS
 from tests.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
@@ -25,6 +26,12 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         interrupts = number == signal.SIGINT
         signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keeps how the run ended, for tests/again.py."""
+    if not hasattr(session.config, "workerinput") and session.config.cache is not None:
+        session.config.cache.set(EXIT_STATUS, int(exitstatus))
 
 
 @pytest.fixture
