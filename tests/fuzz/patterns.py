@@ -71,8 +71,9 @@ def patterns() -> Sequence[Held]:
             if info.name in _LEFT_OUT:
                 continue
             module = importlib.import_module(info.name)
-            for name, value in vars(module).items():
-                for one in _within(value):
+            # Python's own, where other tests' libraries leave what holds itself, are not ours.
+            for name, value in list(vars(module).items()):
+                for one in () if name == "__builtins__" else within(value):
                     methods = tuple(_asked(module).get(name, ("finditer",)))
                     held = Held(name=f"{info.name}.{name}", pattern=one, methods=methods)
                     found.setdefault((held.name, one.pattern), held)
@@ -90,15 +91,13 @@ def _asked(module: ModuleType) -> dict[str, dict[str, None]]:
     return asked
 
 
-def _within(value: object) -> Iterator[re.Pattern[str]]:
+def within(value: object, around: tuple[object, ...] = ()) -> Iterator[re.Pattern[str]]:
+    """The patterns in a value, also where it holds one of those `around` it again."""
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         yield value
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _within(one)
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _within(one)
+    elif isinstance(value, tuple | list | dict) and not any(value is one for one in around):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from within(one, (*around, value))
 
 
 @cache

@@ -1,10 +1,12 @@
 """A short run of every target of the fuzzer; `python -m tests.fuzz` makes long ones."""
 
+import re
+
 import pytest
 
 from service.domain.json_values import parse
 from service.domain.prism.rules import Rules
-from tests.fuzz import revisions, runs
+from tests.fuzz import patterns, revisions, runs
 from tests.fuzz.__main__ import TARGETS
 from tests.replies import CORPUS, STATE
 
@@ -34,6 +36,13 @@ def test_the_same_seed_makes_the_same_inputs(name: str) -> None:
 
     assert made() == made()
     assert len(set(made())) > 8
+
+
+def test_patterns_are_found_in_what_holds_itself() -> None:
+    pattern = re.compile("a+")
+    value: dict[str, object] = {"in": [(pattern,)]}
+    value["self"] = [value]
+    assert list(patterns.within(value)) == [pattern]
 
 
 @pytest.mark.parametrize("number", range(len(CORPUS)))
