@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
@@ -29,16 +29,21 @@ class FakeModel:
     streaming: Streaming = field(default_factory=Streaming)
     #: Streams that whoever asked did not read to their end.
     left: int = 0
+    #: Each request has a thread, and each a number of its own.
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a completion request."""
         content = request["messages"][-1]["content"]
         # In one piece or in blocks: a model sees the same text.
         is_text = isinstance(content, str)
-        self.prompts.append(content if is_text else "".join(block["text"] for block in content))
-        self.requests.append(request)
-        if self.script:
-            return self.script.pop(0)
+        prompt = content if is_text else "".join(block["text"] for block in content)
+        with self._lock:
+            self.prompts.append(prompt)
+            self.requests.append(request)
+            number = len(self.prompts)
+            if self.script:
+                return self.script.pop(0)
         body = {
             "id": "x",
             "object": "chat.completion",
@@ -48,7 +53,7 @@ class FakeModel:
                 {
                     "index": 0,
                     "finish_reason": "stop",
-                    "message": {"role": "assistant", "content": self.reply(len(self.prompts))},
+                    "message": {"role": "assistant", "content": self.reply(number)},
                 }
             ],
             "usage": {
@@ -59,6 +64,11 @@ class FakeModel:
             },
         }
         return 200, {}, json.dumps(body)
+
+
+class _Server(ThreadingHTTPServer):
+    #: Of callers that wait to be let in: who finds no place tries again after a second, and longer.
+    request_queue_size = 512
 
 
 class Responds(Protocol):
@@ -117,12 +127,13 @@ def served(model: Responds) -> Iterator[str]:
                     # Whoever asked has gone.
                     model.left += 1
                     return
-            self.wfile.write(b"0\r\n\r\n")
+            with suppress(ConnectionError):
+                self.wfile.write(b"0\r\n\r\n")
 
         def log_message(self, format: str, *args: Any) -> None:
             """Keeps quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
