@@ -44,11 +44,18 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
         self.connections += 1
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        ends = {writer, far_writer}
+        ends = {writer}
+        # One that is cut while the far end is still called is cut as well.
         self._writers |= ends
         try:
-            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+            far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+            ends.add(far_writer)
+            self._writers |= ends
+            if self.server is not None and self.server.is_serving():
+                await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        except OSError:
+            # Nobody is there: who came is told by the end of the connection.
+            pass
         finally:
             self._writers -= ends
             for end in ends:
@@ -74,6 +81,7 @@ async def cutting(address: str) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         server.close()
+        proxy.let_go()
         proxy.cut()
         await server.wait_closed()
 
