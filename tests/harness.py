@@ -25,6 +25,8 @@ from storage.database import sqlalchemy_url
 #: How long one of our processes may take until it is ready, in seconds. Importing
 #: litellm takes four, and several times that on a busy machine.
 READY_SECONDS = 90.0
+#: How long one may take to stop: it drains for as long as 30 seconds.
+STOP_SECONDS = 60.0
 
 
 class Servers:
@@ -89,7 +91,9 @@ class Process:
         *,
         folder: Path | None = None,
     ) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in stop()
+        # Read by its name: a descriptor that both had would have one place for reading and
+        # for writing, and what is written meanwhile would stand in the wrong place.
+        self._log = tempfile.NamedTemporaryFile("w")  # noqa: SIM115 - closed in close()
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "service.cli", *command.split()],
             env={**os.environ, **environment},
@@ -120,9 +124,7 @@ class Process:
 
     def log(self) -> str:
         """What it wrote to standard error so far."""
-        self._log.flush()
-        self._log.seek(0)
-        return self._log.read()
+        return Path(self._log.name).read_text(errors="replace")
 
     def kill(self) -> None:
         """SIGKILL: it gets no chance to tidy up."""
@@ -133,7 +135,7 @@ class Process:
         """SIGTERM and wait; the exit code."""
         self._popen.terminate()
         try:
-            return self._popen.wait(40)
+            return self._popen.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -179,7 +181,7 @@ def worker(url: str, **environment: str) -> Iterator[Process]:
         process.close()
 
 
-def eventually(what: str, look: "object", seconds: float = 30.0) -> None:
+def eventually(what: str, look: "object", seconds: float = 60.0) -> None:
     """Waits until `look()` is true; fails with `what` when it does not become so."""
     assert callable(look)
     until = time.monotonic() + seconds
