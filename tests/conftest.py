@@ -30,8 +30,9 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keeps how the run ended, for tests/again.py."""
-    if not hasattr(session.config, "workerinput") and session.config.cache is not None:
-        session.config.cache.set(EXIT_STATUS, int(exitstatus))
+    cache = getattr(session.config, "cache", None)
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set(EXIT_STATUS, int(exitstatus))
 
 
 @pytest.fixture
