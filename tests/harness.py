@@ -24,9 +24,9 @@ from storage.database import sqlalchemy_url
 
 #: How long one of our processes may take until it is ready, in seconds. Importing
 #: litellm takes four, and several times that on a busy machine.
-READY_SECONDS = 90.0
+READY_SECONDS = 180.0
 #: How long one may take to stop: it drains for as long as 30 seconds.
-STOP_SECONDS = 60.0
+STOP_SECONDS = 120.0
 
 
 class Servers:
@@ -181,7 +181,11 @@ def worker(url: str, **environment: str) -> Iterator[Process]:
         process.close()
 
 
-def eventually(what: str, look: "object", seconds: float = 60.0) -> None:
+#: How long `eventually` waits for what has to come: this only ends what hangs.
+EVENTUALLY_SECONDS = 150.0
+
+
+def eventually(what: str, look: "object", seconds: float = EVENTUALLY_SECONDS) -> None:
     """Waits until `look()` is true; fails with `what` when it does not become so."""
     assert callable(look)
     until = time.monotonic() + seconds
