@@ -16,18 +16,21 @@ from palimpsest import errors
 
 STEPS = 60
 PERIOD = 7
-#: The loop is killed as soon as it has said so many steps.
-KILLED_AT = 26
+#: The loop is killed as soon as it has said so many steps, and waits for that a little later:
+#: whoever kills it may be late.
+KILLED_AT, WAITS_AT = 26, 40
 
-#: What a user writes, but for what it prints.
+#: What a user writes, but for what it prints, and that it may wait for its end.
 LOOP = """
 import asyncio, json, sys
 import palimpsest
 
-async def main(address, session, period, steps):
+async def main(address, session, period, steps, waits_at):
     async with palimpsest.connect(address) as client:
         task = "Walk to the end of the road."
-        async with client.agent(session, task=task, period=period, state_tokens=64) as agent:
+        async with client.agent(
+            session, task=task, period=period, state_tokens=64, wait_seconds=200
+        ) as agent:
             while agent.step <= steps:
                 context = await agent.context()
                 said = {
@@ -38,18 +41,21 @@ async def main(address, session, period, steps):
                     "in_text": all(one.chunk.action in context.text for one in context.recent),
                 }
                 print(json.dumps(said), flush=True)
+                if agent.step == waits_at:
+                    await asyncio.Event().wait()
                 seen = f"Stone {agent.step} says {agent.step * 3} miles."
                 await agent.record(seen, "On.", f"walk {agent.step}")
 
-asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))
 """
 
 
 def loop(address: str, session: str, *, kill_at: int | None = None) -> list[dict[str, Any]]:
     """What the loop says at each step until it ends, or is killed."""
-    arguments = [sys.executable, "-c", LOOP, address, session, str(PERIOD), str(STEPS)]
+    numbers = (PERIOD, STEPS, 0 if kill_at is None else WAITS_AT)
+    arguments = [sys.executable, "-c", LOOP, address, session, *map(str, numbers)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=os.environ)
-    watchdog = threading.Timer(100.0, process.kill)
+    watchdog = threading.Timer(200.0, process.kill)
     watchdog.start()
     said: list[dict[str, Any]] = []
     try:

@@ -42,15 +42,20 @@ def pending(address: str) -> str:
         *("memory", "create", "state", "--kind", "state", "-s", "s"),
         PALIMPSEST_ADDRESS=address,
     )
-    late = run(
-        *("ask", "When?", "-s", "s", "-m", "state", "--timeout", "0.5"),
-        PALIMPSEST_ADDRESS=address,
-    )
-    assert late.returncode == 1
-    listed = succeed("answers", "-s", "s", "--json", PALIMPSEST_ADDRESS=address)
-    newest = json.loads(listed.splitlines()[0])
-    assert (newest["status"], newest["query"], newest["memory"]) == ("pending", "When?", "state")
-    return str(newest["answer_id"])
+    # On a busy machine the time may be up before the question is stored.
+    for seconds in (0.5, 2, 8, 32):
+        query = f"When is {uuid4()}?"
+        late = run(
+            *("ask", query, "-s", "s", "-m", "state", "--timeout", str(seconds)),
+            PALIMPSEST_ADDRESS=address,
+        )
+        assert late.returncode == 1
+        listed = succeed("answers", "-s", "s", "--json", PALIMPSEST_ADDRESS=address)
+        for told in map(json.loads, listed.splitlines()):
+            if told["query"] == query:
+                assert (told["status"], told["memory"]) == ("pending", "state")
+                return str(told["answer_id"])
+    raise AssertionError("no question is stored")
 
 
 def test_who_interrupts_a_question_is_told_how_to_go_on(
@@ -60,7 +65,7 @@ def test_who_interrupts_a_question_is_told_how_to_go_on(
     asking = subprocess.Popen(
         [
             *(sys.executable, "-m", "service.cli", "ask", query, "-s", "s", "-m", "state"),
-            *("--stream", "--timeout", "100"),
+            *("--stream", "--timeout", "300"),
         ],
         env={**os.environ, "PALIMPSEST_ADDRESS": address},
         stdout=subprocess.PIPE,
@@ -72,7 +77,7 @@ def test_who_interrupts_a_question_is_told_how_to_go_on(
         asyncio.run(_write(url, answer_id, "On Mon"))
         assert asking.stdout.read(6) == b"On Mon"
         asking.send_signal(signal.SIGINT)
-        _, raw = asking.communicate(timeout=60)
+        _, raw = asking.communicate(timeout=200)
     finally:
         asking.kill()
     said = raw.decode()
@@ -97,7 +102,7 @@ def _asked(address: str, query: str) -> str:
         found.extend(one["answer_id"] for one in told if one["query"] == query)
         return bool(found)
 
-    eventually("the question is stored", look, 100)
+    eventually("the question is stored", look)
     return found[0]
 
 

@@ -35,6 +35,9 @@ class Reader:
     stop_at: int = 0
     waiting: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
+    #: Pieces wait until so many prompts are under way for the first time.
+    at_once: int = 0
+    together: threading.Event = field(default_factory=threading.Event)
     #: Prompts under way, now and at most.
     now: int = 0
     most: int = 0
@@ -48,12 +51,15 @@ class Reader:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
+            if self.now >= self.at_once:
+                self.together.set()
         try:
             if number == self.stop_at:
                 self.waiting.set()
-                self.go.wait(60)
+                self.go.wait(150)
             elif "[TEXT]\n" in prompt:
-                # Long enough for others to come meanwhile.
+                self.together.wait(150)
+                # Long enough for one more to come meanwhile.
                 self.go.wait(0.2)
         finally:
             with self.lock:
@@ -110,6 +116,7 @@ def prompts_within(reader: Reader) -> bool:
 @pytest.mark.timeout(300)
 def test_pieces_are_read_in_parallel_within_the_window(servers: Servers, reader: Reader) -> None:
     url = servers.new_database()
+    reader.at_once = 2
     environment = {**scripted(reader.model), "PALIMPSEST_BROWSE_CONCURRENCY": "3"}
     with api(url) as (_, address), worker(url, **environment):
         asyncio.run(_in_parallel(address, reader))

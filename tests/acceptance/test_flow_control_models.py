@@ -97,6 +97,9 @@ async def _cancel_an_answer(session: palimpsest.Session, model: SilentModel) -> 
     before, told = len(model.requests), list[Any]()
     asking = asyncio.create_task(session.ask("When?", timeout=200, on_event=told.append))
     await model.until(requests=before + 1)
+    # Who asks hears of its answer by another way than the model.
+    while not told:
+        await asyncio.sleep(0.02)
     (answer_id,) = (one.answer_id for one in told if isinstance(one, Reading))
     assert (await session.cancel_answer(answer_id)).status == "cancelled"
     with pytest.raises(palimpsest.errors.Cancelled):

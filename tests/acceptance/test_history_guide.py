@@ -42,7 +42,7 @@ def printed(command: list[str], address: str, text: str = "") -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=200,
         env={**os.environ, "PATH": path, "PALIMPSEST_ADDRESS": address, "COLUMNS": "200"},
     )
     refused = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

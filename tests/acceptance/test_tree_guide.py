@@ -21,7 +21,7 @@ DIFFERS = (
     (re.compile(r"[\d,]+ tokens, \d+% of the text"), "N tokens, P% of the text"),
 )
 #: A tree goes on growing for a moment behind its log.
-GROWS_SECONDS = 30.0
+GROWS_SECONDS = 120.0
 
 
 def comparable(lines: list[str]) -> list[str]:
