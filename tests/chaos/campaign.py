@@ -8,29 +8,39 @@ the memories read what is left, and what is there is checked against what was he
 
 import heapq
 import json
-import sys
+import signal
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
+from palimpsest.errors import PalimpsestError
 from service.domain.fail_points import FailPoint
 from tests.chaos import history
 from tests.chaos.checker import check
 from tests.chaos.clients import OVER, Plan
-from tests.chaos.deployment import Deployment
+from tests.chaos.deployment import QUICK, Deployment
 from tests.chaos.gather import Gathered, gather
 from tests.chaos.history import Event, Violation
+from tests.chaos.log_looking import Looked, look
+from tests.chaos.paid_calls import Judge, Spending
 from tests.chaos.promises import Report
-from tests.chaos.schedule import RATE, Fault, Kind, schedule
+from tests.chaos.schedule import CLIENTS, RATE, Fault, Kind, schedule
+from tests.chaos.telling import Teller
 
-#: Processes of clients, and lanes of each.
-CLIENTS = 2
+#: Lanes of each process of clients.
 LANES = 3
 #: How long clients may take to come to their end once time is up.
 CLIENTS_SECONDS = 90.0
+#: Of the calls of models.
+LEASE_SECONDS = float(QUICK["PALIMPSEST_CALL_LEASE_SECONDS"])
 #: Between two looks at what is due.
 TICK_SECONDS = 0.02
 #: A run is valid when it acked so many chunks a second, and made this share of its faults.
@@ -53,12 +63,19 @@ def run(
     """Runs a campaign; its result, with `wrong` a list of sentences.
 
     `rate` faults come a second. It must ack `chunks` at least. What it wrote stays in
-    `keep`, or where a violation was found in a new folder.
+    `keep`, or where a violation was found in a new folder. SIGINT and SIGTERM end the faults
+    before their time: what there is by then is gathered and checked.
     """
     folder = keep or Path(tempfile.mkdtemp(prefix="palimpsest-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     faults = schedule(seed, seconds, [point.value for point in FailPoint], rate)
-    result = _Campaign(folder, faults, seed, seconds, chunks).run()
+    one = _Campaign(folder, faults, seed, seconds, chunks)
+    try:
+        result = one.run()
+    except (RuntimeError, OSError, PalimpsestError, psycopg.Error) as error:
+        # After half an hour even a run that broke has to say how far it came.
+        traceback.print_exc()
+        result = one.broken_off(error)
     if keep is None and not result["wrong"]:
         _remove(folder)
     else:
@@ -72,6 +89,28 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found wrong, by whom."""
+
+    report: Report
+    spending: Spending
+    looked: Looked
+    odd: list[Violation]
+    #: Highest resident memory of our own process, in MB.
+    own_mb: int
+
+    @property
+    def violations(self) -> list[Violation]:
+        """All of it."""
+        return [
+            *self.report.violations,
+            *self.odd,
+            *self.spending.violations,
+            *self.looked.violations,
+        ]
+
+
 class _Campaign:
     def __init__(
         self, folder: Path, faults: Sequence[Fault], seed: int, seconds: float, chunks: int
@@ -81,35 +120,69 @@ class _Campaign:
         self._seed = seed
         self._seconds = seconds
         self._floor = chunks or round(seconds * CHUNKS_A_SECOND)
+        #: What became of the run itself, where that was not what it should.
+        self._broken: list[str] = []
+        self._is_stopped = False
 
     def run(self) -> dict[str, Any]:
-        with Deployment.started(self._folder, self._seed) as deployment:
-            clients = self._start_clients(deployment)
+        with Deployment.started(self._folder, self._seed) as deployment, self._stoppable():
+            teller = Teller(self._folder)
+            self._start_clients(deployment)
             started = time.monotonic()
             self._wait_for_traffic()
-            self._break(deployment, time.monotonic())
+            self._break(deployment, teller, time.monotonic())
             (self._folder / OVER).touch()
             ran = time.monotonic() - started
+            teller.say("no more faults")
             healed = deployment.heal()
-            self._wait_for_clients(deployment, clients)
+            self._wait_for_clients(deployment)
+            teller.say("the clients have ended")
             address = deployment.addresses[0]
             gathered = gather(address, deployment.superuser_url, self._folder, self._seed)
+            teller.say("gathered")
             exits = deployment.exits()
+            judge = Judge(deployment.harms, deployment.ends(), LEASE_SECONDS)
         report = check(self._events(), gathered.final, drained=not gathered.undrained)
-        return self._result(deployment, gathered, report, exits, ran) | healed
+        spending = judge.spending(self._events(), gathered.final.ledger)
+        teller.say("checked")
+        found = _Found(report, spending, look(self._folder), [*self._odd()], teller.own_mb)
+        return self._result(deployment, gathered, found, exits, ran) | healed
 
-    def _start_clients(self, deployment: Deployment) -> list[str]:
-        names = [f"client-{number}" for number in range(CLIENTS)]
-        for number, name in enumerate(names):
+    def broken_off(self, error: Exception) -> dict[str, Any]:
+        """The result of a run that came to no end."""
+        return {
+            "seed": self._seed,
+            "chunks_acked": _acked(self._events()),
+            "violations": 1,
+            "wrong": [f"invalid: the run broke, {type(error).__name__}: {error}"],
+        }
+
+    @contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """A first signal ends the faults, a second one everything."""
+
+        def stop(number: int, _: object) -> None:
+            self._is_stopped = True
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+        before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def _start_clients(self, deployment: Deployment) -> None:
+        for number, name in enumerate(CLIENTS):
             plan = Plan(
                 name=name,
                 addresses=deployment.addresses,
                 folder=str(self._folder),
                 seed=self._seed,
-                lanes=list(range(number, CLIENTS * LANES, CLIENTS)),
+                lanes=list(range(number, len(CLIENTS) * LANES, len(CLIENTS))),
             )
             deployment.start_client(name, plan.to_json())
-        return names
 
     def _wait_for_traffic(self) -> None:
         """Faults before the first ack would show nothing."""
@@ -119,21 +192,18 @@ class _Campaign:
                 raise RuntimeError(f"nothing is acked without any fault; see {self._folder}")
             time.sleep(0.1)
 
-    def _break(self, deployment: Deployment, started: float) -> None:
-        """Makes each fault happen when it is due, or as soon after as it can be.
-
-        The schedule stands still while PostgreSQL starts again, which a busy machine takes
-        seconds for.
-        """
+    def _break(self, deployment: Deployment, teller: Teller, started: float) -> None:
+        """Makes each fault happen when it is due, or as soon after as it can be."""
         due: list[tuple[float, int, Fault | str]] = [
             (fault.at_seconds, number, fault) for number, fault in enumerate(self._faults)
         ]
         heapq.heapify(due)
-        told = 0
-        while True:
-            now = time.monotonic() - started - sum(deployment.postgres_seconds)
+        while not self._is_stopped:
+            now = time.monotonic() - started
             if now >= self._seconds:
                 return
+            deployment.look_at_points()
+            teller.look(deployment)
             if not due or due[0][0] > now:
                 time.sleep(TICK_SECONDS)
                 continue
@@ -144,16 +214,16 @@ class _Campaign:
             deployment.do(what)
             if what.kind is Kind.STOP:
                 heapq.heappush(due, (now + what.seconds, number, what.target))
-            if now // 30 > told:
-                told = int(now // 30)
-                print(f"{now:.0f} s: {deployment.done.total()} faults", file=sys.stderr)
 
-    def _wait_for_clients(self, deployment: Deployment, names: Sequence[str]) -> None:
+    def _wait_for_clients(self, deployment: Deployment) -> None:
         until = time.monotonic() + CLIENTS_SECONDS
-        while any(deployment.is_running(name) for name in names):
-            if time.monotonic() > until:
-                raise RuntimeError(f"clients do not come to an end; see {self._folder}")
-            time.sleep(0.1)
+        for name in CLIENTS:
+            deployment.end_client(name)
+            while deployment.is_running(name):
+                if time.monotonic() > until:
+                    self._broken.append(f"invalid: {name} does not come to an end")
+                    deployment.kill(name)
+                time.sleep(0.1)
 
     def _events(self) -> Iterable[Event]:
         return history.read(sorted(self._folder.glob("history-*.jsonl")))
@@ -178,21 +248,23 @@ class _Campaign:
         self,
         deployment: Deployment,
         gathered: Gathered,
-        report: Report,
+        found: "_Found",
         exits: dict[str, tuple[int, ...]],
         ran: float,
     ) -> dict[str, Any]:
-        acked, calls = _acked(self._events()), _calls(self._events())
+        acked, report, spending = _acked(self._events()), found.report, found.spending
         faults = deployment.done.total()
         refusals = Counter[str]()
         for path in self._folder.glob("refusals-*.json"):
             refusals.update(json.loads(path.read_text()))
-        violations = [*report.violations, *self._odd()]
-        wrong = [f"{one.promise}: {one.what}" for one in violations]
+        wrong = [f"{one.promise}: {one.what}" for one in found.violations]
+        wrong += self._broken
         wrong += [f"drained: {one}" for one in gathered.undrained]
         if acked < self._floor:
             wrong.append(f"invalid: {acked} chunks acked, a run needs {self._floor}")
-        if faults < FAULTS_SHARE * len(self._faults):
+        if self._is_stopped:
+            wrong.append(f"invalid: stopped after {ran:.0f} of {self._seconds:.0f} s")
+        elif faults < FAULTS_SHARE * len(self._faults):
             wrong.append(f"invalid: {faults} faults made of {len(self._faults)}")
         return {
             "seed": self._seed,
@@ -206,11 +278,18 @@ class _Campaign:
             "exits": {
                 name: dict(Counter(map(str, codes))) for name, codes in sorted(exits.items())
             },
-            **calls,
+            "model_calls": report.counts.get("calls", 0),
+            "calls_paid": spending.paid,
+            "calls_paid_in_vain": spending.lost,
+            "calls_paid_in_vain_percent": round(100 * spending.lost / max(spending.paid, 1), 2),
+            "calls_explained": spending.explained,
+            "logs_explained": found.looked.explained,
             "sessions": len(gathered.final.sessions),
             "refusals": dict(refusals.most_common()),
             "retries": gathered.retries,
+            "drain_seconds": round(gathered.drain_seconds, 1),
             "gather_seconds": round(gathered.seconds, 1),
+            "own_mb": found.own_mb,
             "checked": dict(sorted(report.counts.items())),
             "violations": len(wrong),
             "wrong": wrong[:SHOWN_VIOLATIONS],
@@ -224,14 +303,3 @@ def _acked(events: Iterable[Event]) -> int:
             key = event.session, event.producer
             highest[key] = max(highest.get(key, 0), event.sequence)
     return sum(highest.values())
-
-
-def _calls(events: Iterable[Event]) -> dict[str, Any]:
-    paid: Counter[str] = Counter()
-    calls = 0
-    for event in events:
-        if isinstance(event, history.ModelCalled):
-            calls += 1
-            paid[event.prompt] += event.is_paid
-    twice = sum(times - 1 for times in paid.values() if times > 1)
-    return {"model_calls": calls, "calls_paid": paid.total(), "calls_paid_twice": twice}

@@ -12,6 +12,7 @@ from tests.chaos import workload
 from tests.chaos.history import (
     Acked,
     Asked,
+    CallerLeft,
     Edited,
     Event,
     Final,
@@ -66,6 +67,9 @@ class _Checker:
         match event:
             case ModelCalled():
                 self._model_called(event)
+            case CallerLeft():
+                # Says what a call cost whom, and nothing of what is there.
+                pass
             case ReadMemory() | Watched() | Edited() | RolledBack() | Asked():
                 self._take_of_memory(event)
             case Refused():

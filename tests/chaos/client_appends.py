@@ -10,7 +10,7 @@ from palimpsest import convert
 from palimpsest.errors import PalimpsestError, ResourceExhausted
 from palimpsest.producer import Producer
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from tests.chaos.clients import GIVE_UP_SECONDS, PAUSE_SECONDS, Desk, Room
+from tests.chaos.clients import GIVE_UP_SECONDS, LIFE_EPOCHS, PAUSE_SECONDS, Desk, Room
 from tests.chaos.history import Acked, Opened, Refused, Sent
 from tests.chaos.workload import chunk_text
 
@@ -60,6 +60,9 @@ class Recorded(Producer):
                 at=time.monotonic(),
             )
         )
+        # A process before this one may have got so far.
+        acked, producer = self.room.acked, self._opening.producer_id
+        acked[producer] = max(acked.get(producer, 0), opened.last_producer_sequence)
         super()._begin(opened)
 
     def _take_ack(self, message: log_pb2.Ack) -> None:
@@ -96,7 +99,7 @@ class Producing:
         self._room = room
         self._producer = producer
         self._rng = rng
-        self._epoch = 0
+        self._epoch = desk.life * LIFE_EPOCHS
         self._client = f"{desk.plan.name}-{producer}-{os.getpid()}"
 
     async def run(self, chunks: int) -> None:

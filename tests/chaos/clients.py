@@ -3,7 +3,8 @@
 Each writes down what it sends and what it hears (`history`). Work goes in lanes: a lane
 makes a session with memories, fills it, waits until the memories have read it, and goes
 on to the next. What the service may refuse under faults is noted; anything else is odd,
-and stands in a file of its own.
+and stands in a file of its own. A process that is killed has a successor, which goes on with
+its lanes where they were, under higher epochs.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ OVER = "over"
 PAUSE_SECONDS = 0.2
 #: How long an SDK producer or watch goes around a service that is away.
 GIVE_UP_SECONDS = 20.0
+#: Epochs that one life of a process has for each producer; the next life begins above them.
+LIFE_EPOCHS = 1_000_000
 
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
 
@@ -145,10 +148,14 @@ class Desk:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        folder = Path(plan.folder)
-        self._history = Writer(folder / f"history-{plan.name}.jsonl")
+        self._folder = folder = Path(plan.folder)
+        #: How many processes of this name there were before.
+        self.life = len(list(folder.glob(f"history-{plan.name}-life-*.jsonl")))
+        # Each life has files of its own: a killed one may have left half a line.
+        self._life = f"{plan.name}-life-{self.life}"
+        self._history = Writer(folder / f"history-{self._life}.jsonl")
         self._over = folder / OVER
-        self._odd = (folder / f"odd-{plan.name}.jsonl").open("a", encoding="utf-8")
+        self._odd = (folder / f"odd-{self._life}.jsonl").open("a", encoding="utf-8")
         self.clients = [palimpsest.connect(address) for address in plan.addresses]
         #: The rooms that are open, by lane.
         self.rooms: dict[int, Room] = {}
@@ -183,6 +190,20 @@ class Desk:
         self._odd.write(json.dumps(said) + "\n")
         self._odd.flush()
 
+    def turn(self, lane: int) -> int:
+        """Where a lane was when the process before this one ended; at first its number."""
+        path = self._turn_path(lane)
+        return int(path.read_text()) if path.exists() else lane
+
+    def begin_turn(self, lane: int, turn: int) -> None:
+        """Remembers where a lane is, beyond the end of this process."""
+        new = self._folder / f"new-turn-{lane}"
+        new.write_text(str(turn))
+        new.rename(self._turn_path(lane))
+
+    def _turn_path(self, lane: int) -> Path:
+        return self._folder / f"turn-{lane}"
+
     async def insist(self, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Does what may be done again until it is done; None when it is over before."""
         while not self.is_over():
@@ -197,7 +218,7 @@ class Desk:
         """Ends it."""
         for client in self.clients:
             await client.close()
-        path = Path(self.plan.folder) / f"refusals-{self.plan.name}.json"
+        path = self._folder / f"refusals-{self._life}.json"
         path.write_text(json.dumps(self.refusals))
 
 
@@ -209,9 +230,10 @@ async def lane(desk: Desk, number: int) -> None:
     """Fills one session after the other."""
     from tests.chaos.client_appends import Producing
 
-    rng = random.Random(f"{desk.plan.seed} lane {number}")
-    turn = number
+    rng = random.Random(f"{desk.plan.seed} lane {number} life {desk.life}")
+    turn = desk.turn(number)
     while not desk.is_over():
+        desk.begin_turn(number, turn)
         making = MAKINGS[turn % len(MAKINGS)]
         room = Room(session=f"{making.name}-{number}-{turn}", making=making)
         client = rng.choice(desk.clients)
@@ -257,7 +279,7 @@ async def _run(plan: Plan) -> None:
         asyncio.create_task(lane(desk, number), name=f"lane {number}") for number in plan.lanes
     ]
     for work in TASKS:
-        rng = random.Random(f"{plan.seed} {plan.name} {work.__name__}")
+        rng = random.Random(f"{plan.seed} {plan.name} {desk.life} {work.__name__}")
         name = f"{plan.name}-{work.__name__}-{os.getpid()}"
         tasks.append(asyncio.create_task(work(desk, name, rng), name=work.__name__))
     for task in tasks:

@@ -5,8 +5,11 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -14,6 +17,7 @@ from service.domain.fail_points import FailPoint
 from service.embedded.processes import free_port
 from service.fail_points import Action, Switches
 from tests.chaos.orders import Orders
+from tests.chaos.paid_calls import AGAIN_SECONDS, Harm
 from tests.chaos.schedule import PROCESSES, Fault, Kind
 from tests.chaos.zygote import Zygote
 from tests.harness import Servers
@@ -37,15 +41,38 @@ QUICK = {
 }
 #: How long PostgreSQL may take to be ours again, and our processes to be ready, in the end.
 HEALTHY_SECONDS = 60.0
+#: What keeps callers, or all of ours, for a while.
+_KEEPING = (Kind.STOP, Kind.STALL, Kind.DELAY, Kind.BACKENDS, Kind.CUT, Kind.SWALLOW)
 _ACTIONS = {Kind.RAISE: Action.RAISE, Kind.SLEEP: Action.SLEEP, Kind.POINT_KILL: Action.KILL}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run is."""
+
+    #: That are stored.
+    chunks: int
+    #: That a memory has not read, of all memories together.
+    unread: int
+    faults: int
 
 
 class Deployment:
     """The processes of a run, in `folder`."""
 
-    def __init__(self, servers: Servers, zygote: Zygote, folder: Path, seed: int) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        zygote: Zygote,
+        keeper: Executor,
+        folder: Path,
+        seed: int,
+    ) -> None:
         self._servers = servers
         self._zygote = zygote
+        self._keeper = keeper
+        #: The start of PostgreSQL that is under way.
+        self._returning: Future[None] | None = None
         self.folder = folder
         self.url = servers.new_database()
         self.superuser_url = servers.as_superuser(self.url)
@@ -56,6 +83,13 @@ class Deployment:
         self.missed: Counter[str] = Counter()
         #: How long PostgreSQL was away, each time.
         self.postgres_seconds: list[float] = []
+        #: What kept callers from their work, or from the database.
+        self.harms: list[Harm] = []
+        #: Points where a process is to fail, with how long it stands still there.
+        self._armed: dict[FailPoint, float] = {}
+        self._looked_at = time.monotonic()
+        #: Processes that were told to end, with how often they had been started then.
+        self._told_to_end: dict[str, int] = {}
         self._start_helpers(seed)
         for name in PROCESSES:
             self._start(name)
@@ -67,9 +101,11 @@ class Deployment:
     def started(cls, folder: Path, seed: int) -> Iterator["Deployment"]:
         """One that is ended with everything in it."""
         with ExitStack() as stack:
+            # One thread for all restarts: PostgreSQL ends with the thread that started it.
+            keeper = stack.enter_context(ThreadPoolExecutor(max_workers=1))
             servers = stack.enter_context(Servers.started())
             zygote = stack.enter_context(Zygote.started(folder))
-            yield cls(servers, zygote, folder, seed)
+            yield cls(servers, zygote, keeper, folder, seed)
 
     def _start_helpers(self, seed: int) -> None:
         """The proxy and the model server; nobody kills these."""
@@ -109,13 +145,17 @@ class Deployment:
             case _:
                 command = ["caller", "--socket", str(sockets[int(number) - 1])]
                 more = {}
+        # The model server knows by the key who calls.
+        more["PALIMPSEST_MODEL_API_KEY"] = name
         self._zygote.start(name, command, {**self._environment, **more})
 
     def start_client(self, name: str, plan: str) -> None:
-        """Starts a process of clients, which ends by itself."""
-        self._zygote.start(
-            name, ["run", "tests.chaos.clients:main", plan], {}, restart_seconds=None
-        )
+        """Starts a process of clients, and again when it is killed."""
+        self._zygote.start(name, ["run", "tests.chaos.clients:main", plan], {})
+
+    def end_client(self, name: str) -> None:
+        """It comes to its end by itself, and is not started again."""
+        self._zygote.forget(name)
 
     def is_running(self, name: str) -> bool:
         """Whether a process runs now."""
@@ -123,8 +163,28 @@ class Deployment:
 
     def do(self, fault: Fault) -> None:
         """Makes it happen, and counts it."""
-        counted = self.done if self._do(fault) else self.missed
+        at = time.monotonic()
+        try:
+            is_done = self._do(fault)
+        except psycopg.OperationalError:
+            # There is no PostgreSQL to ask, or it has just gone.
+            is_done = False
+        counted = self.done if is_done else self.missed
         counted[fault.kind.value] += 1
+        if is_done and fault.kind in _KEEPING and fault.target != "valkey":
+            end = time.monotonic() + max(fault.seconds, AGAIN_SECONDS)
+            process = fault.target if fault.kind is Kind.STOP else ""
+            self.harms.append(Harm(what=fault.kind.value, process=process, begin=at, end=end))
+
+    def look_at_points(self) -> None:
+        """Notes the points at which a process has failed since the last look."""
+        now = time.monotonic()
+        for point, seconds in list(self._armed.items()):
+            if not self.switches.is_set(point):
+                del self._armed[point]
+                end = now + seconds
+                self.harms.append(Harm(what=point.value, begin=self._looked_at, end=end))
+        self._looked_at = now
 
     def go_on(self, name: str) -> None:
         """Ends a stop."""
@@ -132,9 +192,10 @@ class Deployment:
 
     def _do(self, fault: Fault) -> bool:
         match fault.kind:
-            case Kind.KILL:
+            case Kind.KILL | Kind.CLIENT_KILL:
                 return self._zygote.signal(fault.target, signal.SIGKILL)
             case Kind.TERMINATE:
+                self._told_to_end[fault.target] = self._zygote.status(fault.target).starts
                 return self._zygote.signal(fault.target, signal.SIGTERM)
             case Kind.STOP:
                 return self._zygote.signal(fault.target, signal.SIGSTOP)
@@ -165,37 +226,74 @@ class Deployment:
                 self._model.give(do="fault", fault=fault.target, count=int(fault.amount))
             case Kind.RAISE | Kind.SLEEP | Kind.POINT_KILL:
                 action = _ACTIONS[fault.kind]
-                self.switches.set(FailPoint(fault.target), action, seconds=fault.seconds)
+                point = FailPoint(fault.target)
+                self.switches.set(point, action, seconds=fault.seconds)
+                self._armed[point] = fault.seconds
         return True
 
     def _lose_postgres(self, number: int) -> bool:
-        with psycopg.connect(self.superuser_url) as connection:
-            row = connection.execute("SHOW data_directory").fetchone()
-        assert row is not None, "it has one"
-        pid = int((Path(row[0]) / "postmaster.pid").read_text().splitlines()[0])
+        """Everything else goes on meanwhile: it takes seconds to be back."""
+        if self._is_postgres_away():
+            return False
+        folder = self._asked("SHOW data_directory")[0]
+        pid = int((Path(folder) / "postmaster.pid").read_text().splitlines()[0])
         lost_at = time.monotonic()
         os.kill(pid, number)
+        self._returning = self._keeper.submit(self._bring_postgres_back, lost_at)
+        return True
+
+    def _bring_postgres_back(self, lost_at: float) -> None:
         until = time.monotonic() + HEALTHY_SECONDS
         while self._servers.postgres.is_running():
             if time.monotonic() > until:
                 raise RuntimeError("PostgreSQL does not end")
             time.sleep(0.01)
         self._servers.postgres.restart()
-        self.postgres_seconds.append(round(time.monotonic() - lost_at, 1))
-        return True
+        now = time.monotonic()
+        self.postgres_seconds.append(round(now - lost_at, 1))
+        self.harms.append(Harm(what="postgres", begin=lost_at, end=now + AGAIN_SECONDS))
+
+    def _is_postgres_away(self) -> bool:
+        if self._returning is not None and self._returning.done():
+            self._returning.result()
+            self._returning = None
+        return self._returning is not None
 
     def _end_backends(self, share: float) -> bool:
+        if self._is_postgres_away():
+            return False
+        ended = self._asked(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND usename = 'palimpsest' AND random() < %s",
+            share,
+        )
+        return bool(ended[0])
+
+    def _asked(self, query: str, *values: object) -> tuple[Any, ...]:
         with psycopg.connect(self.superuser_url, autocommit=True) as connection:
-            rows = connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                " AND usename = 'palimpsest' AND random() < %s",
-                (share,),
-            ).fetchall()
-        return bool(rows)
+            row = connection.execute(query.encode(), values).fetchone()
+        assert row is not None, "it has one"
+        return row
+
+    def progress(self) -> Progress | None:
+        """How far it is; None while PostgreSQL is away."""
+        if self._is_postgres_away():
+            return None
+        try:
+            chunks = self._asked("SELECT coalesce(sum(head), 0) FROM session")[0]
+            unread = self._asked(
+                "SELECT coalesce(sum(head - applied_position), 0) FROM memory"
+                " JOIN session USING (session_key) WHERE memory.status <> 'sealed'"
+            )[0]
+        except psycopg.OperationalError:
+            return None
+        return Progress(chunks=int(chunks), unread=int(unread), faults=self.done.total())
 
     def heal(self) -> dict[str, dict[str, int]]:
         """Ends all faults and waits until everything is ready; what became of some."""
+        if self._returning is not None:
+            self._returning.result()
         swallowed = self._proxy.give(do="heal")["swallowed"]
         outcomes = self._model.give(do="heal")["outcomes"]
         for point in FailPoint:
@@ -204,12 +302,30 @@ class Deployment:
             self.go_on(name)
         until = time.monotonic() + HEALTHY_SECONDS
         for name in PROCESSES:
-            while not self.is_running(name):
+            while not self._is_back(name):
                 if time.monotonic() > until:
                     raise RuntimeError(f"{name} does not come back")
                 time.sleep(0.05)
             self._zygote.wait_ready(name)
         return {"swallowed": swallowed, "model_outcomes": outcomes}
+
+    def _is_back(self, name: str) -> bool:
+        """Whether it runs, and is not about to end."""
+        status = self._zygote.status(name)
+        return status.pid is not None and status.starts > self._told_to_end.get(name, 0)
+
+    def pids(self) -> list[int]:
+        """The processes of ours that run now."""
+        statuses = [self._zygote.status(name) for name in PROCESSES]
+        return [status.pid for status in statuses if status.pid is not None]
+
+    def kill(self, name: str) -> None:
+        """Ends a process that does not end."""
+        self._zygote.signal(name, signal.SIGKILL)
+
+    def ends(self) -> dict[str, tuple[float, ...]]:
+        """When the runs of each process ended."""
+        return {name: self._zygote.status(name).ends for name in PROCESSES}
 
     def exits(self) -> dict[str, tuple[int, ...]]:
         """How the runs of each process ended."""

@@ -188,6 +188,20 @@ class ModelCalled:
     outcome: str
     #: Whether a provider would have taken money: a reply was written, however broken.
     is_paid: bool
+    #: The key that it was called with, by which a campaign knows its callers.
+    caller: str = ""
+    #: Whether the reply is one that can be used, however strange it is.
+    is_whole: bool = True
+    #: How long the reply took.
+    seconds: float = 0.0
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallerLeft:
+    """Whoever called the model had gone when its reply was to be sent."""
+
+    serial: int
     at: float
 
 
@@ -203,12 +217,13 @@ Event = (
     | RolledBack
     | Asked
     | ModelCalled
+    | CallerLeft
 )
 _EVENTS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         *(Opened, Sent, Acked, Refused, ReadLog),
-        *(ReadMemory, Watched, Edited, RolledBack, Asked, ModelCalled),
+        *(ReadMemory, Watched, Edited, RolledBack, Asked, ModelCalled, CallerLeft),
     )
 }
 

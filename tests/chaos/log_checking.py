@@ -17,6 +17,10 @@ class _Producer:
 
     #: When each sequence was first sent, from 1 on; infinite where it never was.
     sent: "array[float]" = field(default_factory=lambda: array("d"))
+    #: The highest epoch that each was sent under.
+    epochs: "array[int]" = field(default_factory=lambda: array("q"))
+    #: What each opening said: the last sequence that was durable then, and the epoch.
+    begun: list[tuple[int, int]] = field(default_factory=list)
     #: Sequences that were sent for whichever head.
     is_free: bytearray = field(default_factory=bytearray)
     #: (first, last, expected head) of those that were sent for one.
@@ -67,6 +71,7 @@ class LogChecker:
         seen.last.learn(event.client, event.at, event.last_sequence)
         self.heads.read(event.client, invoked, event.head)
         self.heads.learn(event.client, event.at, event.head)
+        seen.begun.append((event.last_sequence, event.epoch))
         seen.opened[event.epoch] = min(event.at, seen.opened.get(event.epoch, inf))
         # A stream ends the one before it: no ack is of that any more.
         seen.under_way.pop(event.client, None)
@@ -79,9 +84,12 @@ class LogChecker:
         if missing > 0:
             seen.sent.extend(array("d", (inf,)) * missing)
             seen.is_free.extend(bytes(missing))
+            seen.epochs.extend(array("q", (-1,)) * missing)
         for place in range(first - 1, last):
             if event.at < seen.sent[place]:
                 seen.sent[place] = event.at
+            if event.epoch > seen.epochs[place]:
+                seen.epochs[place] = event.epoch
         if event.expected_head is None:
             seen.is_free[first - 1 : last] = b"\1" * (last - first + 1)
         else:
@@ -185,7 +193,21 @@ class LogChecker:
             if any(e > epoch and opened < at for e, opened in seen.opened.items()):
                 what = f"{name} {sequence} of epoch {epoch}, sent at {at:.3f}, was acked"
                 self._found("fenced", what)
+        self._check_epochs(name, seen)
         self._check_expected(name, seen)
+
+    def _check_epochs(self, name: str, seen: _Producer) -> None:
+        """What an opening did not find was written under its epoch, or a higher one."""
+        begun, at, due = sorted(seen.begun), 0, -1
+        known = self.log.producers.get(name)
+        for sequence in range(1, (known.last if known else 0) + 1):
+            while at < len(begun) and begun[at][0] < sequence:
+                due = max(due, begun[at][1])
+                at += 1
+            sent = seen.epochs[sequence - 1] if sequence <= len(seen.epochs) else due
+            if sent < due:
+                what = f"{name} {sequence} was sent under {sent} at most; {due} had begun before"
+                self._found("fenced", what)
 
     def _check_expected(self, name: str, seen: _Producer) -> None:
         wanted: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import orders
-from tests.chaos.history import ModelCalled, Writer
+from tests.chaos.history import CallerLeft, ModelCalled, Writer
 from tests.chaos.workload import NAME
 
 #: How long a reply takes when nothing is wrong.
@@ -52,6 +52,8 @@ class ModelFault(StrEnum):
 
 #: The text that these bring is not what was asked for, though the response is whole.
 _STRANGE = (ModelFault.UNFITTING, ModelFault.OVERSIZE)
+#: These take their time.
+_LATE = (ModelFault.SLOW, ModelFault.DRIP)
 _NOT_PAID = (ModelFault.TOO_MANY, ModelFault.BROKEN, ModelFault.DROPPED)
 
 
@@ -117,7 +119,7 @@ class _Server:
         )
         request = json.loads(await reader.readexactly(length))
         fault = self._faults.popleft() if self._faults else None
-        serial = self._note(request, fault)
+        serial = self._note(request, _caller(head), fault)
         if fault is ModelFault.DROPPED:
             return False
         if fault is ModelFault.TOO_MANY:
@@ -131,13 +133,15 @@ class _Server:
         if fault is ModelFault.MALFORMED:
             body = b'{"choices": "none", "usage": [' + body[:20] + b"]}"
         await asyncio.sleep(SLOW_SECONDS if fault is ModelFault.SLOW else REPLY_SECONDS)
+        if writer.is_closing() or reader.at_eof():
+            self._history.write(CallerLeft(serial=serial, at=time.monotonic()))
         if fault is ModelFault.TRUNCATED:
             await _send(writer, 200, body[: len(body) // 2], length=len(body))
             return False
         await _send(writer, 200, body, drips=DRIPS if fault is ModelFault.DRIP else 1)
         return True
 
-    def _note(self, request: dict[str, Any], fault: ModelFault | None) -> int:
+    def _note(self, request: dict[str, Any], caller: str, fault: ModelFault | None) -> int:
         self._serial += 1
         is_whole = fault in (None, ModelFault.SLOW, ModelFault.DRIP, *_STRANGE)
         outcome = "replied" if is_whole or fault is None else fault.value
@@ -148,11 +152,23 @@ class _Server:
                 prompt=hashlib.sha256(messages).hexdigest(),
                 outcome=outcome,
                 is_paid=fault not in _NOT_PAID,
+                caller=caller,
+                is_whole=is_whole,
+                seconds=SLOW_SECONDS if fault in _LATE else REPLY_SECONDS,
                 at=time.monotonic(),
             )
         )
         self._outcomes[fault.value if fault else "replied"] += 1
         return self._serial
+
+
+def _caller(head: bytes) -> str:
+    """The key that it was called with: in a campaign each caller has its own."""
+    for line in head.decode("latin-1").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "authorization":
+            return value.strip().removeprefix("Bearer ")
+    return ""
 
 
 def _prompt(request: dict[str, Any]) -> str:

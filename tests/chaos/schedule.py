@@ -23,6 +23,7 @@ SLEEP_SECONDS = (0.1, 4.0)
 POSTGRES_SECONDS = 25.0
 
 PROCESSES = ("api-1", "api-2", "worker-1", "worker-2", "worker-3", "caller-1", "caller-2")
+CLIENTS = ("client-0", "client-1")
 WAYS = ("postgres", "valkey")
 
 
@@ -35,6 +36,8 @@ class Kind(StrEnum):
     TERMINATE = "terminate"
     #: SIGSTOP, and SIGCONT after `seconds`.
     STOP = "stop"
+    #: SIGKILL to a process of clients; another one goes on from what is durable.
+    CLIENT_KILL = "client_kill"
     #: The postmaster is killed, or told to stop without a checkpoint.
     POSTGRES_KILL = "postgres_kill"
     POSTGRES_IMMEDIATE = "postgres_immediate"
@@ -59,6 +62,7 @@ WEIGHTS = {
     Kind.KILL: 7,
     Kind.TERMINATE: 2,
     Kind.STOP: 5,
+    Kind.CLIENT_KILL: 3,
     Kind.POSTGRES_KILL: 0.3,
     Kind.POSTGRES_IMMEDIATE: 0.3,
     Kind.VALKEY_KILL: 1,
@@ -121,6 +125,8 @@ def _fault(rng: random.Random, at: float, kind: Kind, points: Sequence[str]) -> 
     match kind:
         case Kind.KILL | Kind.TERMINATE:
             return Fault(at_seconds=at, kind=kind, target=rng.choice(PROCESSES))
+        case Kind.CLIENT_KILL:
+            return Fault(at_seconds=at, kind=kind, target=rng.choice(CLIENTS))
         case Kind.STOP:
             target = rng.choice(PROCESSES)
             return Fault(at_seconds=at, kind=kind, target=target, seconds=between(STOP_SECONDS))

@@ -54,6 +54,8 @@ class Status:
     starts: int
     #: How the runs ended that are over, as `os.waitstatus_to_exitcode` says.
     exits: tuple[int, ...]
+    #: When each of these was found to be over, of `time.monotonic()`.
+    ends: tuple[float, ...]
     #: It has ended, and is not started again.
     is_over: bool
 
@@ -74,6 +76,8 @@ class Zygote:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
+            # Ctrl-C is for the one who started it, who may still want its children.
+            start_new_session=True,
         )
         theirs.close()
         self._socket = ours
@@ -121,6 +125,7 @@ class Zygote:
             pid=said["pid"],
             starts=said["starts"],
             exits=tuple(said["exits"]),
+            ends=tuple(said["ends"]),
             is_over=said["is_over"],
         )
 
@@ -190,6 +195,7 @@ class _Child:
     pid: int | None = None
     starts: int = 0
     exits: list[int] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
     #: When it is started again, of `time.monotonic()`.
     due: float | None = None
 
@@ -235,6 +241,7 @@ class _Server:
                     "pid": child.pid,
                     "starts": child.starts,
                     "exits": child.exits,
+                    "ends": child.ends,
                     "is_over": child.pid is None and child.due is None,
                 }
             case "signal":
@@ -285,6 +292,7 @@ class _Server:
             if pid:
                 child.pid = None
                 child.exits.append(os.waitstatus_to_exitcode(status))
+                child.ends.append(time.monotonic())
                 if child.restart_seconds is not None:
                     child.due = time.monotonic() + child.restart_seconds
 

@@ -264,7 +264,12 @@ _CORRUPTIONS: dict[str, dict[str, Corrupt]] = {
         "an ack before it was sent": event(Acked, lambda e: replace(e, at=0.5), 4),
         "a head before it was sent": event(ReadLog, lambda e: replace(e, head=e.head + 1), 3),
     },
-    "fenced": {"an ack for a lower epoch": acked_instead_of_refused},
+    "fenced": {
+        "an ack for a lower epoch": acked_instead_of_refused,
+        "chunks of a lower epoch that nobody heard of": event(
+            Opened, lambda one: replace(one, epoch=one.epoch + 9)
+        ),
+    },
     "expected-head": {"what stands elsewhere": without_expected_head},
     "unchanged": {"a resend that is refused": added(lambda _: REFUSED_CONTENT)},
     "kept": {
