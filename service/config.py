@@ -78,7 +78,8 @@ class Limits(BaseSettings):
     credit_chunks: Count = 1024
     #: Unacked bytes of a stream.
     credit_bytes: Count = 8 * 1024 * 1024
-    #: Chunks that a session's slowest active memory may be behind the head.
+    #: Chunks that a session's slowest active memory may be behind the head. A batch has no
+    #: more new ones than this, and a stream no more credit.
     backlog_chunks: Count = 100_000
     #: Memories of a session.
     max_memories: Count = 64

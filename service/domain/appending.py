@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.chunks import Chunk
-from service.domain.errors import AlreadyExists, Conflict, Exhausted, NotFound, OutOfRange
+from service.domain.errors import (
+    AlreadyExists,
+    Conflict,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutOfRange,
+)
 from service.domain.reasons import Reason
 
 #: When a producer that ran into the backlog limit may try again.
@@ -94,8 +101,8 @@ def plan(
 ) -> Plan:
     """Decides what becomes of `submission`.
 
-    Raises NotFound, Conflict (fenced, wrong head), OutOfRange (gap) or Exhausted
-    (backlog); then nothing of it is written.
+    Raises NotFound, Conflict (fenced, wrong head), OutOfRange (gap), Exhausted (backlog)
+    or InvalidInput (more than any backlog has room for); then nothing of it is written.
     """
     if session is None:
         raise NotFound(
@@ -109,6 +116,14 @@ def plan(
     repeated = tuple(c for c in submission.chunks if c.sequence <= known.last_sequence)
     new = submission.chunks[len(repeated) :]
     _check_sequence(submission, known)
+    if len(new) > backlog_chunks:
+        # Not of the kind that passes: there is no room for it when nothing is behind either.
+        raise InvalidInput(
+            Reason.BATCH_TOO_LARGE,
+            f"{len(new)} new chunks in a batch; memories may be {backlog_chunks} chunks behind",
+            {"chunks": len(new), "limit_chunks": backlog_chunks},
+            field="chunks",
+        )
     backlog = session.head - session.applied_position
     if new and backlog + len(new) > backlog_chunks:
         raise Exhausted(

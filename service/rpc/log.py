@@ -67,7 +67,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 last_producer_sequence=opened.last_sequence,
                 head=opened.head,
                 credits=log_pb2.Credits(
-                    chunks=self._limits.credit_chunks, bytes=self._limits.credit_bytes
+                    chunks=_credit_chunks(self._limits), bytes=self._limits.credit_bytes
                 ),
             )
         )
@@ -244,13 +244,19 @@ class _AppendStream:
         self._some.set()
 
     def _has_credit(self) -> bool:
-        return self._chunks < self._limits.credit_chunks and self._bytes < self._limits.credit_bytes
+        chunks = _credit_chunks(self._limits)
+        return self._chunks < chunks and self._bytes < self._limits.credit_bytes
 
     def _give_back(self, chunks: int, content_bytes: int) -> None:
         self._chunks -= chunks
         self._bytes -= content_bytes
         if self._has_credit():
             self._credit.set()
+
+
+def _credit_chunks(limits: Limits) -> int:
+    """What a stream may have under way: no batch of it is larger than a backlog may be."""
+    return min(limits.credit_chunks, limits.backlog_chunks)
 
 
 def _ack(last: Appended, chunks: int, content_bytes: int) -> log_pb2.AppendChunksResponse:

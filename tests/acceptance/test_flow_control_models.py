@@ -128,6 +128,9 @@ async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
             await producer.flush()
             await producer.append("chunk 3")
             flushing = asyncio.create_task(producer.flush())
+            too_large = await _refused(client, chunks=4)
+            assert isinstance(too_large, palimpsest.errors.InvalidArgument)
+            assert too_large.metadata == {"chunks": "4", "limit_chunks": "3"}
             error = await _refused(client)
             assert error.reason == "BACKLOG_FULL"
             assert error.metadata["limit"] == "3"
@@ -140,10 +143,13 @@ async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
             assert ack.producer_sequence == 4
 
 
-async def _refused(client: palimpsest.Client) -> palimpsest.PalimpsestError:
+async def _refused(client: palimpsest.Client, chunks: int = 1) -> palimpsest.PalimpsestError:
     stub = log_pb2_grpc.LogServiceStub(client.channel)
-    chunk = log_pb2.ProducedChunk(producer_sequence=1, chunk=log_pb2.Chunk(text="other"))
-    request = log_pb2.AppendRequest(session="s", producer_id="other", chunks=[chunk])
+    produced = [
+        log_pb2.ProducedChunk(producer_sequence=number, chunk=log_pb2.Chunk(text="other"))
+        for number in range(1, chunks + 1)
+    ]
+    request = log_pb2.AppendRequest(session="s", producer_id="other", chunks=produced)
     with pytest.raises(aio.AioRpcError) as caught:
         await stub.Append(request)
     return palimpsest.errors.from_rpc(caught.value, client.address)

@@ -283,7 +283,9 @@ class Producer:
             await self._some.wait()
             batch: list[log_pb2.ProducedChunk] = []
             size = 0
-            while self._waiting and len(batch) < BATCH_CHUNKS:
+            # More than the credit may wait where a server came back with less of it.
+            most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
+            while self._waiting and len(batch) < most:
                 size += self._waiting[0].content_bytes
                 if batch and size > BATCH_BYTES:
                     break

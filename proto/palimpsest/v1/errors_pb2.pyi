@@ -37,7 +37,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"producer_sequence": "7", "bytes": "300000", "limit_bytes": "262144"}.
     """
     ERROR_REASON_BATCH_TOO_LARGE: _ErrorReason.ValueType  # 4
-    """INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit.
+    """INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit, or
+    more new chunks than a session's memories may be behind.
     metadata: {"chunks": "300", "limit_chunks": "256"}.
     """
     ERROR_REASON_DIGEST_MISMATCH: _ErrorReason.ValueType  # 5
@@ -249,7 +250,8 @@ ERROR_REASON_CHUNK_TOO_LARGE: ErrorReason.ValueType  # 3
 metadata: {"producer_sequence": "7", "bytes": "300000", "limit_bytes": "262144"}.
 """
 ERROR_REASON_BATCH_TOO_LARGE: ErrorReason.ValueType  # 4
-"""INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit.
+"""INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit, or
+more new chunks than a session's memories may be behind.
 metadata: {"chunks": "300", "limit_chunks": "256"}.
 """
 ERROR_REASON_DIGEST_MISMATCH: ErrorReason.ValueType  # 5

@@ -15,7 +15,14 @@ from service.domain.appending import (
     plan,
 )
 from service.domain.chunks import Chunk, ChunkKind
-from service.domain.errors import AlreadyExists, Conflict, Exhausted, NotFound, OutOfRange
+from service.domain.errors import (
+    AlreadyExists,
+    Conflict,
+    Exhausted,
+    InvalidInput,
+    NotFound,
+    OutOfRange,
+)
 from service.domain.read_tokens import ReadToken, TokenInvalid, sign_page, verify_page
 from service.domain.reasons import Reason
 from service.domain.tenancy import DEFAULT_TENANT, session_key
@@ -85,6 +92,18 @@ def test_an_unknown_session_a_wrong_head_and_a_full_backlog_are_refused() -> Non
     with pytest.raises(Exhausted) as full:
         decide(submission("s", ["x"]), replace(EMPTY, head=10), None, backlog=10)
     assert full.value.retry_seconds > 0
+
+
+def test_a_batch_that_no_backlog_has_room_for_is_refused_for_good() -> None:
+    with pytest.raises(InvalidInput, match="3 new chunks in a batch; .* 2 chunks behind") as large:
+        decide(submission("p", ["a", "b", "c"]), EMPTY, None, backlog=2)
+    assert large.value.reason is Reason.BATCH_TOO_LARGE
+    assert large.value.metadata == {"chunks": "3", "limit_chunks": "2"}
+    stored = ProducerState(epoch=0, last_sequence=3)
+    sent_again = decide(submission("p", ["a", "b", "c"]), replace(EMPTY, head=3), stored, backlog=2)
+    assert len(sent_again.repeated) == 3, "what is stored already is acked"
+    some_new = submission("p", ["a", "b", "c", "d", "e"])
+    assert len(decide(some_new, EMPTY, stored, backlog=2).placed) == 2
 
 
 def test_a_resend_is_acked_even_when_the_backlog_is_full() -> None:
