@@ -141,6 +141,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 # It takes seconds, which the first search does not have to wait for.
                 loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
+            await watcher.stop()
             await server.stop(config.stop_seconds)
         finally:
             await _cancel(loops)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack, aclosing
 from uuid import UUID
 
-from service.domain.errors import InvalidInput, PalimpsestError
+from service.domain.errors import InvalidInput, PalimpsestError, Unavailable
 from service.domain.reasons import Reason
 from service.usecases.ask import Answered, Asker, Begun, Told
 from service.usecases.questions import Question, naming
@@ -30,7 +30,8 @@ async def ask_many(
 ) -> AsyncGenerator[ToldOf]:
     """What is told of all of them, as it comes.
 
-    Raises what is wrong with any of them before one is stored, as `Asker.ask`.
+    Raises what is wrong with any of them before one is stored, as `Asker.ask`; and
+    Unavailable, behind all else that there is to tell, when this server stops.
     """
     _check(questions)
     with ExitStack() as places:
@@ -54,14 +55,20 @@ async def ask_many(
             for number, (question, one) in enumerate(zip(questions, begun, strict=True))
         ]
         try:
-            under_way = len(tasks)
+            under_way, stopping = len(tasks), None
             while under_way:
                 number, event = await told.get()
                 if isinstance(event, Exception) and not isinstance(event, _FORESEEN):
                     raise event
                 if isinstance(event, Answered | PalimpsestError | StorageError):
                     under_way -= 1
+                if isinstance(event, Unavailable) and event.reason is Reason.SERVER_STOPPING:
+                    # All of them end so: whoever has heard of an answer goes on elsewhere.
+                    stopping = event
+                    continue
                 yield number, event
+            if stopping is not None:
+                raise stopping
         finally:
             for task in tasks:
                 task.cancel()

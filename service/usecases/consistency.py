@@ -10,7 +10,13 @@ from uuid import UUID
 import structlog
 
 from service.config import Limits
-from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition, InvalidInput
+from service.domain.errors import (
+    DeadlineExceeded,
+    Exhausted,
+    FailedPrecondition,
+    InvalidInput,
+    Unavailable,
+)
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
 from service.domain.work import WorkItem
@@ -145,7 +151,10 @@ class _Seen:
 
 
 class Watcher:
-    """Waits for memories, answers and schemas on behalf of all calls of a process."""
+    """Waits for memories, answers and schemas on behalf of all calls of a process.
+
+    Every wait raises Unavailable once the process stops.
+    """
 
     def __init__(self, database: Database, *, reads: int = Limits().max_waiting_reads) -> None:
         """At most `reads` reads wait at once; asks and watches have bounds of their own."""
@@ -161,6 +170,13 @@ class Watcher:
         self._seen = _Seen()
         self._somebody = asyncio.Event()
         self._looked = asyncio.Condition()
+        self._stopped = False
+
+    async def stop(self) -> None:
+        """Ends all that wait, and whoever begins to: another server is to be asked."""
+        async with self._looked:
+            self._stopped = True
+            self._looked.notify_all()
 
     async def progress(
         self, tenant_id: UUID, key: _Key, *, deadline: float | None
@@ -224,9 +240,12 @@ class Watcher:
         while deadline is None or loop.time() < deadline:
             try:
                 async with asyncio.timeout_at(deadline), self._looked:
-                    await self._looked.wait()
+                    if not self._stopped:
+                        await self._looked.wait()
             except TimeoutError:
                 return
+            if self._stopped:
+                raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
             yield
 
     async def run(self) -> None:

@@ -8,6 +8,7 @@ from service.domain.errors import (
     FailedPrecondition,
     InvalidInput,
     NotFound,
+    Unavailable,
 )
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
@@ -58,13 +59,21 @@ class Schemas:
         """Has a worker generate a schema, and waits for it.
 
         `deadline` is in the event loop's time. Raises InvalidInput, NotFound,
-        FailedPrecondition (no schema could be made), DeadlineExceeded, Exhausted.
+        FailedPrecondition (no schema could be made), DeadlineExceeded, Exhausted, Unavailable.
         """
         _refuse_nul(wanted)
         with self._waiting.place():
             item = await self._store(tenant_id, wanted)
             self._hints.add([item])
-            in_time = await self._watcher.settled(item, deadline=deadline)
+            try:
+                in_time = await self._watcher.settled(item, deadline=deadline)
+            except Unavailable as stopping:
+                # Whoever would ask again would pay again.
+                raise Unavailable(
+                    stopping.reason,
+                    f"{stopping.message}; draft {item.item_id} will have the schema",
+                    {"draft": item.item_id},
+                ) from stopping
         if not in_time:
             raise DeadlineExceeded(
                 Reason.SCHEMA_NOT_READY_IN_TIME,

@@ -116,7 +116,10 @@ class AnswerServiceServicer:
         The events of all of them come as they happen; when one fails the others go
         on, and its stream ends with `error`. The call ends when all have ended.
 
-        Guarantees: as for Ask, for each. None is stored when one is invalid.
+        Guarantees: as for Ask, for each. None is stored when one is invalid. When
+        the server stops, the call ends with UNAVAILABLE (SERVER_STOPPING): answers
+        that `reading` has told of go on, and ResumeAnswer hears them; of questions
+        that still waited for their memory nothing is stored.
         Safety: writes the answers and costs model calls; not idempotent; not
         destructive.
         """

@@ -219,7 +219,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_SERVER_STOPPING: _ErrorReason.ValueType  # 71
     """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
-    metadata: {}.
+    metadata: {}, and of GenerateSchema {"draft": "…"}: it will have the schema.
     """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 72
     """INTERNAL. A defect of the service. Its log has the rest under `incident`.
@@ -432,7 +432,7 @@ over. What was acked is kept; call again. metadata: {}.
 """
 ERROR_REASON_SERVER_STOPPING: ErrorReason.ValueType  # 71
 """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
-metadata: {}.
+metadata: {}, and of GenerateSchema {"draft": "…"}: it will have the schema.
 """
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 72
 """INTERNAL. A defect of the service. Its log has the rest under `incident`.

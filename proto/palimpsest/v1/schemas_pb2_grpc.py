@@ -67,7 +67,8 @@ class SchemaServiceServicer:
         model that writes an invalid one is told why, three times in all; then the
         call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
         DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-        worker goes on with: GetSchemaDraft will have it.
+        worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
+        (SERVER_STOPPING) names it as well.
         Safety: writes the draft and costs model calls; not idempotent; not
         destructive. What a model writes is parsed, never run.
         """

@@ -44,7 +44,8 @@ class SchemaServiceStub:
     model that writes an invalid one is told why, three times in all; then the
     call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
     DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-    worker goes on with: GetSchemaDraft will have it.
+    worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
+    (SERVER_STOPPING) names it as well.
     Safety: writes the draft and costs model calls; not idempotent; not
     destructive. What a model writes is parsed, never run.
     """
@@ -78,7 +79,8 @@ class SchemaServiceAsyncStub(SchemaServiceStub):
     model that writes an invalid one is told why, three times in all; then the
     call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
     DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-    worker goes on with: GetSchemaDraft will have it.
+    worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
+    (SERVER_STOPPING) names it as well.
     Safety: writes the draft and costs model calls; not idempotent; not
     destructive. What a model writes is parsed, never run.
     """
@@ -115,7 +117,8 @@ class SchemaServiceServicer(metaclass=_abc_1.ABCMeta):
         model that writes an invalid one is told why, three times in all; then the
         call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
         DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-        worker goes on with: GetSchemaDraft will have it.
+        worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
+        (SERVER_STOPPING) names it as well.
         Safety: writes the draft and costs model calls; not idempotent; not
         destructive. What a model writes is parsed, never run.
         """

@@ -95,7 +95,7 @@ def test_an_unknown_session_a_wrong_head_and_a_full_backlog_are_refused() -> Non
 
 
 def test_a_batch_that_no_backlog_has_room_for_is_refused_for_good() -> None:
-    with pytest.raises(InvalidInput, match="3 new chunks in a batch; .* 2 chunks behind") as large:
+    with pytest.raises(InvalidInput, match=r"3 new chunks in a batch; .* 2 chunks behind") as large:
         decide(submission("p", ["a", "b", "c"]), EMPTY, None, backlog=2)
     assert large.value.reason is Reason.BATCH_TOO_LARGE
     assert large.value.metadata == {"chunks": "3", "limit_chunks": "2"}
