@@ -31,31 +31,32 @@ def config(model: SilentModel, **settings: Any) -> Config:
     )
 
 
-# litellm makes its call in a thread and awaits it then: who goes in between leaves it there.
-@pytest.mark.filterwarnings("ignore:.*acompletion:pytest.PytestUnraisableExceptionWarning")
 async def test_a_reply_that_drips_is_bounded_as_a_whole() -> None:
     await warm_litellm()
-    async with silent_model(drips_seconds=0.05) as model:
-        transport = LitellmTransport(config(model, model_timeout_seconds=2))
-        async with asyncio.timeout(100):
-            for number, plan in enumerate((Plan(), Plan(on_text=lambda _: None)), 1):
-                # On a busy machine a call may end before it has sent anything.
-                while len(model.requests) < number:
-                    with pytest.raises(ModelFailure, match="could not be reached") as failed:
-                        await transport.complete(ASK, "openai/fake", plan)
-                    assert failed.value.retryable
-                await model.until(left=number)
+    seconds = 1.0
+    async with silent_model(drips_seconds=0.05) as model, asyncio.timeout(250):
+        for number, plan in enumerate((Plan(), Plan(on_text=lambda _: None)), 1):
+            # On a busy machine a call may end before it has sent anything.
+            while len(model.requests) < number:
+                seconds *= 2
+                transport = LitellmTransport(config(model, model_timeout_seconds=seconds))
+                with pytest.raises(ModelFailure, match="could not be reached") as failed:
+                    await transport.complete(ASK, "openai/fake", plan)
+                assert failed.value.retryable
+            await model.until(left=number)
 
 
 async def test_vectors_that_drip_are_bounded_as_a_whole() -> None:
-    async with silent_model(drips_seconds=0.05) as model:
-        settings = config(model, embedding_timeout_seconds=0.5)
-        ledger = Ledger()
-        async with asyncio.timeout(60):
+    seconds, ledger = 0.5, Ledger()
+    async with silent_model(drips_seconds=0.05) as model, asyncio.timeout(250):
+        # As above.
+        while not model.requests:
+            seconds *= 2
+            settings = config(model, embedding_timeout_seconds=seconds)
             with pytest.raises(EmbeddingFailed, match="could not be reached"):
                 await LitellmEmbedder(settings, ledger).embed_query("a question", scope=SCOPE)
-            await model.until(left=1)
-        assert not ledger.intents
+        await model.until(left=1)
+    assert not ledger.intents
 
 
 async def test_a_question_whose_asker_is_gone_leaves_the_model_for_vectors() -> None:
