@@ -65,6 +65,12 @@ class Writing:
             cost_micro_usd=7,
         )
 
+    async def until_asked(self) -> None:
+        """Waits until a try is under way."""
+        async with asyncio.timeout(60):
+            while not self.plans:
+                await asyncio.sleep(0)
+
 
 async def at_once(_: float) -> None:
     """Lets the others go on, and waits for nothing."""
@@ -116,9 +122,10 @@ async def test_a_reply_that_is_there_is_heard_at_once() -> None:
 async def test_who_waits_for_another_ones_call_hears_it_at_once() -> None:
     ledger, heard = Ledger(), Heard()
     lasts: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    one = gateway(Writing([(["a", "b"], None)], waits=lambda: lasts), ledger)
+    writing = Writing([(["a", "b"], None)], waits=lambda: lasts)
+    one = gateway(writing, ledger)
     first = asyncio.create_task(one.call(ASK, model="m", scope=SCOPE))
-    await asyncio.sleep(0.01)
+    await writing.until_asked()
     other = gateway(Writing([]), ledger)
     second = asyncio.create_task(other.call(ASK, model="m", scope=SCOPE, on_text=heard.on_text))
     await asyncio.sleep(0.01)
@@ -149,9 +156,10 @@ async def test_a_call_that_is_called_off_fails_for_good_and_is_accounted() -> No
 async def test_a_call_that_is_only_not_waited_for_goes_on() -> None:
     ledger = Ledger()
     lasts: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    one = gateway(Writing([(["a"], None)], waits=lambda: lasts), ledger)
+    writing = Writing([(["a"], None)], waits=lambda: lasts)
+    one = gateway(writing, ledger)
     call = asyncio.create_task(one.call(ASK, model="m", scope=SCOPE))
-    await asyncio.sleep(0.01)
+    await writing.until_asked()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
