@@ -48,7 +48,7 @@ async def test_with_a_full_window_it_sleeps_until_a_call_is_back(
         stored.extend(node.name for node in nodes)
 
     pipeline = Pipeline(plan, Steps(read=read, make=make, store=store), concurrency=1)
-    until = asyncio.get_running_loop().time() + 60
+    until = asyncio.get_running_loop().time() + 600
     assert await pipeline.run(stop=None, until=until)
     assert len([name for name in stored if name.startswith("0.")]) == texts
     # For each node its call, its commit, and looks at the log.

@@ -17,6 +17,7 @@ from service import telemetry
 
 SCRIPT = """
 from service import telemetry
+telemetry.SHUTDOWN_SECONDS = 60
 telemetry.configure("palimpsest-test", "1")
 with telemetry.tracer().start_as_current_span("palimpsest.step"):
     telemetry.meter().create_counter("palimpsest.steps").add(1)
@@ -60,10 +61,15 @@ def test_exporting_is_on_when_an_endpoint_is_set(configured: bool) -> None:
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    environment = {"PATH": "", "OTEL_EXPORTER_OTLP_INSECURE": "true"}
+    environment = {
+        "PATH": "",
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+        # What is tested is that it comes, not how soon.
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
+    }
     if configured:
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{port}"
-    subprocess.run([sys.executable, "-c", SCRIPT], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", SCRIPT], env=environment, check=True, timeout=100)
     server.stop(0)
     wanted = {"palimpsest.step", "palimpsest.steps"} if configured else set()
     assert wanted <= set(collector.names)

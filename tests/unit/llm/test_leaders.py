@@ -152,15 +152,15 @@ def gateway(
     *,
     ledger: Ledger | None = None,
     places: int = 0,
-    seconds: float = 9,
+    seconds: float = 600,
 ) -> Gateway:
     index, ledger = index or NullPrefixIndex(), ledger or Ledger()
     caller = Caller(
-        provider, ledger, index, prices=lambda _: provider.prices, tries=1, lease_seconds=9
+        provider, ledger, index, prices=lambda _: provider.prices, tries=1, lease_seconds=600
     )
     deployments = [Deployment(name=f"place-{n}", model="m/x") for n in range(places)]
     router = Router(deployments, index, lambda _: provider.prices)
-    made = Gateway(ledger, router, caller, prices=lambda _: provider.prices, lease_seconds=9)
+    made = Gateway(ledger, router, caller, prices=lambda _: provider.prices, lease_seconds=600)
     made._leaders = Leaders(lambda _: provider.prices, seconds=seconds)
     return made
 
@@ -192,7 +192,7 @@ async def test_questions_at_one_node_pay_for_its_prefix_once(
 @pytest.mark.parametrize(("prices", "share"), [(EXPLICIT, 0.35), (KEYED, 0.6)])
 async def test_it_costs_a_share_of_what_it_cost_without(prices: ModelPrices, share: float) -> None:
     costs = []
-    for seconds in (9, 0):
+    for seconds in (600, 0):
         provider = Provider(prices)
         provider.free.set()
         calls = gateway(provider, seconds=seconds)

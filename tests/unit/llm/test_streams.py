@@ -84,12 +84,12 @@ async def test_a_deployments_stream_comes_to_the_same(model: FakeModel) -> None:
 
 async def test_a_part_is_heard_before_the_next_is_written(model: FakeModel) -> None:
     goes_on = threading.Event()
-    model.streaming.before = lambda number: number == 1 or goes_on.wait(30)
+    model.streaming.before = lambda number: number == 1 or goes_on.wait(100)
     first = asyncio.Event()
     plan = Plan(on_text=lambda _: first.set())
     call = asyncio.create_task(transport(model).complete(ASK, NAME, plan))
     try:
-        await asyncio.wait_for(first.wait(), 30)
+        await asyncio.wait_for(first.wait(), 60)
         assert not call.done()
     finally:
         goes_on.set()
@@ -116,7 +116,7 @@ async def test_a_stream_that_ends_before_its_reply_is_a_failed_call(
 
 async def test_a_stream_that_takes_too_long_is_a_failed_call(model: FakeModel) -> None:
     goes_on = threading.Event()
-    model.streaming.before = lambda number: number == 1 or goes_on.wait(30)
+    model.streaming.before = lambda number: number == 1 or goes_on.wait(100)
     calls = transport(model, model_timeout_seconds=3)
     _, plan = heard()
     try:
