@@ -1,6 +1,7 @@
 """A signal at a command that runs a loop of its own: it ends in order, without a traceback."""
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from service.embedded.signals import STOP_SIGNALS
 
 @pytest.fixture(autouse=True)
 def signals_as_before() -> Iterator[None]:
+    # What other tests left would say so in the log of whichever test runs when it is collected.
+    gc.collect()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield
     for number, handler in before.items():
