@@ -308,6 +308,7 @@ def _index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> Prefi
         config.redis_url.get_secret_value(),
         cluster=config.redis_cluster,
         secret=keys.token if config.redis_replies else None,
+        timeout_seconds=config.redis_timeout_seconds,
     )
     stack.push_async_callback(redis.close)
     return redis

@@ -128,6 +128,8 @@ class Config(BaseSettings):
     redis_cluster: bool = False
     #: Whether copies of replies are kept there for a day: text of memories in a second place.
     redis_replies: bool = True
+    #: How long it may take to answer before it counts as gone and is left alone for a second.
+    redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
     #: Where `up` keeps its data. As root not in root's home, which is closed to the

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from service.domain.warmth import Boundary, Question, Seen, Sent, Warmth
 from storage import place_state
 from storage.prefix_functions import VERSION, Functions, Verdict
-from storage.redis_link import Command, RedisLink
+from storage.redis_link import TIMEOUT_SECONDS, Command, RedisLink
 from storage.reply_copies import ReplyCopies
 
 #: Fields of a hash that Redis keeps as a list pack, at its default.
@@ -64,9 +64,16 @@ class NullPrefixIndex:
 class RedisPrefixIndex:
     """See `service.llm.prefix_cache.PrefixIndex`."""
 
-    def __init__(self, url: str, *, cluster: bool = False, secret: bytes | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        cluster: bool = False,
+        secret: bytes | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         """With a `secret`, which only processes of one database share, it keeps replies too."""
-        self._link = RedisLink(url, cluster=cluster)
+        self._link = RedisLink(url, cluster=cluster, timeout_seconds=timeout_seconds)
         self._copies = None if secret is None else ReplyCopies(secret)
         self._functions = Functions(self._link)
         self._process = place_state.process_name()

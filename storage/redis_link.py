@@ -18,7 +18,7 @@ from redis.exceptions import MovedError, RedisError
 
 _log = structlog.get_logger("palimpsest.prefix_cache")
 
-#: How long Redis may take before it counts as gone.
+#: How long Redis may take before it counts as gone, where nobody says otherwise.
 TIMEOUT_SECONDS = 0.2
 #: How long it is left alone after that, so that steps do not wait for it each time.
 PAUSE_SECONDS = 1.0
@@ -43,10 +43,13 @@ class Command:
 class RedisLink:
     """Sends batches of commands in one round trip."""
 
-    def __init__(self, url: str, *, cluster: bool = False) -> None:
+    def __init__(
+        self, url: str, *, cluster: bool = False, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
         self._url = url
-        self._single: Redis | None = None if cluster else Redis.from_url(url, **_OPTIONS)
-        self._cluster: RedisCluster | None = _cluster(url) if cluster else None
+        self._options = _options(timeout_seconds)
+        self._single: Redis | None = None if cluster else Redis.from_url(url, **self._options)
+        self._cluster: RedisCluster | None = self._clustered() if cluster else None
         self._resume_at = 0.0
         self._lost = False
 
@@ -112,9 +115,12 @@ class RedisLink:
 
     async def _become_cluster(self) -> None:
         assert self._single is not None, "a cluster stays one"
-        self._cluster, single = _cluster(self._url), self._single
+        self._cluster, single = self._clustered(), self._single
         self._single = None
         await single.aclose()
+
+    def _clustered(self) -> RedisCluster:
+        return RedisCluster.from_url(self._url, **self._options, require_full_coverage=False)
 
     def _gone(self, error: Exception) -> None:
         self._resume_at = time.monotonic() + PAUSE_SECONDS
@@ -128,13 +134,10 @@ class RedisLink:
             _log.info("redis is back")
 
 
-_OPTIONS: dict[str, Any] = {
-    "socket_connect_timeout": TIMEOUT_SECONDS,
-    "socket_timeout": TIMEOUT_SECONDS,
-    "retry": Retry(NoBackoff(), 0),
-    "max_connections": MAX_CONNECTIONS,
-}
-
-
-def _cluster(url: str) -> RedisCluster:
-    return RedisCluster.from_url(url, **_OPTIONS, require_full_coverage=False)
+def _options(timeout_seconds: float) -> dict[str, Any]:
+    return {
+        "socket_connect_timeout": timeout_seconds,
+        "socket_timeout": timeout_seconds,
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": MAX_CONNECTIONS,
+    }

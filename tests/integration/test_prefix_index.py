@@ -55,6 +55,11 @@ def warm(depth: int, tokens: int, touched: float = NOW) -> Warmth:
     return Warmth(fresh=one, deepest=one)
 
 
+def connected(url: str, **how: Any) -> RedisPrefixIndex:
+    """An index that a machine with much else to do does not take for lost."""
+    return RedisPrefixIndex(url, timeout_seconds=60.0, **how)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
     """A server that tests leave running."""
@@ -80,7 +85,7 @@ async def index(server: ValkeyServer, request: pytest.FixtureRequest):  # type: 
         redis.function_flush()
     plain = request.param == "plain"
     url = without_functions(server) if plain else server.url
-    index = RedisPrefixIndex(url, secret=SECRET)
+    index = connected(url, secret=SECRET)
     yield index
     assert index._functions.usable is not plain
     await index.close()
@@ -218,8 +223,8 @@ async def test_a_reply_is_kept_and_found_in_the_same_look(
 async def test_a_reply_of_another_database_is_not_ours(
     index: RedisPrefixIndex, server: ValkeyServer
 ) -> None:
-    other = RedisPrefixIndex(server.url, secret=b"of another database")
-    silent = RedisPrefixIndex(server.url)
+    other = connected(server.url, secret=b"of another database")
+    silent = connected(server.url)
     await other.sent(sent(reply=("t:key", ModelReply(text="theirs", model="m/n"))))
     asked = question(reply_key="t:key")
     assert (await index.look(asked)).reply is None
@@ -236,7 +241,7 @@ async def test_a_reply_of_another_database_is_not_ours(
 async def test_the_queue_of_a_place_is_what_all_processes_say(
     index: RedisPrefixIndex, server: ValkeyServer
 ) -> None:
-    other = RedisPrefixIndex(server.url)
+    other = connected(server.url)
     await index.queued("one", 700, NOW)
     await index.queued("one", 400, NOW)
     await other.queued("one", 50, NOW + 1)
@@ -268,7 +273,7 @@ async def test_a_newer_release_keeps_its_functions_and_an_older_one_is_replaced(
     with Redis.from_url(server.url) as redis:
         redis.flushall()
         redis.function_load(of_another.replace("{}", "0", 1), replace=True)
-        index = RedisPrefixIndex(server.url)
+        index = connected(server.url)
         await index.sent(sent())
         assert "VERSION = 1" in str(redis.function_list(withcode=True)), "it was replaced"
         redis.function_load(of_another.replace("{}", "2", 1), replace=True)
@@ -300,8 +305,8 @@ def test_functions_and_plain_commands_answer_alike(
         with Redis.from_url(server.url) as redis:
             redis.flushall()
         both = [
-            RedisPrefixIndex(server.url),
-            RedisPrefixIndex(without_functions(server)),
+            connected(server.url),
+            connected(without_functions(server)),
         ]
         model: dict[tuple[bytes, str], Boundary] = {}
         now = NOW
@@ -346,7 +351,7 @@ def test_functions_and_plain_commands_prune_alike(
     async def check() -> None:
         with Redis.from_url(server.url) as redis:
             redis.flushall()
-            both = [RedisPrefixIndex(server.url), RedisPrefixIndex(without_functions(server))]
+            both = [connected(server.url), connected(without_functions(server))]
             now = NOW
             for prompt, place, seconds, _ in steps:
                 now += seconds
@@ -366,8 +371,8 @@ def test_functions_and_plain_commands_prune_alike(
 
 async def test_a_cluster_is_found_out_and_each_node_gets_the_functions(folder: Path) -> None:
     with cluster(folder) as urls:
-        told = RedisPrefixIndex(urls[0], cluster=True, secret=SECRET)
-        found_out = RedisPrefixIndex(urls[1], secret=SECRET)
+        told = connected(urls[0], cluster=True, secret=SECRET)
+        found_out = connected(urls[1], secret=SECRET)
         for number in range(30):
             keys = {"memory_key": f"t:m{number}", "group_key": f"t:g{number % 7}"}
             reply = ModelReply(text=str(number), model="m/n")
@@ -400,7 +405,7 @@ async def test_a_cluster_that_is_lost_is_no_error(
 ) -> None:
     monkeypatch.setattr(redis_link, "PAUSE_SECONDS", 0.0)
     with cluster(folder) as urls:
-        index = RedisPrefixIndex(urls[0], cluster=True)
+        index = connected(urls[0], cluster=True)
         await index.sent(sent())
         assert (await index.look(question())).known
     for _ in range(2):
@@ -422,7 +427,7 @@ async def test_losing_it_means_nothing_is_warm_until_it_is_back(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(redis_link, "PAUSE_SECONDS", 0.0)
-    index = RedisPrefixIndex(own_server.url)
+    index = connected(own_server.url)
     await index.sent(sent())
     own_server.kill()
     for _ in range(3):
@@ -446,7 +451,7 @@ async def test_after_a_failure_it_is_left_alone_for_a_moment(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("storage.redis_link.time.monotonic", lambda: clock[0])
-    index = RedisPrefixIndex(own_server.url)
+    index = connected(own_server.url)
     await index.sent(sent())
     own_server.kill()
     assert not (await index.look(question())).known

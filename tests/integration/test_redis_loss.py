@@ -46,7 +46,7 @@ async def stored(database: Database) -> list[list[Any]]:
 
 async def run(database: Database, redis_url: str, disturb: Disturb | None) -> list[list[Any]]:
     await make(database, [f"chunk {number}" for number in range(STEPS)])
-    index = RedisPrefixIndex(redis_url)
+    index = RedisPrefixIndex(redis_url, timeout_seconds=60.0)
     redis = Redis.from_url(redis_url)
     script = Script()
 
