@@ -10,11 +10,12 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import RedisError
 
-from service.embedded import binaries, processes
+from service.embedded import binaries
+from tests.harness import kept_port
 
 NODES = 3
 SLOTS = 16_384
-READY_SECONDS = 30.0
+READY_SECONDS = 90.0
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def cluster(folder: Path) -> Iterator[list[str]]:
     with ExitStack() as stack:
         urls = []
         for number in range(NODES):
-            port = processes.free_port()
+            port = kept_port()
             home = folder / f"node-{number}"
             home.mkdir()
             node = subprocess.Popen(
@@ -47,9 +48,9 @@ def _settings(port: int, home: Path) -> list[str]:
         "port": str(port),
         "cluster-enabled": "yes",
         # By default 10,000 ports higher, where somebody else may be.
-        "cluster-port": str(processes.free_port()),
+        "cluster-port": str(kept_port()),
         "cluster-config-file": str(home / "nodes.conf"),
-        "cluster-node-timeout": "5000",
+        "cluster-node-timeout": "60000",
         "save": "",
         "appendonly": "no",
     }

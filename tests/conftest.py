@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import palimpsest
 from storage.database import Database
@@ -16,8 +16,9 @@ from tests.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
 # goes on wherever somebody works.
-settings.register_profile("here", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("here", ANY_MACHINE)
+settings.register_profile("ci", ANY_MACHINE, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # Started in the background, or by nohup, tests are told to ignore these; the processes that
@@ -68,8 +69,7 @@ async def database(url: str) -> AsyncIterator[Database]:
 def address(servers: Servers) -> Iterator[str]:
     """An API and a worker that tests with sessions of their own share."""
     url = servers.new_database()
-    redis = {"PALIMPSEST_REDIS_URL": servers.valkey.url}
-    with api(url) as (_, address), worker(url, **redis):
+    with api(url) as (_, address), worker(url, **servers.redis_settings()):
         yield address
 
 

@@ -35,7 +35,7 @@ async def test_memories_stay_where_they_are_warm_and_move_when_a_place_fails(
     settings = {
         "PALIMPSEST_MODEL": MODEL,
         "PALIMPSEST_DEPLOYMENTS": json.dumps(places),
-        "PALIMPSEST_REDIS_URL": servers.valkey.url,
+        **servers.redis_settings(),
         "PALIMPSEST_RECONCILE_SECONDS": "0.2",
         "PALIMPSEST_MODEL_TRIES": "1",
         # One call at a time: nobody moves for want of waiting less.

@@ -11,7 +11,7 @@ import pytest
 import palimpsest
 from palimpsest import Edit, errors
 from palimpsest.v1 import history_pb2, history_pb2_grpc
-from tests.harness import Servers, api
+from tests.harness import Servers, api, kept_port
 
 SCHEMA = "class A:\n    count: int\n    topics: dict[str, list[str]]\n"
 
@@ -114,7 +114,7 @@ async def test_the_callers_deadline_ends_a_watch(memory: palimpsest.Memory) -> N
             assert response.WhichOneof("event") == "started"
 
     with pytest.raises(errors.DeadlineExceeded) as caught:
-        await memory._client.call(read, request, timeout=0.5, retry=False)
+        await memory._client.call(read, request, timeout=4.5, retry=False)
     assert caught.value.reason == "NOT_APPLIED_IN_TIME"
 
 
@@ -124,7 +124,7 @@ class Restarted:
     def __init__(self, url: str, **environment: str) -> None:
         self._url = url
         self._environment = environment
-        self.address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{kept_port()}"
         self._open()
 
     def _open(self) -> None:
