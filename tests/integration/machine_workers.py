@@ -19,7 +19,7 @@ from service.usecases.compress import Compressor
 from service.usecases.revise import Reviser
 from storage.database import Database
 from tests.chaos.history import Event, ModelCalled
-from tests.gateways import gateway
+from tests.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.integration.scripted import PRICES
 
 #: A step that fails is tried again at once, and stalls its memory soon.
@@ -158,7 +158,7 @@ def worker_of(kind: str, database: Database, model: Model) -> Worker:
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=WINDOW_TOKENS, count=lambda text: len(text) // 4)
 
-    calls = gateway(model, database)
+    calls = gateway(model, database, lease_seconds=SHORT_LEASE_SECONDS)
     if kind == "tree":
         return MachineBuilder(database, calls, facts, b"marker", CONFIG)
     if kind == "state":

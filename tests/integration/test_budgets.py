@@ -346,7 +346,7 @@ async def _begin(pool: Database, scope: CallScope, key: bytes, tokens: int) -> L
     )
     async with pool.direct(DEFAULT_TENANT) as tx:
         wanted = Wanted(scope=scope, key=key, reservation=asked)
-        (begun,) = await journal.begin(tx, (wanted,), 5.0)
+        (begun,) = await journal.begin(tx, (wanted,), 60.0)
         await tx.commit()
     assert isinstance(begun, Lease)
     return begun
@@ -358,7 +358,7 @@ async def test_of_a_group_of_calls_as_many_begin_as_the_budget_allows(
 ) -> None:
     await make(database, ["a"])
     await put(database, place, limit_tokens=100)
-    ledger = Journal(database, lease_seconds=5)
+    ledger = Journal(database, lease_seconds=60)
     asked = Reservation(purpose=Purpose.REVISE, model="m", deployment="", tokens=30, micro_usd=None)
     begun = await asyncio.gather(
         *(ledger.begin(SCOPE, bytes([number]), asked) for number in range(12)),
