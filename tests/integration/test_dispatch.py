@@ -31,8 +31,13 @@ def item(number: int | None = None) -> WorkItem:
     )
 
 
-def dispatcher(url: str) -> ProcrastinateDispatcher:
-    return ProcrastinateDispatcher(url, heartbeat_seconds=0.3, dead_after_seconds=1.0)
+HEARTBEATS = b"SELECT last_heartbeat FROM dispatch.procrastinate_workers"
+
+
+def dispatcher(url: str, dead_after_seconds: float = 1.0) -> ProcrastinateDispatcher:
+    return ProcrastinateDispatcher(
+        url, heartbeat_seconds=0.3, dead_after_seconds=dead_after_seconds
+    )
 
 
 @asynccontextmanager
@@ -48,13 +53,20 @@ async def running(
             yield one
         finally:
             stop.set()
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
 
 
 async def until(condition: object) -> None:
     assert callable(condition)
     async with asyncio.timeout(60):
         while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def idle(one: ProcrastinateDispatcher) -> None:
+    """Until nothing waits, and all that was in hand is written as ended."""
+    async with asyncio.timeout(60):
+        while (left := await one.statistics()).queued or left.running:
             await asyncio.sleep(0.02)
 
 
@@ -89,10 +101,8 @@ async def test_hints_are_handled_and_leave_nothing_behind(url: str, servers: Ser
     async with running(url, handle) as one:
         await one.hint(items)
         await until(lambda: len(handled) == 5)
-        await asyncio.sleep(0.3)
-        left = await one.statistics()
+        await idle(one)
     assert sorted(handled, key=str) == sorted(items, key=str)
-    assert (left.queued, left.running) == (0, 0)
     for table in (b"jobs", b"events", b"workers"):
         assert await execute(servers, url, b"TABLE dispatch.procrastinate_" + table) == []
 
@@ -202,26 +212,35 @@ async def test_a_handler_that_does_not_end_in_time_is_cancelled(url: str) -> Non
         assert (await one.statistics()).running == 0
 
 
-async def test_nobody_takes_what_a_stopping_worker_has_in_hand(url: str) -> None:
+async def test_a_stopping_worker_says_that_it_lives_while_it_has_something_in_hand(
+    url: str, servers: Servers
+) -> None:
     handled: list[WorkItem] = []
+    going = asyncio.Event()
 
     async def handle(one: WorkItem) -> None:
         handled.append(one)
-        # Well beyond the silence after which a worker counts as dead.
-        await asyncio.sleep(2.5)
+        await going.wait()
 
+    beats: set[object] = set()
     freed = 0
     stop = asyncio.Event()
-    async with dispatcher(url) as one, dispatcher(url) as other:
-        task = asyncio.create_task(one.run(handle, concurrency=1, stop=stop, stop_seconds=10))
+    # Patient, since the machine may stand still for longer than a heartbeat.
+    async with dispatcher(url, dead_after_seconds=30) as one:
+        task = asyncio.create_task(one.run(handle, concurrency=1, stop=stop, stop_seconds=60))
         await one.hint([item(1)])
         await until(lambda: handled)
         stop.set()
-        while not task.done():
-            freed += await other.sweep()
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while len(beats) < 5:
+                ((beat,),) = await execute(servers, url, HEARTBEATS)
+                beats.add(beat)
+                freed += await one.sweep()
+                await asyncio.sleep(0.1)
+        going.set()
         await task
     assert freed == 0
+    assert handled == [item(1)]
 
 
 async def test_cancelling_a_worker_leaves_none_behind(url: str) -> None:
@@ -266,6 +285,7 @@ async def test_an_item_is_freed_though_its_end_could_not_be_written(
         # The worker lives, so that only it can know that nobody has the item in hand.
         assert await one.sweep() == 1
         await until(lambda: handled == [item(1), item(1)])
+        await idle(one)
         assert await one.sweep() == 0
 
 
@@ -313,7 +333,7 @@ async def test_a_sweep_does_not_deadlock_with_who_forgets_the_same_worker(
             await other.execute("SET search_path = dispatch")
             await other.execute("SELECT 1 FROM procrastinate_workers FOR UPDATE")
             sweep = asyncio.create_task(one.sweep())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not await execute(servers, url, waits):
                     await asyncio.sleep(0.02)
             await other.execute("UPDATE procrastinate_jobs SET worker_id = NULL")
@@ -352,7 +372,7 @@ async def test_what_a_killed_worker_held_is_handled_again(url: str, follow_up: b
 
     async with running(url, handle) as one:
         freed = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not freed:
                 freed = await one.sweep()
                 await asyncio.sleep(0.1)
