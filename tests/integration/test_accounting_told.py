@@ -116,7 +116,7 @@ async def test_a_memory_beside_it_has_an_accounting_of_its_own(client: palimpses
     await lived(client, session.name, 9, period=4)
     _, before = await told(session)
     await session.create_state("often", task=TASK, period=1, state_tokens=40)
-    await session.state("often").context(freshness="wait", timeout=30.0)
+    await session.state("often").context(freshness="wait", timeout=100.0)
     often = (await session.cost("often")).accounting
     assert often is not None
     assert often.period == 1

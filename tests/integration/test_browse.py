@@ -48,12 +48,16 @@ class Parallel(Script):
     """Counts how many calls are under way at once."""
 
     now = most = 0
+    #: The first ones wait for so many.
+    wanted = 1
 
     async def complete(self, *arguments: Any) -> Any:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
-            # Long enough for all that may begin to have begun.
+            while self.most < self.wanted:
+                await asyncio.sleep(0.01)
+            # One more would begin meanwhile.
             await asyncio.sleep(0.05)
             return await super().complete(*arguments)
         finally:
@@ -112,6 +116,7 @@ async def test_as_many_pieces_are_read_at_once_as_may_be(database: Database, lim
     await write(database, TEXTS)
     item = await ask_log(database, up_to=len(TEXTS), option=INDEPENDENT)
     script = Parallel(reply=Words("mouse"))
+    script.wanted = limit
     config = CONFIG.model_copy(update={"browse_concurrency": limit})
     await answerer(database, gateway(script, database), config).make(item)
     stored, _ = await read_answer(database, item.item_id)
@@ -293,7 +298,7 @@ async def test_a_worker_that_dies_is_followed_by_another_that_reads_the_same(
     config = CONFIG.model_copy(update={"browse_concurrency": 1})
     before_it = answerer(database, gateway(first, database), config, ranks=lambda *_: ranks)
     dying = asyncio.create_task(before_it.make(item))
-    await asyncio.wait_for(reached.wait(), 30)
+    await asyncio.wait_for(reached.wait(), 60)
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
     _, before = await read_answer(database, item.item_id)

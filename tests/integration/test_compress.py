@@ -426,7 +426,7 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 async def test_a_session_of_ten_thousand_steps(database: Database) -> None:
     spec = replace(STATE, period=10)
     await make(database, [], spec)

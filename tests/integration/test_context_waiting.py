@@ -34,6 +34,7 @@ async def watcher(database: Database) -> AsyncIterator[Watcher]:
     running = asyncio.create_task(made.run())
     yield made
     running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def waiting(

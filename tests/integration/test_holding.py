@@ -256,6 +256,7 @@ async def test_reads_that_wait_for_a_held_memory_fail_at_once(database: Database
         assert now.applied_position == 1
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_answer_under_an_exhausted_budget_fails_at_once_and_can_be_asked_again(

@@ -76,8 +76,12 @@ def unit(number: int) -> tuple[float, float]:
     return (math.cos(number), math.sin(number))
 
 
-def indexer(database: Database, embedder: Counts | None) -> Indexer:
-    return Indexer(database, embedder, Config())
+def indexer(database: Database, embedder: Counts | None, config: Config | None = None) -> Indexer:
+    return Indexer(database, embedder, config or Config())
+
+
+#: What failed is not tried again before a test says so.
+PATIENT = Config(step_backoff_seconds=250)
 
 
 async def vectors(database: Database, key: UUID = KEY) -> list[tuple[int, int, str, int, int]]:
@@ -148,7 +152,7 @@ async def test_words_go_on_while_vectors_wait_for_their_model(
 ) -> None:
     await append_texts(database, "s", ["one"])
     embedder = Counts(failures=[EmbeddingFailed("it is away", retryable=True)])
-    assert await indexer(database, embedder).index(ITEM) is None
+    assert await indexer(database, embedder, PATIENT).index(ITEM) is None
     at = await place(database)
     assert (at.indexed_position, at.embedded_position, at.attempts, at.may_embed) == (
         1,
@@ -162,13 +166,13 @@ async def test_words_go_on_while_vectors_wait_for_their_model(
     assert await noted(database) == [], "nothing can be done now"
     await append_texts(database, "s", ["two"], first=2)
     assert await noted(database) == [ITEM], "words can"
-    assert await indexer(database, embedder).index(ITEM) is None
+    assert await indexer(database, embedder, PATIENT).index(ITEM) is None
     assert (await place(database)).indexed_position == 2
     assert len(embedder.asked) == 1, "it was not time to ask again"
     assert await noted(database) == []
     await due(database)
     assert await noted(database) == [ITEM]
-    assert await indexer(database, embedder).index(ITEM) is None
+    assert await indexer(database, embedder, PATIENT).index(ITEM) is None
     at = await place(database)
     assert (at.embedded_position, at.attempts) == (2, 0)
     assert await rows(database, "SELECT index_failure, has_unindexed FROM session") == [("", False)]
@@ -206,15 +210,16 @@ async def test_a_defect_is_raised_and_not_met_again_at_once(
     session: None, database: Database
 ) -> None:
     await append_texts(database, "s", ["one"])
+    failing = Counts(failures=[ZeroDivisionError("oh")])
     with pytest.raises(ZeroDivisionError):
-        await indexer(database, Counts(failures=[ZeroDivisionError("oh")])).index(ITEM)
+        await indexer(database, failing, PATIENT).index(ITEM)
     assert await noted(database) == []
     assert not (await place(database)).may_embed
     ((wait,),) = await rows(
         database, "SELECT extract(epoch FROM index_ready_at - now())::float8 FROM session"
     )
     # It may have been a mishap: the next try comes as soon as that of a model that is away.
-    assert float(str(wait)) <= Config().step_backoff_seconds
+    assert float(str(wait)) <= PATIENT.step_backoff_seconds
 
 
 async def test_another_model_begins_at_the_first_chunk_and_replaces_what_is_there(

@@ -240,7 +240,7 @@ async def test_several_leaves_are_read_at_once_and_all_cited(database: Database)
 
     class Together(Script):
         async def complete(self, *arguments: Any) -> Any:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await together.wait()
             return await super().complete(*arguments)
 
@@ -295,7 +295,7 @@ async def test_a_worker_that_dies_is_followed_by_another(database: Database) -> 
 
     first.meanwhile = hang
     dying = asyncio.create_task(answerer(database, gateway(first, database)).make(item))
-    await asyncio.wait_for(reached.wait(), 30)
+    await asyncio.wait_for(reached.wait(), 60)
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
     _, before = await read(database, item.item_id)

@@ -70,13 +70,16 @@ async def test_who_is_gone_keeps_no_connection_busy(
 async def test_a_full_pool_is_an_error_in_time(
     single: Database, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(module, "TRANSACTION_SECONDS", 0.5)
+    # It holds the connection for longer than the other one waits for it.
+    monkeypatch.setattr(module, "TRANSACTION_SECONDS", 4)
     holding = asyncio.create_task(run(single, SLEEP))
     await asyncio.sleep(0)
+    monkeypatch.setattr(module, "TRANSACTION_SECONDS", 0.5)
     with pytest.raises(Unreachable, match="in time"):
         await run(single, "SELECT 1")
     with pytest.raises(Unreachable, match="in time"):
         await holding
+    monkeypatch.setattr(module, "TRANSACTION_SECONDS", 30)
     await run(single, "SELECT 1")
 
 

@@ -127,7 +127,9 @@ async def read(
 
 
 @settings(
-    max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(rows=st.lists(ledger_calls(), min_size=1, max_size=12), old=st.booleans())
 async def test_the_sums_are_those_of_the_ledger(

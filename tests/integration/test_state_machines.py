@@ -17,7 +17,7 @@ EXAMPLES = int(os.environ.get("PALIMPSEST_STEPS_EXAMPLES", "5"))
 STEPS = 20
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", list(MACHINES))
 def test_what_is_done_is_what_the_model_says(name: str, servers: Servers) -> None:
     done = run_machine(

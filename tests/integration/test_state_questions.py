@@ -275,7 +275,7 @@ async def test_a_worker_that_dies_is_followed_by_another(database: Database) -> 
 
     first.meanwhile = hang
     dying = asyncio.create_task(answerer(database, gateway(first, database)).make(item))
-    await asyncio.wait_for(reached.wait(), 30)
+    await asyncio.wait_for(reached.wait(), 60)
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
     assert (await read(database, item.item_id)).status == "pending"

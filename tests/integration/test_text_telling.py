@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from uuid import UUID, uuid4
 
 import pytest
@@ -112,16 +113,20 @@ async def test_the_text_is_told_while_it_is_written(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_telling, "TELL_SECONDS", 0.01)
-    item, seen = await ask(memory), set()
+    item, seen, parts = await ask(memory), [""], in_parts(REPLY, 9)
 
     async def look() -> None:
-        await asyncio.sleep(0.05)
-        seen.add(text_of((await read(memory, item.item_id))[1]))
+        written = "".join(parts[: next(numbers)])
+        # Each part that brings more of the text is told before the model writes the next.
+        while len(seen[-1]) < len(written.removeprefix("[ANSWER]\n").partition("\n[")[0]):
+            await asyncio.sleep(0.01)
+            seen.append(text_of((await read(memory, item.item_id))[1]))
 
-    await make_answer(memory, item, Writing([(in_parts(REPLY, 9), None)], behind=look))
+    numbers = count(1)
+    await make_answer(memory, item, Writing([(parts, None)], behind=look))
     stored, pieces = await read(memory, item.item_id)
     assert stored.text == text_of(pieces) == TEXT
-    assert len(seen - {"", TEXT}) > 1
+    assert len(set(seen) - {"", TEXT}) > 1
     assert all(TEXT.startswith(text) for text in seen)
     assert [piece.ordinal for piece in pieces] == list(range(1, len(pieces) + 1))
     assert not any(piece.restarts for piece in pieces)
@@ -140,8 +145,13 @@ async def test_a_try_that_broke_is_void_for_who_reads_along(
 ) -> None:
     monkeypatch.setattr(text_telling, "TELL_SECONDS", 0.01)
     broken = (["[ANSWER]\nA boat ", "on the sea"], ModelFailure("it broke", retryable=True))
-    writing = Writing([broken, ([REPLY], None)], behind=lambda: asyncio.sleep(0.1))
     item = await ask(memory)
+
+    async def until_told() -> None:
+        while not (await read(memory, item.item_id))[1]:
+            await asyncio.sleep(0.01)
+
+    writing = Writing([broken, ([REPLY], None)], behind=until_told)
     await make_answer(memory, item, writing)
     stored, pieces = await read(memory, item.item_id)
     assert stored.text == text_of(pieces) == TEXT
@@ -281,7 +291,9 @@ _REPLIES = st.lists(
 
 
 @settings(
-    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(parts=_REPLIES, told=st.sampled_from(["", "A ship", "A boat"]))
 async def test_whatever_a_model_writes_the_whole_text_is_told(
