@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 #: How long the imports may take, on a busy machine too.
-READY_SECONDS = 120.0
+READY_SECONDS = 300.0
 #: How long the threads that the imports started may take to end.
 THREADS_SECONDS = 5.0
 #: How often the zygote looks for children that have ended.
