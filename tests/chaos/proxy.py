@@ -138,12 +138,14 @@ class Proxy:
         for way in self._ways.values():
             way.cut(1.0)
 
-    async def open(self, name: str, port: int, to: int) -> None:
-        """Opens a way from one port of this machine to another."""
+    async def open(self, name: str, port: int, to: int) -> int:
+        """Opens a way from one port of this machine, or any (0), to another; the port it is."""
         way = _Way(port=to, rng=random.Random(f"{self._seed} {name}"))
         way.passes.set()
         self._ways[name] = way
-        self._servers.append(await asyncio.start_server(way.serve, "127.0.0.1", port, backlog=512))
+        server = await asyncio.start_server(way.serve, "127.0.0.1", port, backlog=512)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         """One order: `do`, `way`, and what it takes."""

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from service.embedded.processes import free_port
 from tests.chaos.proxy import Proxy
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -23,9 +22,8 @@ async def proxied(heard: list[bytes]) -> AsyncIterator[tuple[Proxy, Ends]]:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = free_port()
     async with server, Proxy(1) as proxy:
-        await proxy.open("way", port, server.sockets[0].getsockname()[1])
+        port = await proxy.open("way", 0, server.sockets[0].getsockname()[1])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         yield proxy, (reader, writer)
         writer.close()

@@ -122,7 +122,7 @@ def test_a_reply_of_another_form_leaves_empty_parts() -> None:
 
 def test_it_is_served_as_an_openai_compatible_endpoint() -> None:
     prompt = answer_ask([BEGIN], ASKED).text
-    with serving(model()) as url, httpx.Client() as client:
+    with serving(model()) as url, httpx.Client(timeout=60) as client:
         content = [{"type": "text", "text": prompt[:50]}, {"type": "text", "text": prompt[50:]}]
         for form in (prompt, content):
             body = {"model": MODEL, "messages": [{"role": "user", "content": form}]}
@@ -135,7 +135,7 @@ def test_it_is_served_as_an_openai_compatible_endpoint() -> None:
 @pytest.mark.parametrize("body", [b"no json", b"[]", b'{"messages": [{}]}'])
 def test_what_is_no_completion_is_refused(body: bytes) -> None:
     with serving(model()) as url:
-        found = httpx.post(f"{url}/chat/completions", content=body)
+        found = httpx.post(f"{url}/chat/completions", content=body, timeout=60)
     assert found.status_code == 400
     assert "no chat completion" in found.json()["error"]["message"]
 
