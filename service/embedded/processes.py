@@ -3,6 +3,7 @@
 import os
 import pwd
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +22,10 @@ PARENT_FD = "PALIMPSEST_PARENT_FD"
 ORPHAN_SECONDS = 10.0
 #: How long a tool such as initdb may take, on a slow disk too.
 TOOL_SECONDS = 300.0
+#: Ports that are chosen from. Linux gives away those from 32768 on, others higher ones.
+PORTS = range(15_000, 32_000)
+#: Of them so many are tried; then it is one that the kernel gives.
+PORT_TRIES = 100
 #: How much is read of the end of a log.
 LOG_BYTES = 64 * 1024
 _COMPLAINT = re.compile(r"(?:error:|FATAL:|PANIC:|could not ).*")
@@ -201,7 +206,19 @@ def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at now."""
+    """A port of 127.0.0.1 that nobody listens at now.
+
+    Where it can be, none of those that the kernel gives to whoever wants any: the port of a
+    server that is about to start, or to start again, is so nobody else's meanwhile.
+    """
+    for _ in range(PORT_TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", secrets.choice(PORTS)))
+            except OSError:
+                # Somebody is there.
+                continue
+            return int(probe.getsockname()[1])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
