@@ -113,7 +113,6 @@ def prompts_within(reader: Reader) -> bool:
     return max(tokens) <= WINDOW
 
 
-@pytest.mark.timeout(300)
 def test_pieces_are_read_in_parallel_within_the_window(servers: Servers, reader: Reader) -> None:
     url = servers.new_database()
     reader.at_once = 2
@@ -149,7 +148,6 @@ async def _in_parallel(address: str, reader: Reader) -> None:
     assert examples[0].rating.comment == "well read"
 
 
-@pytest.mark.timeout(300)
 def test_a_worker_killed_on_the_way_is_followed_by_another(
     servers: Servers, reader: Reader
 ) -> None:

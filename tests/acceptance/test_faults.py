@@ -6,7 +6,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -22,6 +23,9 @@ from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, eventually, worker
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
+#: Of reads that come too early. The service keeps a tenth of it to answer with the reason
+#: before the client gives up, half a second at most: a busy machine needs all of that.
+DEADLINE_SECONDS = 5.0
 #: Short, so that a dead worker is noticed while a test waits.
 QUICK = {
     "PALIMPSEST_HEARTBEAT_SECONDS": "0.5",
@@ -44,6 +48,8 @@ def scripted(model: FakeModel) -> dict[str, str]:
         "PALIMPSEST_MODEL": "openai/fake",
         "PALIMPSEST_MODEL_BASE_URL": model.url,
         "PALIMPSEST_MODEL_API_KEY": "sk-not-to-be-logged",
+        # Longer than any test holds a reply back: another try would be another payment.
+        "PALIMPSEST_MODEL_TIMEOUT_SECONDS": "600",
     }
 
 
@@ -65,7 +71,7 @@ async def finish(address: str, token: str) -> tuple[int, int, list[tuple[int, in
     """Revision, position and the ranges of the amendments, once all is applied."""
     async with palimpsest.connect(address) as client:
         memory = client.session("s").memory("m")
-        state = await memory.get(after=token, timeout=40)
+        state = await memory.get(after=token, timeout=200)
         ranges = [(one.from_position, one.to_position) async for one in memory.amendments()]
     return state.revision, state.applied_position, ranges
 
@@ -106,14 +112,14 @@ def test_a_call_that_is_under_way_when_its_worker_is_killed_is_paid_once(
 
     def reply(number: int) -> str:
         asked.set()
-        assert answer.wait(60)
+        assert answer.wait(150)
         return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
 
     model.reply = reply
     with api(url) as (_, address):
         _, token = asyncio.run(start(address, ["only chunk"]))
         with worker(url, **scripted(model)) as doomed:
-            assert asked.wait(60)
+            assert asked.wait(150)
             doomed.kill()
         with worker(url, **scripted(model)):
             # It has the memory, and waits for the call of the one that died.
@@ -148,8 +154,12 @@ def test_a_caller_that_is_gone_is_replaced_and_nothing_is_lost(
 
 def children(pid: int) -> list[int]:
     """The processes that this one started."""
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for one in found for child in one.read_text().split()]
+    found: list[int] = []
+    for one in Path(f"/proc/{pid}/task").glob("*/children"):
+        # Its thread may have ended meanwhile.
+        with suppress(OSError):
+            found += map(int, one.read_text().split())
+    return found
 
 
 def test_workers_killed_at_random_apply_each_chunk_once(servers: Servers, model: FakeModel) -> None:
@@ -172,23 +182,28 @@ def test_workers_killed_at_random_apply_each_chunk_once(servers: Servers, model:
     assert len(model.prompts) == 60
 
 
+async def late_by(call: Awaitable[object]) -> errors.DeadlineExceeded:
+    with pytest.raises(errors.DeadlineExceeded) as caught:
+        await call
+    return caught.value
+
+
 def test_a_deadline_says_how_far_the_memory_is(servers: Servers) -> None:
     url = servers.new_database()
 
     async def ask(address: str, token: str) -> errors.DeadlineExceeded:
         async with palimpsest.connect(address) as client:
             memory = client.session("s").memory("m")
-            with pytest.raises(errors.DeadlineExceeded) as caught:
-                await memory.ask("?", after=token, timeout=0.6)
-            with pytest.raises(errors.DeadlineExceeded) as read:
-                await memory.get(fully_applied=True, timeout=0.6)
-            assert read.value.metadata == caught.value.metadata
-            with pytest.raises(errors.DeadlineExceeded) as late:
-                await memory.ask("?", timeout=0.6)
-            assert late.value.reason == "ANSWER_NOT_READY_IN_TIME"
-            stored = await client.session("s").answer(late.value.metadata["answer"])
+            caught, read, late = await asyncio.gather(
+                late_by(memory.ask("?", after=token, timeout=DEADLINE_SECONDS)),
+                late_by(memory.get(fully_applied=True, timeout=DEADLINE_SECONDS)),
+                late_by(memory.ask("?", timeout=DEADLINE_SECONDS)),
+            )
+            assert read.metadata == caught.metadata
+            assert late.reason == "ANSWER_NOT_READY_IN_TIME"
+            stored = await client.session("s").answer(late.metadata["answer"])
             assert stored.status == "pending"
-        return caught.value
+        return caught
 
     with api(url) as (_, address):
         _, token = asyncio.run(start(address, ["a", "b"]))
@@ -208,13 +223,13 @@ def test_a_stalled_memory_is_an_error_at_once_and_goes_on_when_retried(
         async with palimpsest.connect(address) as client:
             memory = client.session("s").memory("m")
             with pytest.raises(errors.FailedPrecondition) as caught:
-                await memory.get(after=token, timeout=30)
+                await memory.get(after=token, timeout=200)
             assert caught.value.reason == "MEMORY_STALLED"
             assert caught.value.metadata["position"] == "1"
             with pytest.raises(errors.FailedPrecondition):
-                await memory.ask("?", fully_applied=True, timeout=30)
+                await memory.ask("?", fully_applied=True, timeout=200)
             assert (await memory.retry()).status == "active"
-            assert (await memory.get(after=token, timeout=30)).applied_position == 2
+            assert (await memory.get(after=token, timeout=200)).applied_position == 2
 
     with api(url) as (_, address), worker(url, **scripted(model)):
         _, token = asyncio.run(start(address, ["a", "b"]))

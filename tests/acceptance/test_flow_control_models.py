@@ -65,7 +65,6 @@ async def service(url: str, model: SilentModel, folder: Path) -> AsyncIterator[p
 
 # litellm makes its call in a thread and awaits it then: who goes in between leaves it there.
 @pytest.mark.filterwarnings("ignore:.*acompletion:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.timeout(300)
 async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
     url: str, folder: Path
 ) -> None:
@@ -74,7 +73,7 @@ async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
         async with session.producer("p") as producer:
             for text in ("The museum is closed on Mondays.", "On Tuesdays it is closed early."):
                 await producer.append(text)
-        async with asyncio.timeout(200):
+        async with asyncio.timeout(300):
             await warm_litellm()
             await _search_until_the_deadline(client, model)
             await _cancel_an_answer(session, model)
@@ -107,7 +106,6 @@ async def _cancel_an_answer(session: palimpsest.Session, model: SilentModel) -> 
     await model.until(left=before + 1)
 
 
-@pytest.mark.timeout(300)
 async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
     config = Config(
         database_url=url,  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ class Compressing:
     def reply(self, number: int) -> str:
         if number == self.stop_at:
             self.waiting.set()
-            self.go.wait(60)
+            self.go.wait(150)
         return f"This is state {number} of the walk."
 
     @property
@@ -59,7 +59,9 @@ def compressing() -> Iterator[Compressing]:
 
 async def test_an_agents_loop_reads_every_step_once(client: palimpsest.Client) -> None:
     session = f"walk-{uuid4().hex}"
-    async with client.agent(session, task="Find the town.", period=PERIOD) as agent:
+    async with client.agent(
+        session, task="Find the town.", period=PERIOD, wait_seconds=200
+    ) as agent:
         for number in range(1, STEPS + 2):
             context = await agent.context()
             assert (context.head, context.compression_due) == (number - 1, False)
@@ -81,7 +83,7 @@ def test_a_worker_killed_while_it_compresses_is_followed_by_another(
         compressing.stop_at = 2
         with worker(url, **scripted(compressing.model)) as doomed:
             asyncio.run(_walk(address))
-            assert compressing.waiting.wait(60), "the model was asked"
+            assert compressing.waiting.wait(150), "the model was asked"
             doomed.kill()
         compressing.go.set()
         with worker(url, **scripted(compressing.model)):
@@ -105,4 +107,4 @@ async def _walk(address: str) -> None:
 async def _read(address: str) -> palimpsest.WorkingContext:
     async with palimpsest.connect(address) as client:
         memory = client.session("walk").state("state")
-        return await memory.context(freshness="wait", timeout=60)
+        return await memory.context(freshness="wait", timeout=200)

@@ -25,9 +25,10 @@ HANDED_OVER_ONLY = {
 }
 #: The time to stop of the tests' processes, and how long a busy machine may take besides.
 STOP_SECONDS = 2
-SLACK_SECONDS = 60
-#: Chunks that a memory has to read one by one.
+SLACK_SECONDS = 150
+#: Chunks that a memory has to read one by one, and the one at which its worker is stopped.
 STEPS = 20
+BEGUN = 5
 
 
 @pytest.fixture
@@ -43,6 +44,8 @@ def environment(model: FakeModel, stop_seconds: float = STOP_SECONDS) -> dict[st
         "PALIMPSEST_MODEL": "openai/fake",
         "PALIMPSEST_MODEL_BASE_URL": model.url,
         "PALIMPSEST_MODEL_API_KEY": "sk-test",
+        # Longer than any test holds a reply back: another try would be another payment.
+        "PALIMPSEST_MODEL_TIMEOUT_SECONDS": "600",
     }
 
 
@@ -69,16 +72,17 @@ def test_a_worker_that_stops_in_a_slow_call_hands_over_and_nothing_is_paid_twice
 
     def reply(number: int) -> str:
         asked.set()
-        assert answer.wait(120)
+        assert answer.wait(200)
         return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
 
     model.reply = reply
     with api(url) as (_, address):
         with worker(url, **environment(model)) as first:
             _, token = asyncio.run(start(address, ["only chunk"]))
-            assert asked.wait(120)
+            assert asked.wait(150)
+            indexed(servers, url)
             stop(first)
-        assert handed_over(servers, url) == 1
+        assert jobs(servers, url) == ["todo"]
         with worker(url, **environment(model)):
             answer.set()
             revision, position, _ = asyncio.run(finish(address, token))
@@ -91,14 +95,29 @@ def test_a_worker_that_stops_between_two_steps_leaves_the_rest_to_others(
 ) -> None:
     url = servers.new_database()
     texts = [f"chunk {number}" for number in range(STEPS)]
+    told, ended = threading.Event(), threading.Event()
+
+    def reply(number: int) -> str:
+        if number == BEGUN:
+            assert told.wait(150)
+        elif number > BEGUN:
+            # So that it hears that it is to stop long before all is done.
+            ended.wait(0.5)
+        return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
+
+    model.reply = reply
     with api(url) as (_, address):
         with worker(url, **environment(model, stop_seconds=30)) as first:
             _, token = asyncio.run(start(address, texts))
             # On a busy machine it takes long until the first call: the caller has to start.
-            eventually("it has begun", lambda: len(model.prompts) > 3, 150)
-            stop(first)
+            eventually("it has begun", lambda: len(model.prompts) == BEGUN)
+            indexed(servers, url)
+            first._popen.terminate()
+            told.set()
+            assert first.wait(30 + SLACK_SECONDS) == 0, first.log()
             assert "Traceback" not in first.log()
-        assert handed_over(servers, url) == 1
+        ended.set()
+        assert jobs(servers, url) == ["todo"]
         paid = len(model.prompts)
         with worker(url, **environment(model)):
             revision, position, ranges = asyncio.run(finish(address, token))
@@ -108,12 +127,18 @@ def test_a_worker_that_stops_between_two_steps_leaves_the_rest_to_others(
     assert paid < STEPS, "else nothing was handed over"
 
 
-def handed_over(servers: Servers, url: str) -> int:
-    """Hints that wait; nothing is in hand any more."""
+def jobs(servers: Servers, url: str) -> list[str]:
+    """What there is to do, by whether somebody is at it."""
     with psycopg.connect(servers.as_superuser(url)) as look:
-        rows = look.execute("SELECT status FROM dispatch.procrastinate_jobs").fetchall()
-    assert all(status == "todo" for (status,) in rows)
-    return len(rows)
+        rows = look.execute("SELECT status::text FROM dispatch.procrastinate_jobs").fetchall()
+    return [status for (status,) in rows]
+
+
+def indexed(servers: Servers, url: str) -> None:
+    """Waits until words are indexed, which is done beside the memory."""
+    query = "SELECT count(*) FROM dispatch.procrastinate_jobs WHERE args->>'kind' = 'index'"
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as look:
+        eventually("words are indexed", lambda: look.execute(query).fetchone() == (0,))
 
 
 def test_a_caller_that_stops_finishes_what_it_began(
@@ -124,7 +149,7 @@ def test_a_caller_that_stops_finishes_what_it_began(
 
     def reply(number: int) -> str:
         asked.set()
-        assert stopped.wait(60)
+        assert stopped.wait(150)
         return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
 
     stopped = threading.Event()
@@ -136,7 +161,7 @@ def test_a_caller_that_stops_finishes_what_it_began(
     try:
         with api(url) as (_, address), worker(url, **shared):
             _, token = asyncio.run(start(address, ["only chunk"]))
-            assert asked.wait(120)
+            assert asked.wait(200)
             caller._popen.terminate()
             stopped.set()
             assert caller.wait(SLACK_SECONDS) == 0, caller.log()
@@ -199,7 +224,7 @@ def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
     def reply(number: int) -> str:
         # The answer to the question is made once the first server has gone.
         if "Which?" in model.prompts[number - 1]:
-            assert release.wait(120)
+            assert release.wait(200)
             return "None."
         return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
 
@@ -213,7 +238,7 @@ def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
                 memory = await session.create_memory("m", schema_source=SCHEMA, chunk_tokens=1)
                 watched: list[int] = []
                 watching = asyncio.create_task(watch(memory, watched))
-                asking = asyncio.create_task(memory.ask("Which?", timeout=120))
+                asking = asyncio.create_task(memory.ask("Which?", timeout=300))
                 await until("the question is with the model", lambda: asked(model))
                 async with session.producer("p") as producer:
                     for number in range(CHUNKS):
@@ -228,7 +253,7 @@ def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
                 assert await asyncio.to_thread(first.wait, SLACK_SECONDS) == 0, first.log()
                 release.set()
                 assert (await asking).status == "complete"
-                state = await memory.get(after=ack.token, timeout=60)
+                state = await memory.get(after=ack.token, timeout=200)
                 await watching
                 assert watched == list(range(1, state.revision + 1))
                 texts = [chunk.text async for chunk in session.chunks()]
@@ -240,7 +265,7 @@ def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
 
 
 async def until(what: str, look: object) -> None:
-    await asyncio.to_thread(eventually, what, look, 120.0)
+    await asyncio.to_thread(eventually, what, look)
 
 
 def asked(model: FakeModel) -> bool:
