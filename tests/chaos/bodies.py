@@ -37,7 +37,7 @@ from tests.chaos.points import Point, Trap
 
 #: How long the model takes; kills at any time hit this often.
 MODEL_SECONDS = 0.01
-LEASE_SECONDS = 0.3
+LEASE_SECONDS = 0.6
 #: How long a call stands still where its worker was killed: longer than the lease, and than
 #: the next worker needs until it wants the same call.
 HOLD_SECONDS = 1.0
@@ -90,8 +90,11 @@ def _completion(name: str, text: str) -> dict[str, Any]:
     }
 
 
-def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
-    """A caller that several workers share, and that kills them at its steps."""
+def caller(config: Config, path: Path, lost: Path, trap: Trap, redis_url: str) -> None:
+    """A caller that several workers share, and that kills them at its steps.
+
+    The leases that it lost to others while it had a call under way it writes to `lost`.
+    """
 
     class TrappedTransport(LitellmTransport):
         async def complete(self, ask: ModelAsk, model: str, plan: Plan = PLAIN) -> Completion:
@@ -102,6 +105,13 @@ def caller(config: Config, path: Path, trap: Trap, redis_url: str) -> None:
             return done
 
     class TrappedJournal(Journal):
+        async def _stored(self, outcome: journal.Outcome) -> journal.Recorded:
+            recorded = await super()._stored(outcome)
+            if not recorded.was_held:
+                with lost.open("a") as file:
+                    file.write(f"{outcome.call.key.hex()} {outcome.lease.fence}\n")
+            return recorded
+
         async def record(
             self, scope: CallScope, call: Call, lease: Lease, *, last: bool
         ) -> ModelReply | None:

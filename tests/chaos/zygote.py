@@ -31,7 +31,7 @@ from typing import Any
 #: How long the imports may take, on a busy machine too.
 READY_SECONDS = 300.0
 #: How long the threads that the imports started may take to end.
-THREADS_SECONDS = 5.0
+THREADS_SECONDS = 60.0
 #: How often the zygote looks for children that have ended.
 LOOK_SECONDS = 0.02
 #: Before one that ended is started again.

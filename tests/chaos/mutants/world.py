@@ -73,7 +73,7 @@ LEASE_SECONDS = 600.0
 #: Rounds behind which a session that still has work hangs.
 SETTLE_ROUNDS = 20
 #: Nobody waits longer for anybody: then the scenario is broken.
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 150.0
 
 
 class Gate:
