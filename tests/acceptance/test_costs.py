@@ -83,8 +83,9 @@ def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: st
     everyone = succeed("cost", **at)
     assert session in everyone
     (by_day,) = lines_of("cost", session, "--by-day", **at)
-    assert [one["memory"] for one in by_day["lines"]] == ["m"]
-    assert by_day["lines"][0]["day"] is not None
+    # Two of them around midnight.
+    assert {one["memory"] for one in by_day["lines"]} == {"m"}
+    assert all(one["day"] is not None for one in by_day["lines"])
     assert by_day["total"]["calls"] == found["total"]["calls"]
     (none,) = lines_of("cost", session, "--day", "2020-02-29", **at)
     assert (none["lines"], none["comparison"]) == ([], None)

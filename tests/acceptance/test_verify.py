@@ -23,7 +23,7 @@ from storage.database import Database
 from tests.fake_embeddings import fake_embeddings
 from tests.harness import Servers, api, eventually, with_database, worker
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 SESSION = "s"
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 WIDER = "class Notes:\n    topics: dict[str, list[str]]\n    title: str\n"
@@ -50,7 +50,9 @@ async def fill(address: str) -> None:
             ack = await producer.flush()
         assert ack is not None
         for name in ("p", "i"):
-            await session.memory(name).get(after=ack.token, timeout=60)
+            await session.memory(name).get(after=ack.token, timeout=200)
+        state = session.state("v")
+        await state.context(freshness="wait", timeout=200)
         before = (await prism.look()).revision
         edits = [Edit.put(f"$.topics.by_hand_{n}", [f"note {n}", "x"]) for n in range(60)]
         await prism.revise(edits[:55], comment="by hand")
@@ -61,21 +63,22 @@ async def fill(address: str) -> None:
         await prism.rollback(before)
         await prism.update_schema(WIDER)
         await prism.revise([Edit.put("$.title", "Ships")])
-        await session.state("v").rollback(1)
+        await state.rollback(1)
         async with session.producer("two") as producer:
             for text in TEXTS[12:]:
                 await producer.append_message("guide", text)
             ack = await producer.flush()
         assert ack is not None
-        await prism.get(after=ack.token, timeout=60)
-        await session.memory("i").get(after=ack.token, timeout=60)
+        await prism.get(after=ack.token, timeout=200)
+        await session.memory("i").get(after=ack.token, timeout=200)
+        await state.context(freshness="wait", timeout=200)
         await prism.consolidate()
         while (await prism.look()).consolidate_position is not None:
             await asyncio.sleep(0.1)
-        await tree.seal(timeout=60)
-        await prism.ask("When does the museum number 4 open?", timeout=60)
-        await tree.ask("Where is the museum number 5?", timeout=60)
-        await session.state("v").ask("What was asked?", timeout=60)
+        await tree.seal(timeout=200)
+        await prism.ask("When does the museum number 4 open?", timeout=200)
+        await tree.ask("Where is the museum number 5?", timeout=200)
+        await state.ask("What was asked?", timeout=200)
         while (index := await session.search_index()).embedded_position < index.head:
             await asyncio.sleep(0.1)
 
