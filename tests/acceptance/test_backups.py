@@ -124,7 +124,7 @@ class Traffic:
 
     def end(self) -> None:
         self.stop.set()
-        self._thread.join(60)
+        self._thread.join(150)
         assert not self._thread.is_alive()
 
 
@@ -147,7 +147,8 @@ def stepping(url: str) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(150)
+        assert not thread.is_alive()
 
 
 def back_up(server: Server, folder: Path, archive: Path) -> Backups:
@@ -155,18 +156,18 @@ def back_up(server: Server, folder: Path, archive: Path) -> Backups:
     with api(server.url) as (_, address), stepping(server.url):
         traffic = Traffic(address)
         traffic.start()
-        eventually("chunks are acked", lambda: traffic.acked >= BEFORE // 2, 60)
+        eventually("chunks are acked", lambda: traffic.acked >= BEFORE // 2)
         base, dump = servers_folder(folder / "base"), folder / "dumps" / "palimpsest.dump"
         servers_folder(dump.parent)
         url = server.postgres.superuser_url
         server.run("pg_basebackup", f"--dbname={url}", f"--pgdata={base}", "--checkpoint=fast")
-        eventually("more chunks are acked", lambda: traffic.acked >= BEFORE, 60)
+        eventually("more chunks are acked", lambda: traffic.acked >= BEFORE)
         before = traffic.token
         server.run("pg_dump", f"--dbname={url}", "--format=custom", f"--file={dump}")
         server.execute("SELECT pg_create_restore_point('before')")
         marked = traffic.acked
         traffic.wanted = marked + BEHIND
-        eventually("and more", lambda: traffic.acked >= marked + BEHIND, 60)
+        eventually("and more", lambda: traffic.acked >= marked + BEHIND)
         traffic.end()
         server.execute("SELECT pg_switch_wal()")
     return Backups(server, dump, base, archive, traffic.acked, before, traffic.token)
@@ -228,7 +229,7 @@ def test_a_moment_in_between_is_restored(backups: Backups, folder: Path) -> None
     given_to(server.user, data)
     with server.postgres:
         # It takes connections to read before it is a server of its own.
-        eventually("it is promoted", lambda: not in_recovery(server), 60)
+        eventually("it is promoted", lambda: not in_recovery(server))
         goes_on(server, backups)
 
 

@@ -12,7 +12,7 @@ CHUNKS = 200
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_or_made_twice_while_everything_fails() -> None:
     result = campaign.run(SEED, SECONDS, chunks=CHUNKS, rate=2.0)
     assert result["wrong"] == [], result

@@ -121,7 +121,8 @@ class Traffic:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(150)
+        assert not self._thread.is_alive(), "it ends when it is told"
 
     def _run_all(self) -> None:
         try:
@@ -143,7 +144,7 @@ class Traffic:
         """Waits for so many more acks."""
         wanted = self.acked + chunks
         look = lambda: self.acked >= wanted or self.failure is not None  # noqa: E731
-        eventually(f"{self.name} goes on", look, 60.0)
+        eventually(f"{self.name} goes on", look)
         assert self.failure is None
 
 
@@ -159,7 +160,7 @@ async def applied(address: str) -> tuple[list[tuple[int, int]], list[tuple[str, 
     async with palimpsest.connect(address) as client:
         session = client.session("s")
         memory = session.memory("m")
-        await memory.get(fully_applied=True, timeout=120)
+        await memory.get(fully_applied=True, timeout=200)
         ranges = [
             (one.from_position, one.to_position)
             async for one in memory.revisions()
