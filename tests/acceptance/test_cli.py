@@ -87,6 +87,8 @@ class Up:
     def close(self) -> None:
         self.popen.kill()
         self.popen.communicate()
+        # What it started ends by itself, and writes until then to what is to be removed.
+        eventually("nothing is left of it", lambda: not children_of(self.folder))
 
 
 def test_up_keeps_everything_through_ctrl_c_and_kill(folder: Path) -> None:
