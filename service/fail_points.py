@@ -51,25 +51,46 @@ class Counts:
     failed: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Firing:
+    """A process failed on purpose."""
+
+    point: FailPoint
+    action: Action
+    #: Of the process.
+    pid: int
+    #: Of `time.monotonic()`, which all processes of a machine share.
+    at: float
+
+
 #: Of each point: action, seconds to stand still, times reached, times failed.
 _SWITCH = struct.Struct("<idqq")
+#: Of each firing: point, action, process, time.
+_FIRING = struct.Struct("<iiqd")
 _POINTS = {point: number for number, point in enumerate(FailPoint)}
+_BY_NUMBER = tuple(FailPoint)
 
 
 class Switches:
-    """The switches of all points, seen by every process that opens the same file."""
+    """The switches of all points, seen by every process that opens the same file.
+
+    Next to it, in `PATH.fired`, stands everything that fired.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, and makes it when there is none."""
+        """Opens the files, and makes them when there are none."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         size = _SWITCH.size * len(_POINTS)
         os.ftruncate(self._file, size)
         self._map = mmap.mmap(self._file, size)
+        log = path.with_name(path.name + ".fired")
+        self._fired = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     def close(self) -> None:
-        """Leaves the file as it is."""
+        """Leaves the files as they are."""
         self._map.close()
         os.close(self._file)
+        os.close(self._fired)
 
     def set(self, point: FailPoint, action: Action, *, seconds: float = 0.0) -> None:
         """The next process at `point` does this, once."""
@@ -88,12 +109,26 @@ class Switches:
             _, _, reached, failed = self._read(point)
         return Counts(reached=reached, failed=failed)
 
+    def firings(self, after: int = 0) -> list[Firing]:
+        """All that fired behind the first `after`, in their order."""
+        with self._locked():
+            size = os.fstat(self._fired).st_size
+            raw = os.pread(self._fired, size, after * _FIRING.size)
+        return [
+            Firing(point=_BY_NUMBER[number], action=Action(action), pid=pid, at=at)
+            for number, action, pid, at in _FIRING.iter_unpack(raw)
+        ]
+
     def act(self, point: FailPoint) -> None:
         """What a process does that is at `point`. Raises FailedOnPurpose."""
         with self._locked():
             action, seconds, reached, failed = self._read(point)
             failed += action != Action.NOTHING
             self._write(point, Action.NOTHING, 0.0, reached + 1, failed)
+            if action != Action.NOTHING:
+                # Before it acts: who is killed writes nothing any more.
+                fired = (_POINTS[point], action, os.getpid(), time.monotonic())
+                os.write(self._fired, _FIRING.pack(*fired))
         match Action(action):
             case Action.RAISE:
                 raise FailedOnPurpose(f"told to fail at {point.value}")

@@ -2,6 +2,7 @@
 
 import ast
 import multiprocessing
+import os
 import re
 import signal
 import time
@@ -102,6 +103,24 @@ def test_a_process_is_killed_where_it_is(switches: Switches, tmp_path: Path) -> 
     (end,) = _run(tmp_path / "switches", FailPoint.ACK_BEFORE, processes=1)
     assert end == -signal.SIGKILL
     assert switches.counts(FailPoint.ACK_BEFORE) == Counts(reached=1, failed=1)
+    # What it did it had written down before.
+    (fired,) = switches.firings()
+    assert (fired.point, fired.action) == (FailPoint.ACK_BEFORE, Action.KILL)
+    assert fired.pid != os.getpid()
+
+
+def test_what_fired_is_told_in_its_order(switches: Switches, acting: None) -> None:
+    points = (FailPoint.COMMITTED, FailPoint.STORED, FailPoint.COMMITTED)
+    for point in points:
+        switches.set(point, Action.RAISE)
+        with pytest.raises(FailedOnPurpose):
+            reach(point)
+        reach(point)
+    fired = switches.firings()
+    assert [one.point for one in fired] == list(points)
+    assert [one.pid for one in fired] == [os.getpid()] * 3
+    assert sorted(one.at for one in fired) == [one.at for one in fired]
+    assert switches.firings(2) == fired[2:]
 
 
 def test_a_process_stands_still_as_long_as_the_switch_says(
