@@ -5,6 +5,7 @@
 """
 
 import time
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -31,6 +32,7 @@ def _config() -> Config:
     return config
 
 
+@cache
 def newest() -> str:
     """The revision that this code expects the database to be at, or beyond."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
@@ -38,6 +40,7 @@ def newest() -> str:
     return head
 
 
+@cache
 def known() -> frozenset[str]:
     """All revisions that this code knows."""
     return frozenset(s.revision for s in ScriptDirectory.from_config(_config()).walk_revisions())
