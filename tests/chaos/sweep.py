@@ -1,98 +1,91 @@
-"""Every fail point with every action, in a deployment under traffic: nothing lost, or twice.
+"""Every fail point with every action, in deployments under traffic: nothing lost, or twice.
 
-Real PostgreSQL, Valkey and processes: an API, two workers, the caller that they share, a
-model server, and traffic that reaches every point. Some switches are set at a time; as
-soon as one has fired the next of the schedule is set. Who is killed is started again. In
-the end everything comes to rest and is looked at. The same seed makes the same schedule.
+Real PostgreSQL, Valkey and processes: deployments side by side, each an API, two workers,
+the caller that they share, a model server, and traffic that reaches every point. Many
+switches are set at a time; where one has fired the next is set, of those that have fired
+least. Who is killed is started again. In the end everything comes to rest and is looked
+at. The seed chooses the order of what has fired as often, and what the traffic does.
 """
 
 import argparse
 import asyncio
 import math
-import random
+import os
+import signal
 import sys
-import tempfile
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from service.domain.fail_points import FailPoint
-from service.embedded.processes import free_port
-from service.fail_points import Action, Switches
+from service.fail_points import Action
 from tests.chaos import sweep_checks
+from tests.chaos.sweep_book import ACTIONS, Book, Pair, pairs_of
+from tests.chaos.sweep_deployment import Deployment, deployments
 from tests.chaos.sweep_traffic import Traffic
-from tests.chaos.zygote import Zygote
-from tests.harness import Servers
 
-#: Leases so short that a process that stands still for SLEEP_SECONDS has lost all of them.
-QUICK = {
-    "PALIMPSEST_HEARTBEAT_SECONDS": "0.2",
-    "PALIMPSEST_DEAD_AFTER_SECONDS": "0.8",
-    "PALIMPSEST_SWEEP_SECONDS": "0.25",
-    "PALIMPSEST_RECONCILE_SECONDS": "0.25",
-    "PALIMPSEST_CALL_LEASE_SECONDS": "0.4",
-    "PALIMPSEST_STEP_BACKOFF_SECONDS": "0.05",
-    "PALIMPSEST_STEP_TRIES": "1000",
-    "PALIMPSEST_MODEL_TRIES": "1",
-    "PALIMPSEST_STOP_SECONDS": "2",
-    "PALIMPSEST_POOL_SIZE": "4",
-    "PALIMPSEST_LOG_LEVEL": "warning",
-    "PALIMPSEST_MODEL": "openai/chaos",
-    "PALIMPSEST_EMBEDDING_MODEL": "openai/words",
-    "PALIMPSEST_EMBEDDING_DIMENSIONS": "8",
-}
+#: How long one stands still that is to: longer than every lease of `sweep_deployment`.
 SLEEP_SECONDS = 1.0
-#: Before one that died is started again.
-RESTART_SECONDS = 0.05
-#: Switches that are set at a time.
-AT_ONCE = 12
-#: Sessions that the traffic has at a time.
+#: Deployments, and of each: switches that are set at a time, and sessions.
+DEPLOYMENTS = 2
+AT_ONCE = 32
 LANES = 8
 #: How often it is looked which switches have fired.
 LOOK_SECONDS = 0.02
 #: A point that nobody comes to for so long is an error.
-REACH_SECONDS = 60.0
-#: How often progress is said.
+REACH_SECONDS = 120.0
+#: How often progress is said, and the book is saved.
 SAY_SECONDS = 30.0
 #: Calls that the caller may have with the model when it dies, and loses.
 AT_THE_MODEL = 8
-#: What is known by these names may be chosen.
-ACTIONS = {one.name.lower(): one for one in Action if one is not Action.NOTHING}
-
-_PROCESSES = ("api", "worker-1", "worker-2", "caller")
+#: Pairs that waited longest for somebody to come are named, so many.
+SLOWEST = 8
 
 
 def run(
     seed: int,
+    book: Book,
     *,
-    times: int = 100,
-    points: Sequence[FailPoint] = tuple(FailPoint),
-    actions: Sequence[Action] = tuple(ACTIONS.values()),
-    one_each: bool = False,
+    count: int = DEPLOYMENTS,
+    at_once: int = AT_ONCE,
+    lanes: int = LANES,
     reach_seconds: float = REACH_SECONDS,
     seconds: float = math.inf,
     keep: Path | None = None,
 ) -> dict[str, Any]:
-    """Fires each point so many times with each action; what it found, `wrong` as sentences.
+    """Fires what the book wants; what it found, `wrong` as sentences.
 
-    With `one_each` a point fires with one of the actions, which the seed chooses. Behind
-    `seconds` no more are set. `keep` is a folder that is there, where all logs stay.
+    Behind `seconds`, or Ctrl-C, no more is set, and what has fired is judged. `keep` is a
+    folder that is there, where all logs stay.
     """
-    schedule = _schedule(random.Random(seed), times, points, actions, one_each=one_each)
-    with _Deployment.started(keep) as deployment:
-        return asyncio.run(_Sweep(deployment, schedule, seed, reach_seconds).run(seconds))
+    with deployments(count, keep) as made:
+        sites = [
+            _Site(one, book, Traffic(one.address, seed, one.name), at_once, reach_seconds)
+            for one in made
+        ]
+        began, busy = time.monotonic(), _busy_seconds()
+        try:
+            unfinished = asyncio.run(_Sweep(sites, book, lanes).run(seconds))
+        finally:
+            book.save()
+        firing_seconds = time.monotonic() - began
+        result = _result(sites, book, firing_seconds, unfinished)
+    return {**result, "cpu_seconds": round(_busy_seconds() - busy, 1)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `python -m tests.chaos sweep` takes."""
     parser.add_argument("--times", type=int, default=100, help="each point with each action")
-    parser.add_argument("--seed", type=int, default=1, help="of the schedule")
+    parser.add_argument("--seed", type=int, default=1, help="of the order, and of the traffic")
     parser.add_argument("--points", help="their names, with commas; all")
     parser.add_argument("--actions", default=",".join(ACTIONS), help="of raise, sleep and kill")
     parser.add_argument("--one-each", action="store_true", help="an action for each point")
+    parser.add_argument("--book", type=Path, help="a file that counts over several runs")
+    parser.add_argument("--deployments", type=int, default=DEPLOYMENTS, help="side by side")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="switches of each")
+    parser.add_argument("--lanes", type=int, default=LANES, help="sessions of each at a time")
     parser.add_argument(
         "--reach-seconds", type=float, default=REACH_SECONDS, help="until a point is given up"
     )
@@ -103,215 +96,234 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_given(given: argparse.Namespace) -> dict[str, Any]:
     """Runs what the arguments say. Raises ValueError for a point that is none."""
     points = [FailPoint(name) for name in given.points.split(",")] if given.points else FailPoint
+    actions = [ACTIONS[name] for name in given.actions.split(",")]
     if given.keep is not None:
         given.keep.mkdir(parents=True)
+    pairs = pairs_of(given.seed, tuple(points), actions, one_each=given.one_each)
     return run(
         given.seed,
-        times=given.times,
-        points=tuple(points),
-        actions=tuple(ACTIONS[name] for name in given.actions.split(",")),
-        one_each=given.one_each,
+        Book(pairs, given.times, given.book),
+        count=given.deployments,
+        at_once=given.at_once,
+        lanes=given.lanes,
         reach_seconds=given.reach_seconds,
         seconds=given.seconds,
         keep=given.keep,
     )
 
 
-def _schedule(
-    chosen: random.Random,
-    times: int,
-    points: Sequence[FailPoint],
-    actions: Sequence[Action],
-    *,
-    one_each: bool,
-) -> list[tuple[FailPoint, Action]]:
-    # In rounds, so that of a sweep that is ended early each point has had its share.
-    schedule: list[tuple[FailPoint, Action]] = []
-    for _ in range(times):
-        wanted = [
-            (point, action)
-            for point in points
-            for action in ([chosen.choice(actions)] if one_each else actions)
-        ]
-        chosen.shuffle(wanted)
-        schedule += wanted
-    return schedule
+def _busy_seconds() -> float:
+    """Of this process, and of all that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
-class _Deployment:
-    """The processes of a sweep."""
+class _Site:
+    """A deployment with its traffic, and what is set in it."""
 
-    def __init__(self, servers: Servers, zygote: Zygote, folder: Path) -> None:
-        self._zygote = zygote
-        self.url = servers.new_database()
-        self.superuser_url = servers.as_superuser(self.url)
-        self.switches = Switches(folder / "switches")
-        self.paid = folder / "paid"
-        self.address = f"127.0.0.1:{free_port()}"
-        port = free_port()
-        model = f"http://127.0.0.1:{port}/v1"
-        command = ["run", "tests.chaos.sweep_model:main", str(port), str(self.paid)]
-        zygote.start("model", command, {}, restart_seconds=None)
-        zygote.wait_ready("model")
-        environment = {
-            **QUICK,
-            "PALIMPSEST_DATABASE_URL": self.url,
-            "PALIMPSEST_REDIS_URL": servers.valkey.url,
-            "PALIMPSEST_LISTEN": self.address,
-            "PALIMPSEST_MODEL_BASE_URL": model,
-            "PALIMPSEST_MODEL_API_KEY": "none",
-            "PALIMPSEST_EMBEDDING_BASE_URL": model,
-            "PALIMPSEST_EMBEDDING_API_KEY": "none",
-            "PALIMPSEST_CALLER_SOCKET": str(folder / "caller"),
-            "PALIMPSEST_FAIL_POINTS": str(folder / "switches"),
-        }
-        commands = (["serve"], ["work"], ["work"], ["caller", "--socket", str(folder / "caller")])
-        for name, words in zip(_PROCESSES, commands, strict=True):
-            zygote.start(name, words, environment, restart_seconds=RESTART_SECONDS)
-        for name in _PROCESSES:
-            zygote.wait_ready(name)
+    def __init__(
+        self,
+        deployment: Deployment,
+        book: Book,
+        traffic: Traffic,
+        at_once: int,
+        reach_seconds: float,
+    ) -> None:
+        self.deployment = deployment
+        self.traffic = traffic
+        self.wrong: list[str] = []
+        self._switches = deployment.switches
+        self._book = book
+        self._at_once = at_once
+        self._reach_seconds = reach_seconds
+        #: Switches that are set, and since when.
+        self._set: dict[FailPoint, tuple[Action, float]] = {}
+        self._firings = 0
+        #: How long each pair waited in all until somebody came, and how often it fired.
+        self.waited: Counter[Pair] = Counter()
+        self.fired: Counter[Pair] = Counter()
 
-    @classmethod
-    @contextmanager
-    def started(cls, keep: Path | None) -> Iterator["_Deployment"]:
-        """One that is ended with everything in it."""
-        with ExitStack() as stack:
-            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="sweep-"))
-            folder = keep or Path(temporary)
-            servers = stack.enter_context(Servers.started())
-            zygote = stack.enter_context(Zygote.started(folder))
-            yield cls(servers, zygote, folder)
+    def look(self) -> None:
+        """Takes what has fired, gives up what nobody comes to, and sets more."""
+        self._take_fired()
+        self._give_up()
+        while len(self._set) < self._at_once:
+            pair = self._book.next(self._set)
+            if pair is None:
+                return
+            point, action = pair
+            self._switches.set(point, action, seconds=SLEEP_SECONDS)
+            self._set[point] = (action, time.monotonic())
+            self._book.set(pair)
 
-    def exits(self) -> Counter[str]:
-        """How often the processes ended: by the kill that was meant, or otherwise."""
-        found: Counter[str] = Counter()
-        for name in _PROCESSES:
-            for code in self._zygote.status(name).exits:
-                found["killed" if code == -9 else f"{name} ended with {code}"] += 1
-        return found
+    def unset_all(self) -> None:
+        """Nothing fires any more."""
+        for point in FailPoint:
+            self._switches.set(point, Action.NOTHING)
+        self._take_fired()
+        for point, (action, _) in self._set.items():
+            self._book.unset((point, action))
+        self._set.clear()
+
+    def _take_fired(self) -> None:
+        for one in self._switches.firings(self._firings):
+            self._firings += 1
+            pair = one.point, one.action
+            _, since = self._set.pop(one.point)
+            self.waited[pair] += max(one.at - since, 0.0)
+            self.fired[pair] += 1
+            self._book.fired(pair)
+
+    def _give_up(self) -> None:
+        late = time.monotonic() - self._reach_seconds
+        for point in [point for point, (_, since) in self._set.items() if since < late]:
+            self._switches.set(point, Action.NOTHING)
+            self._take_fired()
+            if point not in self._set:
+                continue
+            action, _ = self._set.pop(point)
+            self._book.unset((point, action))
+            self._book.give_up((point, action))
+            name = f"{point.value} ({action.name.lower()})"
+            self.wrong.append(f"nobody came to {name} in {self._reach_seconds:.0f} s")
 
 
 class _Sweep:
-    def __init__(
-        self,
-        deployment: _Deployment,
-        schedule: Sequence[tuple[FailPoint, Action]],
-        seed: int,
-        reach_seconds: float,
-    ) -> None:
-        self._reach_seconds = reach_seconds
-        self._deployment = deployment
-        self._switches = deployment.switches
-        self._waiting = deque(schedule)
-        self._all = len(schedule)
-        #: Switches that are set, and since when.
-        self._set: dict[FailPoint, tuple[Action, float]] = {}
-        self._fired: dict[FailPoint, Counter[str]] = {}
-        self._unreached = 0
-        self._wrong: list[str] = []
-        self._traffic = Traffic(deployment.address, seed)
+    """All sites, until the book is done or somebody ends it."""
 
-    async def run(self, most_seconds: float) -> dict[str, Any]:
-        lanes = [asyncio.create_task(self._traffic.run(lane)) for lane in range(LANES)]
-        began = time.monotonic()
-        await self._fire_all(lanes, began + most_seconds)
-        seconds = time.monotonic() - began
-        self._traffic.is_over = True
+    def __init__(self, sites: Sequence[_Site], book: Book, lanes: int) -> None:
+        self._sites = sites
+        self._book = book
+        self._lanes = lanes
+        self._ended = False
+
+    async def run(self, most_seconds: float) -> bool:
+        """Whether it was ended before its time."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._end)
+        lanes = [
+            asyncio.create_task(site.traffic.run(lane))
+            for site in self._sites
+            for lane in range(self._lanes)
+        ]
+        await self._fire_all(lanes, time.monotonic() + most_seconds)
+        for site in self._sites:
+            site.unset_all()
+            site.traffic.is_over = True
         for ended in await asyncio.gather(*lanes, return_exceptions=True):
             if isinstance(ended, BaseException):
-                self._wrong.append(f"traffic ended with {type(ended).__name__}: {ended}")
-        return await asyncio.to_thread(self._result, seconds)
+                found = f"traffic ended with {type(ended).__name__}: {ended}"
+                self._sites[0].wrong.append(found)
+        return not self._book.is_done()
+
+    def _end(self) -> None:
+        self._ended = True
 
     async def _fire_all(self, lanes: Sequence[asyncio.Task[None]], until: float) -> None:
         said = time.monotonic()
-        while self._waiting or self._set:
-            self._take_fired()
-            self._set_more()
-            if any(lane.done() for lane in lanes) or time.monotonic() > until:
+        while not self._book.is_done() and not self._ended and time.monotonic() < until:
+            for site in self._sites:
+                site.look()
+            if any(lane.done() for lane in lanes):
                 # Without traffic nobody comes to a point any more; why is told in the end.
-                self._unset_all()
                 return
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()
-                done = self._all - len(self._waiting) - len(self._set)
-                waits = ", ".join(point.value for point in self._set)
-                print(f"{done} of {self._all} fired; waiting at {waits}", file=sys.stderr)
+                self._say()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _take_fired(self) -> None:
-        now = time.monotonic()
-        for point, (action, since) in list(self._set.items()):
-            if not self._switches.is_set(point):
-                del self._set[point]
-                self._fired.setdefault(point, Counter())[action.name.lower()] += 1
-            elif now - since > self._reach_seconds:
-                self._switches.set(point, Action.NOTHING)
-                del self._set[point]
-                self._unreached += 1
-                name = f"{point.value} ({action.name.lower()})"
-                self._wrong.append(f"nobody came to {name} in {self._reach_seconds:.0f} s")
-
-    def _set_more(self) -> None:
-        # Those that are set already come later in the schedule once more.
-        for _ in range(len(self._waiting)):
-            if len(self._set) >= AT_ONCE:
-                return
-            point, action = self._waiting.popleft()
-            if point in self._set:
-                self._waiting.append((point, action))
-                continue
-            self._switches.set(point, action, seconds=SLEEP_SECONDS)
-            self._set[point] = (action, time.monotonic())
-
-    def _unset_all(self) -> None:
-        for point in FailPoint:
-            self._switches.set(point, Action.NOTHING)
-        self._waiting.clear()
-        self._set.clear()
-
-    def _result(self, seconds: float) -> dict[str, Any]:
-        deployment = self._deployment
-        left = sweep_checks.drained(deployment.superuser_url)
-        self._wrong += [f"{number} {name} are left" for name, number in left.items()]
-        self._wrong += sweep_checks.wrongs(deployment.superuser_url, self._traffic.told)
-        spent = sweep_checks.spent(deployment.superuser_url, deployment.paid)
-        exits = deployment.exits()
-        self._wrong += [f"{one}: {number} times" for one, number in exits.items() if " " in one]
-        repeated = spent.paid - spent.recorded
-        if repeated > (most := self._repeats_explained()):
-            self._wrong.append(f"{repeated} calls were paid again; faults explain {most}")
-        fired = sum(sum(one.values()) for one in self._fired.values())
-        return {
-            "value": len(self._wrong),
-            "goal": "0",
-            "seconds": round(seconds, 1),
-            "points": len(self._fired),
-            "fired": fired,
-            "not_set": self._all - fired - self._unreached,
-            "seconds_a_firing": round(seconds / max(fired, 1), 3),
-            "killed": exits["killed"],
-            "sessions": len(self._traffic.told),
-            "chunks_acked": sum(len(one.acked) for one in self._traffic.told),
-            "answers": self._traffic.answers,
-            "calls_paid": spent.paid,
-            "calls_repeated": repeated,
-            "repeats_explained": most,
-            "intents_left": spent.intents_left,
-            "fired_by_point": {
-                point.value: dict(sorted(self._fired[point].items()))
-                for point in FailPoint
-                if point in self._fired
-            },
-            "wrong": self._wrong,
-        }
-
-    def _repeats_explained(self) -> int:
-        """How many replies faults may have cost: those that were paid and not yet stored."""
-        killed = sum(
-            self._fired.get(point, Counter())["kill"] for point in (*_AT_THE_CALLER, *_UNSTORED)
+    def _say(self) -> None:
+        self._book.save()
+        name, times = self._book.least()
+        print(
+            f"{self._book.run.total()} fired, {self._book.missing()} are missing; "
+            f"least of all {name}: {times}",
+            file=sys.stderr,
         )
-        raised = sum(self._fired.get(point, Counter())["raise"] for point in _UNSTORED)
-        return AT_THE_MODEL * killed + AT_THE_MODEL * raised
+
+
+def _result(sites: Sequence[_Site], book: Book, seconds: float, unfinished: bool) -> dict[str, Any]:
+    wrong: list[str] = []
+    exits: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for site in sites:
+        found = _judge(site)
+        wrong += [f"{site.deployment.name}: {one}" for one in site.wrong]
+        exits += site.deployment.exits()
+        totals += found
+    wrong += [f"{one}: {number} times" for one, number in exits.items() if " " in one]
+    fired = book.run.total()
+    least, times = book.least()
+    return {
+        "value": len(wrong),
+        "goal": "0",
+        "seconds": round(seconds, 1),
+        "is_ended_early": unfinished,
+        "points": len(book.table()),
+        "fired": fired,
+        "missing": book.missing(),
+        "least_fired": least,
+        "least_times": times,
+        "fired_in_all_runs": book.total(),
+        "seconds_a_firing": round(seconds / max(fired, 1), 3),
+        "killed": exits["killed"],
+        **{name: totals[name] for name in _TOTALS},
+        "slowest_seconds": _slowest(sites),
+        "fired_by_point": book.table(),
+        "wrong": wrong,
+    }
+
+
+_TOTALS = (
+    "sessions",
+    "chunks_acked",
+    "answers",
+    "calls_paid",
+    "calls_repeated",
+    "repeats_explained",
+    "intents_left",
+)
+
+
+def _judge(site: _Site) -> Counter[str]:
+    """Looks at what is there; counts, and what is wrong goes to the site."""
+    deployment, told = site.deployment, site.traffic.told
+    left = sweep_checks.drained(deployment.superuser_url)
+    site.wrong += [f"{number} {name} are left" for name, number in left.items()]
+    site.wrong += sweep_checks.wrongs(deployment.superuser_url, told)
+    spent = sweep_checks.spent(deployment.superuser_url, deployment.paid)
+    repeated = spent.paid - spent.recorded
+    if repeated > (most := _repeats_explained(site.fired)):
+        site.wrong.append(f"{repeated} calls were paid again; faults explain {most}")
+    return Counter(
+        sessions=len(told),
+        chunks_acked=sum(len(one.acked) for one in told),
+        answers=site.traffic.answers,
+        calls_paid=spent.paid,
+        calls_repeated=repeated,
+        repeats_explained=most,
+        intents_left=spent.intents_left,
+    )
+
+
+def _slowest(sites: Sequence[_Site]) -> dict[str, float]:
+    """How long the pairs that waited longest did so, on average."""
+    waited: Counter[Pair] = Counter()
+    fired: Counter[Pair] = Counter()
+    for site in sites:
+        waited += site.waited
+        fired += site.fired
+    mean = {pair: waited[pair] / fired[pair] for pair in fired}
+    slowest = sorted(mean, key=lambda pair: -mean[pair])[:SLOWEST]
+    return {f"{one[0].value} ({one[1].name.lower()})": round(mean[one], 1) for one in slowest}
+
+
+def _repeats_explained(fired: Counter[Pair]) -> int:
+    """How many replies faults may have cost: those that were paid and not yet stored."""
+    killed = sum(fired[point, Action.KILL] for point in (*_AT_THE_CALLER, *_UNSTORED))
+    raised = sum(fired[point, Action.RAISE] for point in _UNSTORED)
+    return AT_THE_MODEL * (killed + raised)
 
 
 #: Points of the caller's process between the model's reply and the row in the ledger: what

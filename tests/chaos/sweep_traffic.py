@@ -74,9 +74,11 @@ async def make(call: Callable[[], Awaitable[object]]) -> None:
 class Traffic:
     """Sessions in lanes, until it is told to stop."""
 
-    def __init__(self, address: str, seed: int) -> None:
+    def __init__(self, address: str, seed: int, prefix: str) -> None:
+        """The names of its sessions, and all that follows from them, begin with `prefix`."""
         self._address = address
         self._seed = seed
+        self._prefix = prefix
         self.told: list[Told] = []
         #: Answers that came.
         self.answers = 0
@@ -84,12 +86,12 @@ class Traffic:
 
     async def run(self, lane: int) -> None:
         """One session after the other."""
-        chosen = random.Random(f"{self._seed}:{lane}")
+        chosen = random.Random(f"{self._seed}:{self._prefix}:{lane}")
         async with Client(self._address) as client:
             number = 0
             while not self.is_over:
                 number += 1
-                told = Told(name=f"l{lane}n{number}")
+                told = Told(name=f"{self._prefix}l{lane}n{number}")
                 self.told.append(told)
                 async with asyncio.timeout(HANG_SECONDS):
                     await self._session(client, told, chosen)
