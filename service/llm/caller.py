@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
+from uuid import UUID
 
 import structlog
 from opentelemetry import metrics, trace
@@ -70,6 +72,18 @@ class _Made:
     latency_ms: int
 
 
+@dataclass(kw_only=True, slots=True)
+class _UnderWay:
+    """A call that this process has in its hands."""
+
+    order: CallOrder
+    #: The newest one that an order for it brought: with this it is renewed and recorded.
+    lease: Lease
+    #: What was recorded last, and with which lease; None until then.
+    recorded: tuple[Call, Lease] | None = None
+    task: asyncio.Task[ModelReply] | None = None
+
+
 class Caller:
     """Makes calls for one or many workers."""
 
@@ -92,6 +106,8 @@ class Caller:
         self._renewal_seconds = lease_seconds / RENEWALS
         self._sleep = sleep
         self._running: set[asyncio.Task[ModelReply]] = set()
+        #: By session and key.
+        self._under_way: dict[tuple[UUID, bytes], _UnderWay] = {}
         #: By key, of the calls that are under way: what ends their tries.
         self._stops: dict[bytes, asyncio.Timeout | None] = {}
         self._called_off: set[bytes] = set()
@@ -106,13 +122,37 @@ class Caller:
 
         A call that has begun goes on to its end, and its reply is stored, also when
         whoever waits for it is cancelled. Who does not want it any more calls it off.
+
+        A second order for a call that is under way here waits for that one: its lease ran
+        out because this process stood still, and it is paid for already.
         """
+        place = order.scope.session_key, order.key
+        while (under_way := self._under_way.get(place)) is not None:
+            reply = await self._join(under_way, order)
+            if reply is not None:
+                return reply
         # From now on it can be called off, though its task has not begun.
         self._stops.setdefault(order.key, None)
-        task = asyncio.create_task(self._make(order))
-        self._running.add(task)
-        task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        under_way = self._under_way[place] = _UnderWay(order=order, lease=order.lease)
+        under_way.task = asyncio.create_task(self._make(under_way))
+        self._running.add(under_way.task)
+        under_way.task.add_done_callback(partial(self._forget, place))
+        return await asyncio.shield(under_way.task)
+
+    async def _join(self, under_way: _UnderWay, order: CallOrder) -> ModelReply | None:
+        """The reply of a call that is under way; None: it ended before it knew of this order."""
+        assert under_way.task is not None, "whoever puts it there gives it a task at once"
+        if order.lease.fence > under_way.lease.fence:
+            under_way.lease = order.lease
+        # Not awaited: how it ends is for whoever ordered it under the lease that it ended with.
+        await asyncio.wait((under_way.task,))
+        call, lease = under_way.recorded or (None, under_way.lease)
+        if call is not None and call.reply is not None and lease.fence < order.lease.fence:
+            # Written once more it ends the intent of this order, too.
+            return await self._ledger.record(order.scope, call, order.lease, last=True)
+        if not under_way.task.cancelled() and lease.fence < order.lease.fence:
+            return None
+        return await under_way.task
 
     def call_off(self, key: bytes) -> None:
         """Ends a call that nobody wants any more, whatever it has cost: it fails for good."""
@@ -137,39 +177,43 @@ class Caller:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
-    def _forget(self, task: asyncio.Task[ModelReply]) -> None:
+    def _forget(self, place: tuple[UUID, bytes], task: asyncio.Task[ModelReply]) -> None:
+        # Before anybody who joined it goes on: that is told behind this.
+        del self._under_way[place]
         self._running.discard(task)
         if not task.cancelled():
             # Looked at, so that asyncio does not complain where nobody waited any more.
             task.exception()
 
-    async def _make(self, order: CallOrder) -> ModelReply:
+    async def _make(self, under_way: _UnderWay) -> ModelReply:
+        order = under_way.order
         self._stops[order.key] = None
         try:
-            return await self._make_in_tries(order)
+            return await self._make_in_tries(under_way)
         finally:
             self._stops.pop(order.key, None)
             self._called_off.discard(order.key)
 
-    async def _make_in_tries(self, order: CallOrder) -> ModelReply:
+    async def _make_in_tries(self, under_way: _UnderWay) -> ModelReply:
+        order = under_way.order
         # An order may have waited: the lease must hold until it is renewed meanwhile.
         if time.monotonic() >= order.lease_deadline - self._renewal_seconds:
-            await self._hold(order)
-        async with self._kept(order):
+            await self._hold(under_way)
+        async with self._kept(under_way):
             # Where another deployment can be asked, that is better than to wait.
             tries = 1 if order.route.spare else self._tries
             told = None if order.on_text is None else Told(order.on_text)
             for attempt in range(1, tries + 1):
                 if attempt > 1:
                     # Who stood still, or had no database, may have lost it meanwhile.
-                    await self._hold(order)
+                    await self._hold(under_way)
                 async with self._slots.one(order.scope.owner_id, order.at_once):
-                    made = await self._try_whole(order, told)
+                    made = await self._try_whole(under_way, told)
                 failure = made.failure
                 last = failure is not None and (not failure.retryable or attempt == tries)
-                call = self._record(order, made)
+                call = self._call_of(order, made)
                 reach(FailPoint.CALL_MADE)
-                reply = await self._ledger.record(order.scope, call, order.lease, last=last)
+                reply = await self._record(under_way, call, last=last)
                 reach(FailPoint.CALL_RECORDED)
                 if reply is not None:
                     if made.completion is not None:
@@ -186,47 +230,52 @@ class Caller:
         raise AssertionError("the last try returns or raises")
 
     @asynccontextmanager
-    async def _kept(self, order: CallOrder) -> AsyncIterator[None]:
+    async def _kept(self, under_way: _UnderWay) -> AsyncIterator[None]:
         """Renews the lease meanwhile."""
-        keeper = asyncio.create_task(self._keep(order))
+        keeper = asyncio.create_task(self._keep(under_way))
         try:
             yield
         finally:
             keeper.cancel()
             await asyncio.wait((keeper,))
 
-    async def _keep(self, order: CallOrder) -> None:
+    async def _keep(self, under_way: _UnderWay) -> None:
         while True:
             await asyncio.sleep(self._renewal_seconds)
             try:
-                await self._renew(order)
+                await self._renew(under_way, under_way.lease)
                 reach(FailPoint.RENEWED)
             except Exception as error:
                 # The call is under way and will be paid, whatever the database does
                 # meanwhile: its reply must get its chance to be stored.
                 _log.warning("lease not renewed", cause=str(error))
 
-    async def _renew(self, order: CallOrder) -> bool:
-        return await self._ledger.renew(order.scope, order.key, order.lease)
+    async def _renew(self, under_way: _UnderWay, lease: Lease) -> bool:
+        order = under_way.order
+        return await self._ledger.renew(order.scope, order.key, lease)
 
-    async def _hold(self, order: CallOrder) -> None:
+    async def _hold(self, under_way: _UnderWay) -> None:
         """Renews the lease before a try. Raises LeaseLost."""
-        if not await self._renew(order):
-            raise LeaseLost
+        while not await self._renew(under_way, lease := under_way.lease):
+            if lease == under_way.lease:
+                raise LeaseLost
 
-    async def _try_whole(self, order: CallOrder, told: Told | None) -> _Made:
+    async def _record(self, under_way: _UnderWay, call: Call, *, last: bool) -> ModelReply | None:
+        under_way.recorded = call, under_way.lease
+        scope = under_way.order.scope
+        return await self._ledger.record(scope, call, under_way.lease, last=last)
+
+    async def _try_whole(self, under_way: _UnderWay, told: Told | None) -> _Made:
         """One try; a defect that breaks it ends the intent, and is raised as it is."""
         start = time.perf_counter()
         try:
-            return await self._try(order, told)
+            return await self._try(under_way.order, told)
         except Exception as error:
             # Nobody will store an outcome: the next try must not wait for this one's
             # lease, nor budgets keep its reservation.
             failure = ModelFailure(f"the call broke: {type(error).__name__}", retryable=False)
             made = _Made(None, failure, round((time.perf_counter() - start) * 1000))
-            await self._ledger.record(
-                order.scope, self._record(order, made), order.lease, last=True
-            )
+            await self._record(under_way, self._call_of(under_way.order, made), last=True)
             raise
 
     async def _try(self, order: CallOrder, told: Told | None) -> _Made:
@@ -276,7 +325,7 @@ class Caller:
         finally:
             self._stops[order.key] = None
 
-    def _record(self, order: CallOrder, made: _Made) -> Call:
+    def _call_of(self, order: CallOrder, made: _Made) -> Call:
         done = made.completion
         # At least one token is computed, or there would be nothing to go on from.
         predicted = min(self._learner.predicted(order), done.input_tokens - 1) if done else 0
