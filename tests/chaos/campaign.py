@@ -27,7 +27,7 @@ from tests.chaos import history
 from tests.chaos.checker import check
 from tests.chaos.clients import OVER, Plan
 from tests.chaos.deployment import QUICK, Deployment
-from tests.chaos.gather import Gathered, gather
+from tests.chaos.final_from_api import Gathered, gather
 from tests.chaos.history import Event, Violation
 from tests.chaos.log_looking import Looked, look
 from tests.chaos.paid_calls import Judge, Spending

@@ -27,7 +27,7 @@ from storage import sessions
 from storage.database import Database
 from storage.memories import StoredMemory
 from tests.chaos.checker import check
-from tests.chaos.gathered import final_from
+from tests.chaos.final_from_tables import final_from
 from tests.chaos.history import Acked, Event, ReadMemory, Sent
 from tests.chaos.workload import chunk_text
 from tests.integration.machine_workers import FAULTS, Death, Model, Worker, worker_of

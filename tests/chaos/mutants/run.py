@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from storage.database import Database
-from tests.chaos.gathered import final_from
+from tests.chaos.final_from_tables import final_from
 from tests.chaos.mutants import looking
 from tests.chaos.mutants.changes import Body, Change, Drop, alter, changed, in_database
 from tests.chaos.mutants.mutant import Chain, Layer, Mutant, changes_of

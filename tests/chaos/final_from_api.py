@@ -1,7 +1,8 @@
-"""What is there when a campaign is over and nobody writes any more.
+"""What is there in the end, of all sessions of a campaign, told by the API.
 
-First every memory reads what is left to read, then everything is read over the API, and
-the ledger and what only tables have from there.
+First every memory reads what is left to read, then everything is asked of the service; only
+the ledger, and the parents and epochs of revisions, come from the tables. What is there of
+one session, from its tables alone, says `final_from_tables`.
 """
 
 import asyncio
