@@ -99,7 +99,8 @@ class Producing:
         self._room = room
         self._producer = producer
         self._rng = rng
-        self._epoch = desk.life * LIFE_EPOCHS
+        #: That it opens with, until a rival comes.
+        self.epoch = desk.life * LIFE_EPOCHS
         self._client = f"{desk.plan.name}-{producer}-{os.getpid()}"
 
     async def run(self, chunks: int) -> None:
@@ -120,7 +121,7 @@ class Producing:
         async with self._opened() as producer:
             await self._append(producer, chunks, self._rng.randint(*OPENING_BATCHES))
             if self._rng.random() < RIVAL_SHARE:
-                self._epoch += 1
+                self.epoch += 1
                 async with self._opened("-rival") as rival:
                     await self._append(rival, chunks, 2)
                 # What it says from now on is refused: it is fenced off.
@@ -133,7 +134,7 @@ class Producing:
             client.address,
             self._room.session,
             self._producer,
-            epoch=self._epoch,
+            epoch=self.epoch,
             expected_head=None,
             give_up_seconds=GIVE_UP_SECONDS,
         )
@@ -181,11 +182,11 @@ class Producing:
         request = log_pb2.AppendRequest(
             session=self._room.session,
             producer_id=self._producer,
-            epoch=self._epoch,
+            epoch=self.epoch,
             expected_head=expected_head,
             chunks=sent,
         )
-        self._sent(self._client, self._epoch, first, last, expected_head)
+        self._sent(self._client, self.epoch, first, last, expected_head)
         stub = log_pb2_grpc.LogServiceStub(client.channel)
         said = await client.call(stub.Append, request, timeout=CALL_SECONDS, retry=False)
         noted(self._desk, self._client, self._room, self._producer, said.ack)
