@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import campaign, replay, steps, sweep
+from tests.chaos import campaign, steps, sweep
 from tests.chaos.mutants import gate
 from tests.chaos.schedule import RATE
 
@@ -14,9 +14,6 @@ from tests.chaos.schedule import RATE
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     names = parser.add_subparsers(dest="name", required=True)
-    one = names.add_parser("replay", help="workers killed at every step of a call")
-    one.add_argument("--kills", type=int, default=1000, help="workers to kill")
-    one.add_argument("--seed", type=int, default=1, help="of the schedule")
     one = names.add_parser("campaign", help="a whole deployment under load, and faults in it")
     one.add_argument("--seed", type=int, default=1, help="of the schedule")
     one.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
@@ -46,10 +43,8 @@ def _run(given: argparse.Namespace) -> dict[str, Any]:
             return sweep.run_given(given)
         case "mutants":
             return gate.run(given.only)
-        case "steps":
-            return steps.run(given.machine, given.examples)
         case _:
-            return replay.run(given.kills, given.seed)
+            return steps.run(given.machine, given.examples)
 
 
 def main() -> None:

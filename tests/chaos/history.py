@@ -203,6 +203,8 @@ class CallerLeft:
 
     serial: int
     at: float
+    #: The process that asked, by its id, where its key says so.
+    asker: str = ""
 
 
 Event = (

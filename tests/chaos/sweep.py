@@ -38,8 +38,6 @@ LOOK_SECONDS = 0.02
 REACH_SECONDS = 120.0
 #: How often progress is said, and the book is saved.
 SAY_SECONDS = 30.0
-#: Calls that the caller may have with the model when it dies, and loses.
-AT_THE_MODEL = 8
 #: Pairs that waited longest for somebody to come are named, so many.
 SLOWEST = 8
 
@@ -142,6 +140,8 @@ class _Site:
         #: How long each pair waited in all until somebody came, and how often it fired.
         self.waited: Counter[Pair] = Counter()
         self.fired: Counter[Pair] = Counter()
+        #: Replies that were paid and lost, by what explains it.
+        self.repeats: Counter[str] = Counter()
 
     def look(self) -> None:
         """Takes what has fired, gives up what nobody comes to, and sets more."""
@@ -269,6 +269,8 @@ def _result(sites: Sequence[_Site], book: Book, seconds: float, unfinished: bool
         "seconds_a_firing": round(seconds / max(fired, 1), 3),
         "killed": exits["killed"],
         **{name: totals[name] for name in _TOTALS},
+        "repeated_share": round(totals["calls_repeated"] / max(totals["calls_paid"], 1), 4),
+        "repeats_by_cause": dict(sum((site.repeats for site in sites), Counter()).most_common()),
         "slowest_seconds": _slowest(sites),
         "fired_by_point": book.table(),
         "wrong": wrong,
@@ -281,7 +283,7 @@ _TOTALS = (
     "answers",
     "calls_paid",
     "calls_repeated",
-    "repeats_explained",
+    "repeats_unexplained",
     "intents_left",
 )
 
@@ -292,17 +294,18 @@ def _judge(site: _Site) -> Counter[str]:
     left = sweep_checks.drained(deployment.superuser_url)
     site.wrong += [f"{number} {name} are left" for name, number in left.items()]
     site.wrong += sweep_checks.wrongs(deployment.superuser_url, told)
-    spent = sweep_checks.spent(deployment.superuser_url, deployment.paid)
-    repeated = spent.paid - spent.recorded
-    if repeated > (most := _repeats_explained(site.fired)):
-        site.wrong.append(f"{repeated} calls were paid again; faults explain {most}")
+    spent = sweep_checks.spent(
+        deployment.superuser_url, deployment.paid, deployment.switches.firings(), SLEEP_SECONDS
+    )
+    site.repeats = spent.repeats.causes
+    site.wrong += spent.repeats.unexplained
     return Counter(
         sessions=len(told),
         chunks_acked=sum(len(one.acked) for one in told),
         answers=site.traffic.answers,
-        calls_paid=spent.paid,
-        calls_repeated=repeated,
-        repeats_explained=most,
+        calls_paid=spent.repeats.paid,
+        calls_repeated=spent.repeats.count,
+        repeats_unexplained=len(spent.repeats.unexplained),
         intents_left=spent.intents_left,
     )
 
@@ -317,27 +320,3 @@ def _slowest(sites: Sequence[_Site]) -> dict[str, float]:
     mean = {pair: waited[pair] / fired[pair] for pair in fired}
     slowest = sorted(mean, key=lambda pair: -mean[pair])[:SLOWEST]
     return {f"{one[0].value} ({one[1].name.lower()})": round(mean[one], 1) for one in slowest}
-
-
-def _repeats_explained(fired: Counter[Pair]) -> int:
-    """How many replies faults may have cost: those that were paid and not yet stored."""
-    killed = sum(fired[point, Action.KILL] for point in (*_AT_THE_CALLER, *_UNSTORED))
-    raised = sum(fired[point, Action.RAISE] for point in _UNSTORED)
-    return AT_THE_MODEL * (killed + raised)
-
-
-#: Points of the caller's process between the model's reply and the row in the ledger: what
-#: fails there has cost its reply, and with it those that shared its transaction.
-_UNSTORED = (FailPoint.MODEL_REPLIED, FailPoint.CALL_MADE, FailPoint.RECORD_BEFORE)
-#: The other points of its process: who is killed there loses what it has with the model.
-_AT_THE_CALLER = (
-    FailPoint.ORDER_RECEIVED,
-    FailPoint.OUTCOME_BEFORE,
-    FailPoint.OUTCOME_SENT,
-    FailPoint.MODEL_BEFORE,
-    FailPoint.RECORD_WRITTEN,
-    FailPoint.CALL_RECORDED,
-    FailPoint.CALL_COPIED,
-    FailPoint.RENEWAL_BEFORE,
-    FailPoint.RENEWED,
-)

@@ -20,8 +20,12 @@ from service.domain.paths import Path as MemoryPath
 from service.domain.prism.amending import amend
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.schemas.source import parse_source
+from service.fail_points import Firing
+from tests.chaos.history import ModelCalled, read
+from tests.chaos.repeats import Repeats
+from tests.chaos.repeats import find as repeats_of
 from tests.chaos.sweep_traffic import CALLED, SCHEMA, STREAMED, Told
-from tests.chaos.workload import chunk_name, chunk_text
+from tests.chaos.workload import SERIAL, chunk_name, chunk_text
 
 #: How long everything may take to come to rest when no fault comes any more.
 DRAIN_SECONDS = 120.0
@@ -46,9 +50,7 @@ _WAITING = {
 class Spent:
     """What model calls came to."""
 
-    #: Replies that the model server wrote, and those that the ledger has.
-    paid: int
-    recorded: int
+    repeats: Repeats
     #: Intents of calls that their makers did not survive, and nobody wanted again.
     intents_left: int
 
@@ -65,15 +67,16 @@ def drained(url: str) -> dict[str, int]:
             time.sleep(LOOK_SECONDS)
 
 
-def spent(url: str, paid: Path) -> Spent:
-    """Calls that were paid, and calls that are in the ledger."""
+def spent(url: str, paid: Path, firings: Sequence[Firing], sleep_seconds: float) -> Spent:
+    """Calls that were paid, of which the ledger does not have all."""
     with psycopg.connect(url) as connection:
-        recorded = _count(
-            connection, "SELECT count(*) FROM call WHERE reply IS NOT NULL AND purpose <> 'embed'"
-        )
+        rows = connection.execute("SELECT reply FROM call WHERE reply IS NOT NULL").fetchall()
         intents = _count(connection, "SELECT count(*) FROM intent")
-    lines = len(paid.read_text().splitlines())
-    return Spent(paid=lines, recorded=recorded, intents_left=intents)
+    # Vectors have no serial.
+    stored = [int(found[1]) for (reply,) in rows if (found := SERIAL.search(reply))]
+    called = (one for one in read([paid]) if isinstance(one, ModelCalled))
+    repeats = repeats_of(called, stored, firings, sleep_seconds)
+    return Spent(repeats=repeats, intents_left=intents)
 
 
 def wrongs(url: str, told: Sequence[Told]) -> list[str]:

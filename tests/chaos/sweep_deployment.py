@@ -12,7 +12,7 @@ from pathlib import Path
 
 from service.embedded.processes import free_port
 from service.fail_points import Switches
-from tests.chaos.zygote import Zygote
+from tests.chaos.zygote import PID, Zygote
 from tests.harness import Servers
 
 #: Leases so short that a process that stands still for a second has lost all of them.
@@ -62,7 +62,8 @@ class Deployment:
             "PALIMPSEST_REDIS_URL": servers.valkey.url,
             "PALIMPSEST_LISTEN": self.address,
             "PALIMPSEST_MODEL_BASE_URL": model,
-            "PALIMPSEST_MODEL_API_KEY": "none",
+            # So the model server knows who had a reply that is lost.
+            "PALIMPSEST_MODEL_API_KEY": PID,
             "PALIMPSEST_EMBEDDING_BASE_URL": model,
             "PALIMPSEST_EMBEDDING_API_KEY": "none",
             "PALIMPSEST_CALLER_SOCKET": str(self._folder / "caller"),

@@ -9,10 +9,13 @@ import hashlib
 import json
 import re
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.history import ModelCalled, Writer
+from tests.chaos.model_server import reply_text
 from tests.chaos.workload import NAME
 
 #: How long a reply takes, as a rule, and a slow one: longer than the renewal of a lease.
@@ -28,36 +31,17 @@ REFUSED_ONE_IN = 3
 DIMENSIONS = 8
 
 
-def reply_text(prompt: str, serial: int) -> str:
-    """What the model says to a prompt."""
-    mark = f"[s{serial}]"
-    head, found, text = prompt.rpartition("\n[TEXT]\n")
-    if found and "[OBJECTS FOR ADD]" in head:
-        names = dict.fromkeys(one[0] for one in NAME.finditer(text))
-        lines = [json.dumps({f"$.topics.{name}": {"add": mark}}) for name in names]
-        return "\n".join(["[OBJECTS FOR ADD]", *lines])
-    if "\n[PATHS]\n" in prompt:
-        names = dict.fromkeys(one[0] for one in NAME.finditer(prompt))
-        paths = [f"$.topics.{name}" for name in list(names)[-3:]]
-        return "\n".join(["[ANSWER]", f"It is said so {mark}.", "[PATHS]", *paths])
-    if "\n[QUOTES]\n" in prompt:
-        return f"[ANSWER]\nIt is said so {mark}.\n[QUOTES]\n"
-    if found or any(f"[{name}]\n" in prompt for name in ("STEPS", "STATES", "SUMMARIES")):
-        return f"The river bends, and boats wait for rain {mark}."
-    return "[OBJECTS FOR UPDATE]\n[OBJECTS FOR REMOVE]\n"
-
-
 class Model:
     """What it was asked, and what it says."""
 
     def __init__(self, paid: Path) -> None:
-        self._paid = paid.open("a", buffering=1)
+        self._paid = Writer(paid)
         self._serial = 0
         #: What has failed once and does not again.
         self._failed: set[str] = set()
 
-    async def respond(self, path: str, request: dict[str, Any]) -> tuple[int, Any]:
-        """Status and body of the response."""
+    async def respond(self, path: str, request: dict[str, Any], asker: str) -> tuple[int, Any]:
+        """Status and body of the response to a process of that id."""
         if path.endswith("/embeddings"):
             return 200, _vectors(request)
         prompt = _prompt(request)
@@ -67,7 +51,16 @@ class Model:
             return status, {"error": {"message": "not this time", "type": "told"}}
         # Before it replies: who asks has to pay, whether it hears the reply or not.
         self._serial += 1
-        self._paid.write(digest + "\n")
+        self._paid.write(
+            ModelCalled(
+                serial=self._serial,
+                prompt=digest,
+                outcome="replied",
+                is_paid=True,
+                at=time.monotonic(),
+                asker=asker,
+            )
+        )
         await asyncio.sleep(SLOW_SECONDS if _one_in(SLOW_ONE_IN, digest) else REPLY_SECONDS)
         return 200, _completion(request, prompt, reply_text(prompt, self._serial), self._serial)
 
@@ -134,7 +127,9 @@ async def _serve(model: Model, reader: asyncio.StreamReader, writer: asyncio.Str
             length = re.search(r"content-length: *(\d+)", head, re.IGNORECASE)
             assert length is not None, "clients say how much they send"
             request = json.loads(await reader.readexactly(int(length[1])))
-            status, said = await model.respond(head.split(" ", 2)[1], request)
+            asker = re.search(r"authorization: *bearer (\S+)", head, re.IGNORECASE)
+            assert asker is not None, "our processes have a key"
+            status, said = await model.respond(head.split(" ", 2)[1], request, asker[1])
             body = json.dumps(said).encode()
             writer.write(
                 f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"

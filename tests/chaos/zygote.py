@@ -38,6 +38,8 @@ LOOK_SECONDS = 0.02
 RESTART_SECONDS = 0.3
 #: What a process of ours prints when it is ready, by command.
 READY_LINES = {"serve": "listening on ", "work": "working", "caller": "calling", "run": "ready"}
+#: What stands for the process's own id in its environment.
+PID = "{pid}"
 #: Where no model listens.
 NOBODY = "http://127.0.0.1:1/v1"
 _ROOT = Path(__file__).parents[2]
@@ -313,7 +315,8 @@ def _become(log: int, child: _Child, zygote: int) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    os.environ.update(child.environment)
+    pid = str(os.getpid())
+    os.environ.update({key: one.replace(PID, pid) for key, one in child.environment.items()})
     try:
         run_command(child.command)
     except SystemExit as error:
