@@ -205,7 +205,7 @@ class _Campaign:
             deployment.look_at_points()
             teller.look(deployment)
             if not due or due[0][0] > now:
-                time.sleep(TICK_SECONDS)
+                deployment.rest(TICK_SECONDS)
                 continue
             _, number, what = heapq.heappop(due)
             if isinstance(what, str):

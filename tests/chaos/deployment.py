@@ -45,6 +45,8 @@ QUICK = {
 HEALTHY_SECONDS = 60.0
 #: What keeps callers, or all of ours, for a while.
 _KEEPING = (Kind.STOP, Kind.STALL, Kind.DELAY, Kind.BACKENDS, Kind.CUT, Kind.SWALLOW)
+#: A machine that lets nobody run for so long keeps everybody.
+STILL_SECONDS = 0.3
 _ACTIONS = {Kind.RAISE: Action.RAISE, Kind.SLEEP: Action.SLEEP, Kind.POINT_KILL: Action.KILL}
 
 
@@ -177,6 +179,14 @@ class Deployment:
             end = time.monotonic() + max(fault.seconds, AGAIN_SECONDS)
             process = fault.target if fault.kind is Kind.STOP else ""
             self.harms.append(Harm(what=fault.kind.value, process=process, begin=at, end=end))
+
+    def rest(self, seconds: float) -> None:
+        """Waits; what the machine lets us wait beyond that keeps callers as well."""
+        begin = time.monotonic()
+        time.sleep(seconds)
+        end = time.monotonic()
+        if end - begin > seconds + STILL_SECONDS:
+            self.harms.append(Harm(what="machine", begin=begin, end=end))
 
     def look_at_points(self) -> None:
         """Notes the points at which a process has failed since the last look."""

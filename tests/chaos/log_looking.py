@@ -18,7 +18,7 @@ from tests.chaos.history import Violation
 EXPLAINED = {
     "a point that was told to fail": re.compile(r"FailedOnPurpose: |told to fail at "),
     "the queue's own loops without their database": re.compile(
-        r"\A(listener|update_heartbeats|prune_stalled_workers) error: ConnectorException"
+        r"\A(\w+ error\b|Side task \w+ failed\b).*ConnectorException", re.DOTALL
     ),
     "a start without the database": re.compile(
         r"^service\.cli\.output\.CommandError: cannot reach ", re.MULTILINE

@@ -8,7 +8,7 @@ from enum import StrEnum
 from tests.chaos.model_server import ModelFault
 
 #: Faults a second, on average: as many as leave memories time to read in between.
-RATE = 2.0
+RATE = 2.2
 #: How long a stopped process stands still at least and at most: about and past the leases of
 #: `campaign.QUICK`, which are two seconds.
 STOP_SECONDS = (0.5, 4.0)

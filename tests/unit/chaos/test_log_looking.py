@@ -27,6 +27,7 @@ def _event(level: str, event: str, exception: str = "") -> str:
         _event("warning", "work put off"),
         _event("error", "work failed", f"{TRACEBACK}FailedOnPurpose: told to fail at work.ended"),
         _event("error", "listener error: ConnectorException('Database error.')"),
+        _event("error", "poll_jobs_to_abort error", f"{TRACEBACK}ConnectorException: lost"),
         f"{TRACEBACK}service.cli.output.CommandError: {LOST}: refused\n",
         # Of one that was killed while it wrote.
         '{"event": "work fai\n',
