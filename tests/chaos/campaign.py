@@ -36,7 +36,7 @@ from tests.chaos.schedule import CLIENTS, RATE, Fault, Kind, schedule
 from tests.chaos.telling import Teller
 
 #: Lanes of each process of clients.
-LANES = 3
+LANES = 4
 #: How long clients may take to come to their end once time is up.
 CLIENTS_SECONDS = 90.0
 #: Of the calls of models.

@@ -103,11 +103,14 @@ async def _once(making: Awaitable[Any]) -> None:
         await making
 
 
+BULK = Making(name="bulk", chunks=60_000, producers=3, make=_bulk, memory="state", kind="state")
+#: What the lanes fill in turn; those behind them fill BULK again and again, so that chunks
+#: come however slowly memories of other kinds read under faults.
 MAKINGS = (
     Making(name="steps", chunks=300, producers=2, make=_steps, memory="steps", kind="prism"),
-    Making(name="bulk", chunks=40_000, producers=3, make=_bulk, memory="state", kind="state"),
+    BULK,
     Making(name="notes", chunks=3000, producers=2, make=_notes, memory="notes", kind="prism"),
-    Making(name="bulk", chunks=40_000, producers=3, make=_bulk, memory="state", kind="state"),
+    BULK,
     Making(name="tree", chunks=4000, producers=2, make=_tree, memory="tree", kind="tree"),
     Making(name="state", chunks=4000, producers=2, make=_states, memory="state", kind="state"),
 )
@@ -234,7 +237,7 @@ async def lane(desk: Desk, number: int) -> None:
     turn = desk.turn(number)
     while not desk.is_over():
         desk.begin_turn(number, turn)
-        making = MAKINGS[turn % len(MAKINGS)]
+        making = MAKINGS[turn % len(MAKINGS)] if number < len(MAKINGS) else BULK
         room = Room(session=f"{making.name}-{number}-{turn}", making=making)
         client = rng.choice(desk.clients)
         session = client.session(room.session)

@@ -36,7 +36,7 @@ QUICK = {
     "PALIMPSEST_STOP_SECONDS": "3",
     "PALIMPSEST_POOL_SIZE": "5",
     # Producers are refused before more is left than is read in a minute when all is over.
-    "PALIMPSEST_LIMIT_BACKLOG_CHUNKS": "20000",
+    "PALIMPSEST_LIMIT_BACKLOG_CHUNKS": "30000",
     "PALIMPSEST_LOG_LEVEL": "warning",
     "PALIMPSEST_MODEL": "openai/chaos",
     "PALIMPSEST_MODEL_WINDOW_TOKENS": "400000",
