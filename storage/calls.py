@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, and_, func, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
 
 from storage.database import Transaction
+from storage.ready import Ready
 from storage.tables import call
 
 
@@ -27,24 +28,28 @@ class UsageLine:
     cost_micro_usd: int | None
 
 
+_OCCASION = Ready(
+    select(call.c.occasion)
+    .where(
+        call.c.session_key == bindparam("session"),
+        call.c.memory_id == bindparam("memory"),
+        # A range, not LIKE: it finds its way in the index whatever the collation.
+        call.c.occasion >= bindparam("from"),
+        call.c.occasion < bindparam("before"),
+        call.c.reply.is_not(None),
+    )
+    .order_by(call.c.created_at.desc())
+    .limit(1)
+)
+
+
 async def find_occasion(
     tx: Transaction, session_key: UUID, memory_id: UUID, prefix: str
 ) -> str | None:
     """The newest occasion that begins with `prefix` and has a reply; None without one."""
-    statement = (
-        select(call.c.occasion)
-        .where(
-            call.c.session_key == session_key,
-            call.c.memory_id == memory_id,
-            # A range, not LIKE: it finds its way in the index whatever the collation.
-            call.c.occasion >= prefix,
-            call.c.occasion < prefix + "\uffff",
-            call.c.reply.is_not(None),
-        )
-        .order_by(call.c.created_at.desc())
-        .limit(1)
-    )
-    return (await tx.connection.execute(statement)).scalar_one_or_none()
+    keys = {"session": session_key, "memory": memory_id}
+    found = await tx.rows(_OCCASION, {**keys, "from": prefix, "before": prefix + "\uffff"})
+    return found[0][0] if found else None
 
 
 async def usage(

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select, update
 
 from service.domain.chunks import LoggedChunk
 from service.domain.fail_points import FailPoint, reach
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import Transaction
 from storage.log import CONTENT_BYTES, read_ranges
+from storage.ready import Ready
 from storage.tables import session
 
 #: Chunks, and bytes of their content, whose words are written by one statement: it takes
@@ -48,18 +49,35 @@ class IndexPlace:
     may_embed: bool
 
 
-async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
-    """How far the index is; None when there is no such session."""
-    statement = select(
+_PLACE = Ready(
+    select(
         session.c.head,
         session.c.indexed_position,
         session.c.embedded_position,
         session.c.embedding_model,
-        session.c.index_attempts.label("attempts"),
-        (session.c.index_ready_at <= func.now()).label("may_embed"),
-    ).where(session.c.session_key == session_key)
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else IndexPlace(**row._mapping)
+        session.c.index_attempts,
+        session.c.index_ready_at <= func.now(),
+    ).where(session.c.session_key == bindparam("session"))
+)
+
+
+async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
+    """How far the index is; None when there is no such session."""
+    found = await tx.rows(_PLACE, {"session": session_key})
+    return _place_of(*found[0]) if found else None
+
+
+def _place_of(
+    head: int, indexed: int, embedded: int, model: str, attempts: int, may_embed: bool
+) -> IndexPlace:
+    return IndexPlace(
+        head=head,
+        indexed_position=indexed,
+        embedded_position=embedded,
+        embedding_model=model,
+        attempts=attempts,
+        may_embed=may_embed,
+    )
 
 
 # What a batch comes to is told by the sizes of its chunks, which are known without reading
@@ -94,6 +112,16 @@ SELECT position FROM upto
 """  # noqa: S608 - all of it is ours
 
 
+_MOVE_INDEX = Ready(
+    update(session)
+    .where(
+        session.c.session_key == bindparam("session"),
+        session.c.indexed_position == bindparam("after"),
+    )
+    .values(indexed_position=bindparam("reached"))
+)
+
+
 async def write_words(tx: Transaction, session_key: UUID, after_position: int) -> int | None:
     """Writes the words of the next chunks; the position that it came to.
 
@@ -106,20 +134,11 @@ async def write_words(tx: Transaction, session_key: UUID, after_position: int) -
         "chunks": WORDS_CHUNKS,
         "bytes": WORDS_BYTES,
     }
-    rows = await tx.connection.exec_driver_sql(_WRITE_WORDS, values)
-    to_position: int | None = rows.scalar_one()
+    ((to_position,),) = await tx.rows(_WRITE_WORDS, values)
     if to_position is None:
         return None
-    statement = (
-        update(session)
-        .where(
-            session.c.session_key == session_key,
-            session.c.indexed_position == after_position,
-        )
-        .values(indexed_position=to_position)
-    )
-    moved = (await tx.connection.execute(statement)).rowcount == 1
-    return to_position if moved else None
+    moved = {"session": session_key, "after": after_position, "reached": to_position}
+    return int(to_position) if await tx.count(_MOVE_INDEX, moved) == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,30 +246,40 @@ def _arrays(vectors: Sequence[NewVector]) -> list[str]:
     return [f"{{{','.join([format(one, '.9g') for one in each.values])}}}" for each in vectors]
 
 
+def _settling(*whole: ColumnElement[bool]) -> Ready:
+    return Ready(
+        update(session)
+        .where(
+            session.c.session_key == bindparam("session"),
+            session.c.indexed_position == session.c.head,
+            *whole,
+        )
+        # Who was looked at last comes last the next time.
+        .values(has_unindexed=False, index_ready_at=func.now())
+    )
+
+
+_SETTLE = _settling()
+_SETTLE_VECTORS = _settling(
+    or_(
+        session.c.head == 0,
+        and_(
+            session.c.embedded_position == session.c.head,
+            session.c.embedding_model == bindparam("model"),
+        ),
+    )
+)
+
+
 async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
     """Ends the work when everything is indexed; False while something is missing.
 
     With `model` None there is no model for vectors, and none are missing. Chunks that come
     at this moment wait for the row, and note anew that they are to be indexed.
     """
-    whole: list[ColumnElement[bool]] = [session.c.indexed_position == session.c.head]
-    if model is not None:
-        whole += [
-            or_(
-                session.c.head == 0,
-                and_(
-                    session.c.embedded_position == session.c.head,
-                    session.c.embedding_model == model,
-                ),
-            )
-        ]
-    statement = (
-        update(session)
-        .where(session.c.session_key == session_key, *whole)
-        # Who was looked at last comes last the next time.
-        .values(has_unindexed=False, index_ready_at=func.now())
-    )
-    return (await tx.connection.execute(statement)).rowcount == 1
+    if model is None:
+        return await tx.count(_SETTLE, {"session": session_key}) == 1
+    return await tx.count(_SETTLE_VECTORS, {"session": session_key, "model": model}) == 1
 
 
 async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:

@@ -7,7 +7,7 @@ one only work inside them.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -20,10 +20,12 @@ from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from storage import tables
 from storage.errors import Unreachable, translated
+from storage.ready import Ready
 
 Row = tuple[Any, ...]
 #: What a query's placeholders stand for.
@@ -90,6 +92,24 @@ class Transaction:
     tenant_id: UUID
     #: For statements built with SQLAlchemy Core.
     connection: AsyncConnection
+    #: The driver's own, of the same transaction.
+    driver: Connection
+
+    async def rows(self, statement: Ready | str, values: Mapping[str, object]) -> list[Row]:
+        """Runs a statement of a hot path, whose plan the connection keeps; its rows."""
+        cursor = await self._run(statement, values)
+        return await cursor.fetchall()
+
+    async def count(self, statement: Ready, values: Mapping[str, object]) -> int:
+        """Runs a statement of a hot path that gives no rows; how many it has changed."""
+        return (await self._run(statement, values)).rowcount
+
+    async def _run(
+        self, statement: Ready | str, values: Mapping[str, object]
+    ) -> psycopg.AsyncCursor[Row]:
+        if isinstance(statement, str):
+            return await self.driver.execute(statement, values, prepare=True)
+        return await self.driver.execute(statement.text, statement.values(values), prepare=True)
 
 
 class Database:
@@ -153,11 +173,9 @@ class Database:
         READ COMMITTED: every invariant is one row or one key. Raises StorageError.
         """
         with _span("palimpsest.transaction"), translated():
-            async with _in_time(), self._engine.connect() as connection:
-                # After an error the pool rolls back as it takes the connection back.
-                await connection.exec_driver_sql(f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'")
-                yield Transaction(tenant_id=tenant_id, connection=connection)
-                await connection.exec_driver_sql("COMMIT")
+            begin = f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'"
+            async with _in_time(), self._begun(begin) as (connection, driver):
+                yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
 
     @asynccontextmanager
     async def snapshot(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
@@ -166,13 +184,31 @@ class Database:
         Raises StorageError.
         """
         with _span("palimpsest.transaction"), translated():
-            async with self._engine.connect() as connection:
-                await connection.exec_driver_sql(
-                    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-                    f" SET LOCAL app.tenant = '{tenant_id}'"
-                )
-                yield Transaction(tenant_id=tenant_id, connection=connection)
-                await connection.exec_driver_sql("COMMIT")
+            begin = (
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+                f" SET LOCAL app.tenant = '{tenant_id}'"
+            )
+            async with self._begun(begin) as (connection, driver):
+                yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+
+    @asynccontextmanager
+    async def _begun(self, begin: str) -> AsyncIterator[tuple[AsyncConnection, Connection]]:
+        """A connection, and its driver's, that runs `begin` first and COMMIT at the end."""
+        async with self._engine.connect() as connection:
+            pooled = connection.sync_connection
+            assert pooled is not None, "it is connected"
+            driver: Any = pooled.connection.driver_connection
+            try:
+                await driver.execute(begin, prepare=False)
+                yield connection, driver
+                await driver.execute("COMMIT", prepare=False)
+            except psycopg.Error:
+                # After an error the pool rolls back as it takes the connection back. That one
+                # is lost it has to be shown: then it lets go of those that are idle as well.
+                if driver.closed:
+                    with suppress(DBAPIError):
+                        await connection.exec_driver_sql("SELECT")
+                raise
 
     @asynccontextmanager
     async def direct(self, tenant_id: UUID) -> AsyncIterator["DirectTransaction"]:

@@ -8,11 +8,12 @@ They begin and end in `storage.journal`.
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, delete, func, select, tuple_, update
+from sqlalchemy import and_, bindparam, delete, func, select, tuple_, update
 
 from service.domain.fail_points import FailPoint, reach
 from service.domain.ledger import CallScope, Lease
 from storage.database import Transaction
+from storage.ready import Ready
 from storage.tables import intent
 
 #: An intent whose lease ended so long ago is nobody's any more. Far longer than a reply
@@ -38,17 +39,7 @@ async def forget(tx: Transaction, session_key: UUID) -> None:
 
     One that somebody takes over just now is left alone.
     """
-    dead = (
-        select(intent.c.session_key, intent.c.key)
-        .where(
-            intent.c.session_key == session_key,
-            intent.c.lease_until < func.now() - _seconds(DEAD_SECONDS),
-        )
-        # Several workers of a session do this at once; none waits for another.
-        .with_for_update(skip_locked=True)
-    )
-    gone = delete(intent).where(tuple_(intent.c.session_key, intent.c.key).in_(dead))
-    await tx.connection.execute(gone)
+    await tx.count(_FORGET, {"session": session_key})
 
 
 def _is(session_key: UUID, key: bytes) -> Any:
@@ -57,3 +48,15 @@ def _is(session_key: UUID, key: bytes) -> Any:
 
 def _seconds(seconds: float) -> Any:
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+_DEAD = (
+    select(intent.c.session_key, intent.c.key)
+    .where(
+        intent.c.session_key == bindparam("session"),
+        intent.c.lease_until < func.now() - _seconds(DEAD_SECONDS),
+    )
+    # Several workers of a session do this at once; none waits for another.
+    .with_for_update(skip_locked=True)
+)
+_FORGET = Ready(delete(intent).where(tuple_(intent.c.session_key, intent.c.key).in_(_DEAD)))

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.appending import PlacedChunk, ProducerState, SessionState
@@ -18,6 +18,7 @@ from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
 from storage.database import DirectTransaction, Transaction
+from storage.ready import Ready
 from storage.tables import chunk, producer
 
 ProducerKey = tuple[UUID, str]
@@ -267,13 +268,8 @@ async def read(
     tx: Transaction, session_key: UUID, after_position: int, limit: int
 ) -> Sequence[LoggedChunk]:
     """Up to `limit` chunks behind `after_position`, in order of position."""
-    statement = (
-        select(*_CHUNK)
-        .where(chunk.c.session_key == session_key, chunk.c.position > after_position)
-        .order_by(chunk.c.position)
-        .limit(limit)
-    )
-    return [logged_of(row) for row in await tx.connection.execute(statement)]
+    values = {"session": session_key, "after": after_position, "count": limit}
+    return [logged_of(row) for row in await tx.rows(_BEHIND, values)]
 
 
 #: The size of a chunk's content in bytes of UTF-8, where its table is called c. It is known
@@ -346,6 +342,12 @@ _CHUNK = (
     chunk.c.thought,
     chunk.c.action,
     chunk.c.metadata,
+)
+_BEHIND = Ready(
+    select(*_CHUNK)
+    .where(chunk.c.session_key == bindparam("session"), chunk.c.position > bindparam("after"))
+    .order_by(chunk.c.position)
+    .limit(bindparam("count"))
 )
 #: The columns of a chunk for `logged_of`, where its table is called c.
 CHUNK_COLUMNS = ", ".join(f"c.{column.name}" for column in _CHUNK)

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, insert, not_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, insert, not_, or_, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
@@ -14,6 +14,7 @@ from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage.database import DirectTransaction, Transaction
+from storage.ready import Ready
 from storage.tables import dead_letter, memory, prism_base, prism_value, revision, session
 
 
@@ -209,13 +210,17 @@ async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemo
     return None if row is None else from_row(row)
 
 
+_FIND_KIND = Ready(
+    select(memory.c.kind).where(
+        memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory")
+    )
+)
+
+
 async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> MemoryKind | None:
     """What a memory is; None when there is none."""
-    statement = select(memory.c.kind).where(
-        memory.c.session_key == session_key, memory.c.memory_id == memory_id
-    )
-    kind = (await tx.connection.execute(statement)).scalar_one_or_none()
-    return None if kind is None else MemoryKind(kind)
+    found = await tx.rows(_FIND_KIND, {"session": session_key, "memory": memory_id})
+    return MemoryKind(found[0][0]) if found else None
 
 
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:

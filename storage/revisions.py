@@ -10,27 +10,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Table, and_, case, func, insert, literal, or_, select, update
+from sqlalchemy import Table, and_, case, func, insert, literal, or_, select, update
 
 from service.domain.fail_points import FailPoint, reach
-from service.domain.flows import NO_USE
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
+from storage import revision_statements as statements
 from storage.database import Transaction
-from storage.tables import (
-    amendment,
-    dead_letter,
-    memory,
-    prism_base,
-    prism_snapshot,
-    prism_value,
-    rejection,
-    revision,
-)
+from storage.ready import Ready
+from storage.tables import amendment, memory, rejection
 
 #: Amendments between two saved states: reading any revision applies fewer than that to
 #: the state before it. More of them where a state is so large that reading it costs more.
@@ -122,47 +114,8 @@ class NewRevision:
     fold_state: Mapping[str, Any] | None = None
 
 
-_CLAIM = (
-    memory.c.session_key,
-    memory.c.memory_id,
-    memory.c.epoch,
-    memory.c.revision,
-    memory.c.applied_position,
-    memory.c.spec,
-    memory.c.attempts,
-    memory.c.schema_source,
-    memory.c.flush_position,
-    memory.c.consolidate_position,
-    memory.c.consolidated_tokens,
-    memory.c.fold_state,
-    memory.c.seal_position,
-    memory.c.kind,
-    select(revision.c.created_at)
-    .where(
-        revision.c.session_key == memory.c.session_key,
-        revision.c.memory_id == memory.c.memory_id,
-        revision.c.revision == memory.c.revision,
-    )
-    .correlate(memory)
-    .scalar_subquery()
-    .label("committed_at"),
-    select(func.count())
-    .select_from(dead_letter)
-    .where(
-        dead_letter.c.session_key == memory.c.session_key,
-        dead_letter.c.memory_id == memory.c.memory_id,
-        dead_letter.c.resolution == "retried",
-        # Else, when the provider was away for example, what was paid for is used.
-        dead_letter.c.cause.startswith(NO_USE),
-    )
-    .correlate(memory)
-    .scalar_subquery()
-    .label("retries"),
-)
-
-
-def _claimed(row: Any) -> Claim:
-    held = dict(row._mapping)
+def _claimed(row: Sequence[Any]) -> Claim:
+    held = dict(zip(statements.CLAIM_NAMES, row, strict=True))
     spec = spec_from_json(held.pop("kind"), held["spec"], held.pop("schema_source"))
     return Claim(**{**held, "spec": spec})
 
@@ -175,23 +128,11 @@ async def claim(
     Only one of `kind`: a worker of another kind could not read it. Raises the epoch, so that
     whoever held it before can commit nothing any more.
     """
-    statement = (
-        update(memory)
-        .where(
-            memory.c.session_key == session_key,
-            memory.c.memory_id == memory_id,
-            memory.c.kind == kind.value,
-            memory.c.status == "active",
-            memory.c.has_work,
-            memory.c.ready_at <= func.now(),
-        )
-        .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False, wake_position=None)
-        .returning(*_CLAIM)
-    )
     reach(FailPoint.CLAIM_BEFORE)
-    row = (await tx.connection.execute(statement)).one_or_none()
+    values = {"session": session_key, "memory": memory_id, "of_kind": kind.value}
+    rows = await tx.rows(statements.TAKE, values)
     reach(FailPoint.CLAIM_TAKEN)
-    return None if row is None else _claimed(row)
+    return _claimed(rows[0]) if rows else None
 
 
 async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
@@ -200,7 +141,7 @@ async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | N
     Who works on it meanwhile finds its revision moved, and begins again.
     """
     statement = (
-        select(*_CLAIM)
+        select(*statements.CLAIM)
         .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
         .with_for_update(key_share=True)
     )
@@ -233,32 +174,21 @@ async def advance(
     None, for changes by hand, leaves that as it is, and also changes a stalled memory.
     With `sealed` it is the memory's last revision.
     """
-    changes = _changes(held, new, has_work)
+    changes = _changes(held, new)
     if sealed:
         changes["status"] = "sealed"
-    moved = (
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-            memory.c.epoch == held.epoch,
-            memory.c.revision == held.revision,
-            memory.c.applied_position == held.applied_position,
-            memory.c.seal_position.is_not_distinct_from(held.seal_position),
-            *(() if has_work is None else (memory.c.status == "active",)),
-        )
-        .values(changes)
-        .returning(memory.c.has_work)
+    moving = statements.moving(
+        tuple(changes), by_hand=has_work is None, consolidates=new.kind == "consolidation"
     )
+    values = {f"held_{name}": getattr(held, name) for name in statements.HELD}
+    values |= {f"new_{name}": value for name, value in changes.items()}
     reach(FailPoint.ADVANCE_BEFORE)
-    row = (await tx.connection.execute(moved)).one_or_none()
-    if row is None:
+    rows = await tx.rows(moving, {**values, "more": has_work})
+    if not rows:
         raise Fenced
     reach(FailPoint.ADVANCE_MOVED)
-    await tx.connection.execute(
-        # Here and below values are parameters, not part of the statement: building and
-        # compiling that takes as long as running it, and it is the same each time.
-        insert(revision),
+    await tx.count(
+        statements.INSERT_REVISION,
         {
             **_keys(tx, held),
             "parent_revision": held.revision,
@@ -273,7 +203,7 @@ async def advance(
         },
     )
     reach(FailPoint.ADVANCE_WRITTEN)
-    return bool(row.has_work)
+    return bool(rows[0][0])
 
 
 def _keys(tx: Transaction, held: Claim) -> dict[str, Any]:
@@ -286,7 +216,7 @@ def _keys(tx: Transaction, held: Claim) -> dict[str, Any]:
     }
 
 
-def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, Any]:
+def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "revision": held.revision + 1,
         "applied_position": new.to_position,
@@ -296,20 +226,12 @@ def _changes(held: Claim, new: NewRevision, has_work: bool | None) -> dict[str, 
         changes["attempts"] = 0
     if new.schema_source is not None:
         changes["schema_source"] = new.schema_source
-    still_wanted: ColumnElement[Any] = memory.c.consolidate_position
     if new.kind == "consolidation":
-        # One that was asked for since then waits for chunks that are not read yet.
-        still_wanted = case(
-            (memory.c.consolidate_position > held.applied_position, memory.c.consolidate_position)
-        )
-        changes["consolidate_position"] = still_wanted
         changes["attempts"] = 0
     if new.consolidated_tokens is not None:
         changes["consolidated_tokens"] = new.consolidated_tokens
     if new.fold_state is not None:
         changes["fold_state"] = new.fold_state
-    if has_work is not None:
-        changes["has_work"] = or_(literal(has_work), still_wanted.is_not(None))
     return changes
 
 
@@ -326,45 +248,47 @@ async def _write_log(tx: Transaction, keys: dict[str, Any], new: NewRevision) ->
             }
             for ordinal, one in enumerate(new.amendments, start=1)
         ]
-        await _insert(tx, amendment, rows)
+        await _insert(tx, amendment, statements.INSERT_AMENDMENT, rows)
     if new.rejections:
         rows = [
             {**keys, "ordinal": ordinal, "proposal": one.proposal, "reason": one.reason}
             for ordinal, one in enumerate(new.rejections, start=1)
         ]
-        await _insert(tx, rejection, rows)
+        await _insert(tx, rejection, statements.INSERT_REJECTION, rows)
 
 
-async def _insert(tx: Transaction, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+async def _insert(
+    tx: Transaction, table: Table, one: Ready, rows: Sequence[dict[str, Any]]
+) -> None:
+    if len(rows) == 1:
+        await tx.count(one, rows[0])
+        return
     for start in range(0, len(rows), WRITE_ROWS):
         await tx.connection.execute(insert(table), rows[start : start + WRITE_ROWS])
 
 
 async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
-    changes: dict[str, Any] = {"revision": keys["revision"]}
+    values: dict[str, Any] = {
+        "of_session": keys["session_key"],
+        "of_memory": keys["memory_id"],
+        "new_revision": keys["revision"],
+    }
     if new.value is not None:
-        changes["value"] = new.value
+        values["new_value"] = new.value
+    counts = False
     if new.base is not None:
-        await tx.connection.execute(insert(prism_base), {**keys, "value": new.base})
-        changes["unsaved_amendments"] = 0
+        await tx.count(statements.INSERT_BASE, {**keys, "value": new.base})
     elif new.amendments:
         assert new.value is not None, "amendments change the value"
-        limit = SNAPSHOT_AMENDMENTS + len(new.value) // SNAPSHOT_BYTES_PER_AMENDMENT
-        unsaved = prism_value.c.unsaved_amendments + len(new.amendments)
-        changes["unsaved_amendments"] = case((unsaved >= limit, 0), else_=unsaved)
-    unsaved_now = (
-        await tx.connection.execute(
-            update(prism_value)
-            .where(
-                prism_value.c.session_key == keys["session_key"],
-                prism_value.c.memory_id == keys["memory_id"],
-            )
-            .values(changes)
-            .returning(prism_value.c.unsaved_amendments)
-        )
-    ).scalar_one()
-    if new.amendments and new.base is None and unsaved_now == 0:
-        await tx.connection.execute(insert(prism_snapshot), {**keys, "value": new.value})
+        counts = True
+        values["limit"] = SNAPSHOT_AMENDMENTS + len(new.value) // SNAPSHOT_BYTES_PER_AMENDMENT
+        values["more"] = len(new.amendments)
+    writing = statements.writing_value(
+        valued=new.value is not None, saved=new.base is not None, adds=counts
+    )
+    ((unsaved_now,),) = await tx.rows(writing, values)
+    if counts and unsaved_now == 0:
+        await tx.count(statements.INSERT_SNAPSHOT, {**keys, "value": new.value})
 
 
 def _held(held: Claim) -> Any:
@@ -381,16 +305,8 @@ async def clear_work(tx: Transaction, held: Claim) -> bool:
 
     The caller holds the session's head.
     """
-    rested = (
-        update(memory)
-        .where(
-            _held(held),
-            memory.c.consolidate_position.is_(None),
-            memory.c.seal_position.is_(None),
-        )
-        .values(has_work=False)
-    )
-    return (await tx.connection.execute(rested)).rowcount == 1
+    keys = {"session": held.session_key, "memory": held.memory_id, "held_epoch": held.epoch}
+    return await tx.count(statements.CLEAR_WORK, keys) == 1
 
 
 async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, bindparam, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import Transaction
+from storage.ready import Ready
 from storage.tables import session
 
 
@@ -86,6 +87,13 @@ async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
     return None if row is None else _stored(row)
 
 
+_HEAD = Ready(
+    select(session.c.head)
+    .where(session.c.session_key == bindparam("session"))
+    .with_for_update(read=True)
+)
+
+
 async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """As `get`, and keeps the head where it is until the transaction ends."""
     statement = (
@@ -97,9 +105,10 @@ async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
 
 async def locked_head(tx: Transaction, session_key: UUID) -> int:
     """The head of a session that exists, kept where it is until the transaction ends."""
-    stored = await lock_head(tx, session_key)
-    assert stored is not None, "a memory's foreign key holds its session"
-    return stored.head
+    found = await tx.rows(_HEAD, {"session": session_key})
+    assert found, "a memory's foreign key holds its session"
+    head: int = found[0][0]
+    return head
 
 
 async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:

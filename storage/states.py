@@ -89,8 +89,7 @@ async def _read(
     tx: Transaction, query: str, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> PrismRows | None:
     values = {"session": session_key, "memory": memory_id, "revision": at_revision}
-    rows = await tx.connection.exec_driver_sql(query, values)
-    return _rows([tuple(row) for row in rows])
+    return _rows(await tx.rows(query, values))
 
 
 async def read_past(

@@ -24,12 +24,17 @@ async def through_core(database: Database, statement: str) -> None:
         await tx.connection.execute(text(statement))
 
 
+async def through_rows(database: Database, statement: str) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.rows(statement, {})
+
+
 async def through_driver(database: Database, statement: str) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
         await tx.read(statement, ())
 
 
-WAYS = pytest.mark.parametrize("run", [through_core, through_driver])
+WAYS = pytest.mark.parametrize("run", [through_core, through_rows, through_driver])
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+"""Statements of SQLAlchemy's Core that are compiled once, for the hot paths.
+
+Building a statement anew each time, finding what it was compiled to, and running it through
+an engine take several times as long as the driver takes to send it and to read its rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from sqlalchemy import ClauseElement
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+_DIALECT: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+
+
+class Ready:
+    """A statement as the driver takes it; its parameters are named by `bindparam`.
+
+    Those of an INSERT without values are the columns named by `columns`.
+    """
+
+    __slots__ = ("_fixed", "_json", "text")
+
+    def __init__(self, statement: ClauseElement, columns: tuple[str, ...] | None = None) -> None:
+        compiled: Any = statement.compile(
+            dialect=_DIALECT, column_keys=None if columns is None else list(columns)
+        )
+        #: With %(name)s for each parameter.
+        self.text = str(compiled)
+        self._fixed: dict[str, Any] = dict(compiled.params)
+        self._json = frozenset(
+            compiled.bind_names[bind]
+            for bind in compiled.bind_names
+            if isinstance(bind.type, JSONB)
+        )
+
+    def values(self, given: Mapping[str, object]) -> dict[str, object]:
+        """All of its parameters: those that are given, and those that are always the same."""
+        values = {**self._fixed, **given}
+        for name in self._json:
+            value = values[name]
+            # As SQLAlchemy has it: None is no JSON, but NULL.
+            values[name] = None if value is None else Jsonb(value)
+        return values

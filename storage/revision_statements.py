@@ -1,0 +1,184 @@
+"""The statements of a step's transaction, compiled once; `storage.revisions` runs them."""
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Integer,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from service.domain.flows import NO_USE
+from storage.ready import Ready
+from storage.tables import (
+    amendment,
+    dead_letter,
+    memory,
+    prism_base,
+    prism_snapshot,
+    prism_value,
+    rejection,
+    revision,
+)
+
+CLAIM = (
+    memory.c.session_key,
+    memory.c.memory_id,
+    memory.c.epoch,
+    memory.c.revision,
+    memory.c.applied_position,
+    memory.c.spec,
+    memory.c.attempts,
+    memory.c.schema_source,
+    memory.c.flush_position,
+    memory.c.consolidate_position,
+    memory.c.consolidated_tokens,
+    memory.c.fold_state,
+    memory.c.seal_position,
+    memory.c.kind,
+    select(revision.c.created_at)
+    .where(
+        revision.c.session_key == memory.c.session_key,
+        revision.c.memory_id == memory.c.memory_id,
+        revision.c.revision == memory.c.revision,
+    )
+    .correlate(memory)
+    .scalar_subquery()
+    .label("committed_at"),
+    select(func.count())
+    .select_from(dead_letter)
+    .where(
+        dead_letter.c.session_key == memory.c.session_key,
+        dead_letter.c.memory_id == memory.c.memory_id,
+        dead_letter.c.resolution == "retried",
+        # Else, when the provider was away for example, what was paid for is used.
+        dead_letter.c.cause.startswith(NO_USE),
+    )
+    .correlate(memory)
+    .scalar_subquery()
+    .label("retries"),
+)
+
+
+CLAIM_NAMES = tuple(column.key for column in CLAIM)
+
+
+TAKE = Ready(
+    update(memory)
+    .where(
+        memory.c.session_key == bindparam("session"),
+        memory.c.memory_id == bindparam("memory"),
+        memory.c.kind == bindparam("of_kind"),
+        memory.c.status == "active",
+        memory.c.has_work,
+        memory.c.ready_at <= func.now(),
+    )
+    .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False, wake_position=None)
+    .returning(*CLAIM)
+)
+
+
+#: What a step's compare-and-set compares.
+HELD = ("session_key", "memory_id", "epoch", "revision", "applied_position", "seal_position")
+
+
+@lru_cache(maxsize=64)
+def moving(names: tuple[str, ...], *, by_hand: bool, consolidates: bool) -> Ready:
+    """The statement that moves a cursor and changes the columns `names`."""
+    changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+    still_wanted: ColumnElement[Any] = memory.c.consolidate_position
+    if consolidates:
+        # One that was asked for since then waits for chunks that are not read yet.
+        since = memory.c.consolidate_position > bindparam("held_applied_position")
+        still_wanted = case((since, memory.c.consolidate_position))
+        changes["consolidate_position"] = still_wanted
+    if not by_hand:
+        more = bindparam("more", type_=Boolean)
+        changes["has_work"] = or_(more, still_wanted.is_not(None))
+    return Ready(
+        update(memory)
+        .where(
+            memory.c.session_key == bindparam("held_session_key"),
+            memory.c.memory_id == bindparam("held_memory_id"),
+            memory.c.epoch == bindparam("held_epoch"),
+            memory.c.revision == bindparam("held_revision"),
+            memory.c.applied_position == bindparam("held_applied_position"),
+            memory.c.seal_position.is_not_distinct_from(bindparam("held_seal_position")),
+            *(() if by_hand else (memory.c.status == "active",)),
+        )
+        .values(changes)
+        .returning(memory.c.has_work)
+    )
+
+
+KEYS = ("session_key", "memory_id", "revision", "tenant_id")
+INSERT_REVISION = Ready(
+    insert(revision),
+    (
+        *KEYS,
+        "parent_revision",
+        "from_position",
+        "to_position",
+        "kind",
+        "epoch",
+        "digest",
+        "comment",
+        "restored_revision",
+        "schema_source",
+    ),
+)
+INSERT_AMENDMENT = Ready(
+    insert(amendment), (*KEYS, "ordinal", "path", "op", "value", "op_corrected")
+)
+INSERT_REJECTION = Ready(insert(rejection), (*KEYS, "ordinal", "proposal", "reason"))
+INSERT_BASE = Ready(insert(prism_base), (*KEYS, "value"))
+INSERT_SNAPSHOT = Ready(insert(prism_snapshot), (*KEYS, "value"))
+
+
+@lru_cache(maxsize=8)
+def writing_value(*, valued: bool, saved: bool, adds: bool) -> Ready:
+    """The statement that moves a value on.
+
+    With another value (`valued`), behind a new base (`saved`), or with more amendments that
+    neither a base nor a snapshot has (`adds`).
+    """
+    changes: dict[str, Any] = {"revision": bindparam("new_revision")}
+    if valued:
+        changes["value"] = bindparam("new_value")
+    if saved:
+        changes["unsaved_amendments"] = 0
+    elif adds:
+        unsaved = prism_value.c.unsaved_amendments + bindparam("more", type_=Integer)
+        limit = bindparam("limit", type_=Integer)
+        changes["unsaved_amendments"] = case((unsaved >= limit, 0), else_=unsaved)
+    return Ready(
+        update(prism_value)
+        .where(
+            prism_value.c.session_key == bindparam("of_session"),
+            prism_value.c.memory_id == bindparam("of_memory"),
+        )
+        .values(changes)
+        .returning(prism_value.c.unsaved_amendments)
+    )
+
+
+CLEAR_WORK = Ready(
+    update(memory)
+    .where(
+        memory.c.session_key == bindparam("session"),
+        memory.c.memory_id == bindparam("memory"),
+        memory.c.epoch == bindparam("held_epoch"),
+        memory.c.status == "active",
+        memory.c.consolidate_position.is_(None),
+        memory.c.seal_position.is_(None),
+    )
+    .values(has_work=False)
+)
