@@ -22,6 +22,7 @@ from service.llm.caller import Caller
 from service.llm.embedding import CannotEmbed, Embedder, open_embedder
 from service.llm.facts import Facts, ModelFacts
 from service.llm.gateway import Gateway, MakesCalls
+from service.llm.patience import Patience
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
 from service.llm.routing import Router
@@ -152,7 +153,11 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
     async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
         prices = Prices(config)
         far = _far(config, stack)
-        gateway = await _gateway(config, database, keys, stack, prices, far=far)
+        patience = Patience(
+            silent_seconds=config.silent_seconds,
+            places=max(min(config.silent_concurrency, config.worker_concurrency - 1), 1),
+        )
+        gateway = await _gateway(config, database, keys, stack, prices, far=far, patience=patience)
         facts = Facts(config).of
         embedder = _embedder(config, database)
         reranker = Reranker(gateway, facts, keys.marker, config)
@@ -178,6 +183,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             ),
             Generator(database, gateway, keys.marker, config),
             Indexer(database, embedder, config),
+            patience,
             config,
         )
         ready()
@@ -255,6 +261,7 @@ async def _gateway(
     *,
     far: RemoteCaller | None = None,
     when_asked: bool = False,
+    patience: Patience | None = None,
 ) -> Gateway:
     """The way to every model; `stack` ends it.
 
@@ -280,6 +287,7 @@ async def _gateway(
         prices=prices.of,
         lease_seconds=config.call_lease_seconds,
         forms=transport,
+        patience=patience,
     )
 
 

@@ -189,6 +189,12 @@ class Config(BaseSettings):
 
     #: Memories and answers that one worker process works on at once.
     worker_concurrency: Count = 16
+    #: A model that has replied to none of a worker's calls for so long, while some wait, counts
+    #: as silent until it replies.
+    silent_seconds: Seconds = 30.0
+    #: Of what a worker process works on at once, what may wait for silent models; all but one
+    #: of its places at the most, and one at least.
+    silent_concurrency: Count = 8
     #: Model calls that one worker process makes at once for one summary tree.
     build_concurrency: Count = 32
     #: Model calls that one worker process makes at once for one answer that is browsed.

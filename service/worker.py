@@ -9,6 +9,8 @@ from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
+from service.llm.patience import LOOK_SECONDS as SILENCE_LOOK_SECONDS
+from service.llm.patience import Patience
 from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
 from service.usecases.cancelling import LOOK_SECONDS
@@ -43,6 +45,7 @@ class Worker:
         answerer: Answerer,
         generator: Generator,
         indexer: Indexer,
+        patience: Patience,
         config: Config,
     ) -> None:
         self._database = database
@@ -52,6 +55,7 @@ class Worker:
         self._answerer = answerer
         self._generator = generator
         self._indexer = indexer
+        self._patience = patience
         self._config = config
         self._stop: asyncio.Event | None = None
         #: What comes back by itself, and when; each item once, the soonest counts.
@@ -66,6 +70,7 @@ class Worker:
             asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.in_hand.look)),
+            asyncio.create_task(self._every(SILENCE_LOOK_SECONDS, self._patience.look)),
         ]
         try:
             await self._dispatcher.run(
@@ -82,23 +87,35 @@ class Worker:
             await self._hints.flush()
 
     async def handle(self, item: WorkItem) -> None:
-        """Works on one item. What fails for want of a database is brought back later."""
+        """Works on one item. What fails for want of a database is brought back later, and so
+        is what waits for a model that does not reply and has no place."""
         try:
             reach(FailPoint.WORK_BEGUN)
-            if item.kind is WorkKind.ANSWER:
-                await self._answerer.make(item)
-            elif item.kind is WorkKind.SCHEMA:
-                await self._generator.make(item)
-            elif item.kind is WorkKind.INDEX:
-                self._come_back(item, await self._indexer.index(item, stop=self._stop))
-            else:
-                self._come_back(item, await self._advancer.drain(item, stop=self._stop))
+            seconds = await self._patience.run(self._work_on(item))
+            if seconds is not None:
+                await self._let_go(item, seconds)
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))
         except asyncio.CancelledError:
             # Its time to stop is up. A call under way goes on in the caller.
             self._hints.add([item])
             raise
+
+    async def _work_on(self, item: WorkItem) -> None:
+        if item.kind is WorkKind.ANSWER:
+            await self._answerer.make(item)
+        elif item.kind is WorkKind.SCHEMA:
+            await self._generator.make(item)
+        elif item.kind is WorkKind.INDEX:
+            self._come_back(item, await self._indexer.index(item, stop=self._stop))
+        else:
+            self._come_back(item, await self._advancer.drain(item, stop=self._stop))
+
+    async def _let_go(self, item: WorkItem, seconds: float) -> None:
+        """Leaves an item for so long, of any worker; the reconciler brings it back."""
+        async with self._database.transaction(item.tenant_id) as tx:
+            await work.put_off(tx, item, seconds)
+        _log.info("work let go", item=item.lock, seconds=round(seconds, 1))
 
     def _come_back(self, item: WorkItem, seconds: float | None) -> None:
         if seconds is None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, func, or_, select, tuple_
+from sqlalchemy import Column, Table, and_, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -96,6 +97,26 @@ async def unembedded(
     )
     rows = await connection.execute(statement)
     return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
+
+
+async def put_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
+    """Leaves a memory, an answer or a schema draft for so long; no try is counted."""
+    table: Table
+    identity: Column[Any]
+    if item.kind is WorkKind.MEMORY:
+        table, identity, status = memory, memory.c.memory_id, "active"
+    else:
+        (table, identity), status = SETTLED[item.kind], "pending"
+    later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    await tx.connection.execute(
+        update(table)
+        .where(
+            table.c.session_key == item.session_key,
+            identity == item.item_id,
+            table.c.status == status,
+        )
+        .values(ready_at=func.greatest(table.c.ready_at, later))
+    )
 
 
 async def read_progress(

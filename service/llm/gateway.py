@@ -11,7 +11,7 @@ import json
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -25,6 +25,7 @@ from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_prompt_tokens
 from service.llm.caller import LeaseLost
 from service.llm.leaders import Leaders, Turn
+from service.llm.patience import Patience
 from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
@@ -85,14 +86,17 @@ class Gateway:
         prices: Callable[[str], ModelPrices],
         lease_seconds: float,
         forms: KnowsForms | None = None,
+        patience: Patience | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """Without `patience` whoever waits for a model that does not reply waits on."""
         self._ledger = ledger
         self._chooser = chooser
         self._caller = caller
         self._prices = prices
         self._lease_seconds = lease_seconds
         self._forms = forms
+        self._patience = patience
         self._sleep = sleep
         self._leaders = Leaders(prices, seconds=lease_seconds)
         #: Keys of the calls that are with the caller, by tenant and occasion.
@@ -137,8 +141,10 @@ class Gateway:
             at_once=at_once,
             told=None if on_text is None else Told(on_text),
         )
+        patience = nullcontext() if self._patience is None else self._patience.waiting(model)
         with self._leaders.turn(prefix, model) as turn:
-            reply = await self._reply(wanted, turn)
+            async with patience:
+                reply = await self._reply(wanted, turn)
         if wanted.told is not None:
             wanted.told.whole(reply.text)
         return reply

@@ -41,17 +41,20 @@ async def process(run: Any, *arguments: Any) -> AsyncIterator[asyncio.Future[Any
 
 
 @asynccontextmanager
-async def service(url: str, model: SilentModel, folder: Path) -> AsyncIterator[palimpsest.Client]:
-    """An API, a worker and the caller that both share, with one place for one answer."""
+async def service(
+    url: str, model: SilentModel, folder: Path, **settings: Any
+) -> AsyncIterator[palimpsest.Client]:
+    """An API, a worker and the caller that both share, with one place for one answer unless
+    the settings say otherwise."""
     config = Config(
         database_url=url,  # type: ignore[arg-type]
         listen="127.0.0.1:0",
         model="openai/fake",
         model_base_url=model.url,
         caller_socket=folder / "caller.sock",
-        worker_concurrency=1,
         stop_seconds=1,
         limits=Limits(),
+        **{"worker_concurrency": 1, **settings},
     )
     assert config.caller_socket is not None
     async with (
@@ -104,6 +107,33 @@ async def _cancel_an_answer(session: palimpsest.Session, model: SilentModel) -> 
     with pytest.raises(palimpsest.errors.Cancelled):
         await asking
     await model.until(left=before + 1)
+
+
+async def test_memories_whose_model_is_silent_leave_places_to_others(
+    url: str, folder: Path
+) -> None:
+    """There are more of them than places, and each of their calls may wait for minutes."""
+    places = 4
+    settings = {"worker_concurrency": places, "silent_concurrency": 2, "silent_seconds": 1}
+    async with silent_model() as model, service(url, model, folder, **settings) as client:
+        session = await client.create_session("s")
+        silent = [await session.create_memory(f"m{n}", SCHEMA) for n in range(places + 2)]
+        async with session.producer("p") as producer:
+            await producer.append("text")
+        async with asyncio.timeout(100):
+            await model.until(requests=places)
+        other = await client.create_session("other")
+        good = await other.create_memory("good", SCHEMA, model="offline/extractive")
+        async with other.producer("p") as producer:
+            await producer.append("text")
+            ack = await producer.flush()
+        assert ack is not None
+        assert (await good.get(after=ack.token, timeout=100)).applied_position == 1
+        # Their calls went on all the same, and nothing counts as failed.
+        assert model.left == 0
+        states = [await memory.get() for memory in silent]
+        assert [state.applied_position for state in states] == [0] * len(silent)
+        assert all(state.stall is None for state in [await one.look() for one in silent])
 
 
 async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:

@@ -1,0 +1,170 @@
+"""Models that do not reply: what is let go, what keeps its place, and when it is over."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from service.llm import patience as patience_module
+from service.llm.patience import MAX_WAIT_SECONDS, Patience
+from service.llm.transport import ModelFailure
+
+
+class World:
+    """Two places of a worker for silent models, a clock, and models that reply when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.patience = Patience(silent_seconds=30, places=2, clock=lambda: self.now)
+        #: The calls that models have, in the order in which they were asked.
+        self.asked: list[tuple[str, asyncio.Future[None]]] = []
+        self.running: list[asyncio.Task[float | None]] = []
+
+    async def call(self, model: str) -> None:
+        async with self.patience.waiting(model):
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.asked.append((model, done))
+            await done
+
+    async def begin(self, *models: str) -> asyncio.Task[float | None]:
+        """Takes something in hand that asks models one after the other."""
+
+        async def work() -> None:
+            for model in models:
+                await self.call(model)
+
+        task = asyncio.create_task(self.patience.run(work()))
+        self.running.append(task)
+        await settle()
+        return task
+
+    async def reply(self, number: int = -1) -> None:
+        """To one of the calls."""
+        self.asked[number][1].set_result(None)
+        await settle()
+
+    async def look(self, at: float) -> list[bool]:
+        """What still runs after a look at a time."""
+        self.now = at
+        await self.patience.look()
+        await settle()
+        return [not task.done() for task in self.running]
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    made = World()
+    try:
+        yield made
+    finally:
+        for task in made.running:
+            task.cancel()
+        await asyncio.gather(*made.running, return_exceptions=True)
+
+
+async def test_the_youngest_beyond_the_places_are_let_go_once_a_model_is_silent() -> None:
+    async with world() as it:
+        for _ in range(4):
+            await it.begin("a")
+        good = await it.begin("b")
+        assert await it.look(29) == [True] * 5
+        await it.reply()
+        assert await it.look(31) == [True, True, False, False, False]
+        assert await good is None, "it had its reply"
+        for task in it.running[2:4]:
+            seconds = await task
+            assert seconds is not None
+            assert 15 <= seconds <= 31, "as long as the model has been silent, at most"
+
+
+async def test_what_comes_later_is_let_go_before_it_asks_until_the_model_replies() -> None:
+    async with world() as it:
+        first = await it.begin("a")
+        await it.begin("a")
+        await it.look(1000)
+        late = await it.begin("a")
+        seconds = await late
+        assert seconds is not None
+        assert seconds <= MAX_WAIT_SECONDS
+        assert len(it.asked) == 2
+        await it.reply(0)
+        assert await first is None
+        await it.begin("a")
+        assert len(it.asked) == 3
+        assert await it.look(1029) == [False, True, False, True]
+
+
+async def test_all_silent_models_share_the_places() -> None:
+    async with world() as it:
+        for model in ("a", "b", "c", "d"):
+            await it.begin(model)
+        assert await it.look(30) == [True, True, False, False]
+
+
+async def test_a_refusal_is_a_reply_and_a_failure_that_may_pass_is_none() -> None:
+    async with world() as it:
+        for retryable in (False, True):
+            tasks = [await it.begin("a") for _ in range(3)]
+            it.now += 29
+            it.asked[-3][1].set_exception(ModelFailure("it failed", retryable=retryable))
+            with pytest.raises(ModelFailure):
+                await tasks[0]
+            third = await it.begin("a")
+            running = await it.look(it.now + 2)
+            assert running[-3:] == ([True] * 3 if not retryable else [True, True, False])
+            assert third.done() is retryable
+            for number, (_, done) in enumerate(it.asked):
+                if not done.done():
+                    await it.reply(number)
+
+
+async def test_work_that_asks_several_at_once_is_let_go_as_a_whole() -> None:
+    async with world() as it:
+        for _ in range(2):
+            await it.begin("a")
+        await it.look(30)
+
+        async def tree() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(3):
+                    tasks.create_task(it.call("a"))
+
+        seconds = await it.patience.run(tree())
+        assert seconds is not None
+        assert len(it.asked) == 2
+
+
+async def test_a_worker_that_stops_is_not_told_to_come_back() -> None:
+    async with world() as it:
+        task = await it.begin("a")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_what_is_not_in_hand_waits_on() -> None:
+    async with world() as it:
+        outside = asyncio.create_task(it.call("a"))
+        await settle()
+        await it.look(1000)
+        assert not outside.done()
+        await it.reply()
+        await outside
+
+
+async def test_a_model_that_nobody_waits_for_is_forgotten_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience_module, "MAX_MODELS", 2)
+    async with world() as it:
+        for number in range(9):
+            await it.begin(f"m{number}")
+            if number:
+                await it.reply()
+        assert set(it.patience._models) == {"m0", "m8"}
