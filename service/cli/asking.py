@@ -33,6 +33,7 @@ from service.cli.browsing import (
     Window,
     asked_of,
     settings_of,
+    who_reads,
 )
 from service.cli.explaining import LiveDrawing, event_json, statistics_json, summary
 from service.cli.lines import positions
@@ -68,7 +69,9 @@ def ask(
     memory: Annotated[
         str | None,
         typer.Option(
-            "--memory", "-m", help="The memory; default: 'default', or none where the log is read."
+            "--memory",
+            "-m",
+            help="The memory; default: none, and 'default' where --reader needs one.",
         ),
     ] = None,
     after: After = None,
@@ -119,15 +122,16 @@ def ask(
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Ask a memory, or the log, a question; the answer comes with the positions it rests on.
+    """Ask a session a question; the answer comes with the positions it rests on.
 
+    Without --memory and --reader it is chosen who answers: a memory, or a reader of the log.
     A tree is navigated, from its root down to the leaf that answers, and so is a state
     memory with --navigate or an option for navigating; otherwise that answers from its
     working context. With --reader dciso the log itself is browsed, with whole it is read in
     one prompt, and auto chooses. With --explain the way is drawn; with --json too, its events
     are in the JSON.
     """
-    reads_log = reader in OF_LOG
+    reads_log = who_reads(memory, reader) in OF_LOG
     browsing = settings_of(
         browse=browse,
         actions=actions,

@@ -32,7 +32,9 @@ ACTIONS: tuple[BrowseAction, ...] = (
 
 ReaderName = Annotated[
     Literal["prism", "memwalker", "pcc", "dciso", "whole", "auto"] | None,
-    typer.Option(help="Who reads; without it the one of the memory's kind."),
+    typer.Option(
+        help="Who reads; default: the one of the memory's kind, without --memory auto, who chooses."
+    ),
 ]
 Way = Annotated[
     Literal["auto", "dynamic", "rank", "carry", "independent", "scan", "random"],
@@ -62,6 +64,11 @@ Rerank = Annotated[
 Model = Annotated[
     str, typer.Option(help="Readers of the log: the model, as provider/name.", metavar="MODEL")
 ]
+
+
+def who_reads(memory: str | None, reader: Reader | None) -> Reader | None:
+    """The reader; None: the one of the memory's kind. Nobody said anything: it is chosen."""
+    return reader if reader or memory else "auto"
 
 
 def settings_of(
@@ -99,6 +106,7 @@ def asked_of(
     memory: str | None, reader: Reader | None, model: str, browsing: BrowseSettings | None
 ) -> dict[str, Any]:
     """What a question says about who reads what; "" is no memory. Raises CommandError."""
+    reader = who_reads(memory, reader)
     reads_log = reader in OF_LOG
     if browsing is not None and reader not in ("dciso", "auto"):
         raise CommandError("options for browsing need --reader dciso or auto")

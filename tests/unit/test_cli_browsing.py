@@ -35,13 +35,24 @@ def test_what_is_not_said_is_not_sent() -> None:
 
 
 def test_readers_of_the_log_need_no_memory() -> None:
-    assert asked_of(None, None, "", None)["memory"] == "default"
+    assert asked_of(None, "pcc", "", None)["memory"] == "default"
+    assert asked_of("m", None, "", None) == {
+        "memory": "m",
+        "reader": None,
+        "model": "",
+        "browsing": None,
+    }
     assert asked_of(None, "dciso", "", None)["memory"] == ""
     assert asked_of("m", "auto", "a/b", BrowseSettings())["memory"] == "m"
     with pytest.raises(CommandError, match="--reader dciso or auto"):
         asked_of("m", None, "", BrowseSettings())
     with pytest.raises(CommandError, match="--model needs"):
         asked_of("m", "prism", "a/b", None)
+
+
+def test_nobody_is_named_and_the_service_chooses_who_reads() -> None:
+    asked = asked_of(None, None, "a/b", BrowseSettings(pieces=3))
+    assert (asked["memory"], asked["reader"], asked["model"]) == ("", "auto", "a/b")
 
 
 def piece(action: Any, **said: Any) -> TrajectoryEvent:
