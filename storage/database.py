@@ -238,7 +238,7 @@ class Database:
         """A read-only look at what is runnable, of all tenants.
 
         In the role of the sweeper, which row-level security shows nothing but the
-        keys of runnable memories and answers. Raises StorageError.
+        keys of runnable memories and answers, and the tenants. Raises StorageError.
         """
         with translated():
             async with _in_time(), self._engine.connect() as connection:

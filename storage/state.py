@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from storage.database import Database
 from storage.sessions import DeploymentKeys
@@ -43,7 +43,9 @@ async def read(database: Database) -> DatabaseState:
                 await connection.execute(text("SELECT version_num FROM alembic_version"))
             ).scalar_one_or_none()
         if migration is not None:
-            row = (await connection.execute(deployment.select())).one()
+            # These alone: what else there is came with later migrations than it may be at.
+            keys_of = select(deployment.c.token_key, deployment.c.marker_key)
+            row = (await connection.execute(keys_of)).one()
             keys = DeploymentKeys(token=row.token_key, marker=row.marker_key)
     return DatabaseState(
         role=role.rolname, bypasses_separation=role.unfit, migration=migration, keys=keys

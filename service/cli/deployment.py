@@ -19,6 +19,11 @@ DataDir = Annotated[
     ),
 ]
 
+TenantName = Annotated[
+    str | None,
+    typer.Option("--tenant", help="The tenant, by its name or its id.", metavar="TENANT"),
+]
+
 
 def find_config(data_dir: Path | None) -> Config:
     """The configuration of this process; without a database, with that of an `up` that runs."""

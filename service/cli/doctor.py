@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.deployment import DataDir, find_config
+from service.cli.deployment import DataDir, TenantName, find_config
 from service.cli.output import escaped, out, show_json
 from service.cli.talk import Json
 from service.config import Config
@@ -33,26 +33,28 @@ def doctor(
             metavar="ADDR",
         ),
     ] = None,
+    tenant: TenantName = None,
     data_dir: DataDir = None,
 ) -> None:
     """Look at a deployment: what is ok, what to watch (warn), what does not work (bad).
 
     Reads the same PALIMPSEST_… variables as `serve` and `work`, changes nothing, calls no
-    model, and needs no more rights than they do. Exit code 1 when anything is bad.
+    model, and needs no more rights than they do. Of all tenants, unless --tenant names one.
+    Exit code 1 when anything is bad.
     """
     config = find_config(data_dir)
-    is_bad = asyncio.run(_look(config, address or config.listen, as_json=as_json))
+    is_bad = asyncio.run(_look(config, address or config.listen, tenant, as_json=as_json))
     if is_bad:
         raise typer.Exit(1)
 
 
-async def _look(config: Config, address: str, *, as_json: bool) -> bool:
+async def _look(config: Config, address: str, tenant: str | None, *, as_json: bool) -> bool:
     import migrations
     from service.usecases.checkup import Checkup, Migrations
 
     known = Migrations(newest=migrations.newest(), known=migrations.known())
     is_bad = False
-    async for one in Checkup(config, known).findings():
+    async for one in Checkup(config, known, tenant=tenant).findings():
         _tell(one, as_json=as_json)
         is_bad = is_bad or one.level is Level.BAD
     _tell(await _api(address), as_json=as_json)

@@ -123,7 +123,7 @@ def migrate() -> None:
     import migrations
     from service.dispatch.setup import DispatchMismatch, install
     from service.llm.embedding import known_dimensions
-    from storage import search_setup
+    from storage import places, search_setup
     from storage.database import sqlalchemy_url
     from storage.errors import StorageError, translated
 
@@ -133,11 +133,14 @@ def migrate() -> None:
     try:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
+            moved = places.note(url, anew=False)
             install(_url(dispatch) if dispatch else url)
             support = search_setup.install(url, known_dimensions(config))
     except (StorageError, DispatchMismatch) as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
+    if moved:
+        say(f"the database is {'; '.join(moved)}: was it restored? see `palimpsest doctor`")
     for line in _search_lines(support):
         show(line)
 

@@ -3,17 +3,44 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from service.cli.deployment import DataDir, database_url_of, find_config
+from service.cli.deployment import DataDir, TenantName, database_url_of, find_config
 from service.cli.output import CommandError, say, show, show_json
 from service.cli.talk import Json
+from service.domain.tenancy import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from service.usecases.verify import Found, Looked, Verifier
+    from storage.database import Database
+    from storage.tenants import Tenant
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is to be verified."""
+
+    #: None: all of the tenant, or of all tenants.
+    session: str | None
+    #: None: all of the session.
+    memory: str | None
+    #: By name or id; None: of a session the default one, else all.
+    tenant: str | None
+    as_json: bool
+
+
+class Place(NamedTuple):
+    """A session of a tenant."""
+
+    tenant: "Tenant"
+    session: str
+
+    def __str__(self) -> str:
+        is_default = self.tenant.tenant_id == DEFAULT_TENANT
+        return self.session if is_default else f"{self.tenant.name}/{self.session}"
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +53,10 @@ def verify(
     memory: Annotated[
         str | None, typer.Option("--memory", "-m", help="Only this memory of it.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="All sessions: of every tenant, or of --tenant.")
+    ] = False,
+    tenant: TenantName = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -34,18 +64,21 @@ def verify(
 
     The log and its digests; every revision of every memory; trees against the text under
     them; answers' citations; the search index. Reads the database (PALIMPSEST_DATABASE_URL)
-    beside the service, and changes nothing. Exit code 1 when anything differs.
+    beside the service, and changes nothing. A SESSION is the default tenant's, unless --tenant
+    names another. Exit code 1 when anything differs.
     """
     if (session is None) == (not every) or (every and memory is not None):
         raise CommandError("name one SESSION (and a --memory of it), or give --all")
     config = find_config(data_dir)
     url = database_url_of(config)
-    if asyncio.run(_run(url, session, memory, as_json=as_json)):
+    wanted = Wanted(session=session, memory=memory, tenant=tenant, as_json=as_json)
+    if asyncio.run(_run(url, wanted)):
         raise typer.Exit(1)
 
 
-async def _run(url: str, session: str | None, memory: str | None, *, as_json: bool) -> int:
+async def _run(url: str, wanted: Wanted) -> int:
     """Verifies one session, or all; how many differences there are."""
+    from service.usecases.tenants import NoTenant
     from service.usecases.verify import Verifier
     from storage.database import Database
     from storage.errors import StorageError
@@ -54,52 +87,76 @@ async def _run(url: str, session: str | None, memory: str | None, *, as_json: bo
     verifier = Verifier(database)
     sessions = differences = 0
     try:
-        async for name in _names(verifier, session):
+        async for place in _places(database, verifier, wanted):
             sessions += 1
-            differences += await _verify(verifier, name, memory, as_json=as_json)
+            differences += await _verify(verifier, place, wanted)
+    except NoTenant as error:
+        raise CommandError(str(error)) from error
     except StorageError as error:
         raise CommandError(f"cannot read the database: {error}") from error
     finally:
         await database.close()
-    if not as_json:
+    if not wanted.as_json:
         many = "1 session" if sessions == 1 else f"{sessions} sessions"
         found = "1 difference" if differences == 1 else f"{differences} differences"
         show(f"{many} verified: {found if differences else 'nothing differs'}")
     return differences
 
 
-async def _names(verifier: "Verifier", session: str | None) -> AsyncIterator[str]:
-    from service.domain.tenancy import DEFAULT_TENANT
-
-    if session is not None:
-        yield session
+async def _places(
+    database: "Database", verifier: "Verifier", wanted: Wanted
+) -> AsyncIterator[Place]:
+    """The sessions that are to be verified."""
+    if wanted.session is not None:
+        yield Place(await _named(database, wanted.tenant), wanted.session)
         return
-    async for name in verifier.session_names(DEFAULT_TENANT):
-        yield name
+    async for tenant in _tenants(database, wanted.tenant):
+        async for name in verifier.session_names(tenant.tenant_id):
+            yield Place(tenant, name)
 
 
-async def _verify(verifier: "Verifier", name: str, memory: str | None, *, as_json: bool) -> int:
-    from service.domain.tenancy import DEFAULT_TENANT
+async def _tenants(database: "Database", wanted: str | None) -> AsyncIterator["Tenant"]:
+    from service.usecases.tenants import all_tenants
+
+    if wanted is not None:
+        yield await _named(database, wanted)
+        return
+    async for one in all_tenants(database):
+        yield one
+
+
+async def _named(database: "Database", wanted: str | None) -> "Tenant":
+    from service.usecases.tenants import the_tenant
+    from storage.tenants import Tenant
+
+    if wanted is None:
+        return Tenant(tenant_id=DEFAULT_TENANT, name="default")
+    return await the_tenant(database, wanted)
+
+
+async def _verify(verifier: "Verifier", place: Place, wanted: Wanted) -> int:
     from service.usecases.verify import Found
 
     differences = 0
-    async with aclosing(verifier.verify(DEFAULT_TENANT, name, memory)) as told:
+    tenant_id = place.tenant.tenant_id
+    async with aclosing(verifier.verify(tenant_id, place.session, wanted.memory)) as told:
         async for one in told:
             if isinstance(one, Found):
                 differences += 1
-                _tell(name, one, as_json=as_json)
+                _tell(place, one, as_json=wanted.as_json)
             else:
-                _progress(name, one)
+                _progress(place, one)
     return differences
 
 
-def _tell(session: str, found: "Found", *, as_json: bool) -> None:
+def _tell(place: Place, found: "Found", *, as_json: bool) -> None:
     one = found.difference
     if as_json:
-        show_json({"session": session, "part": found.part, **asdict(one)})
+        named = {"tenant": place.tenant.name, "session": place.session}
+        show_json({**named, "part": found.part, **asdict(one)})
     else:
-        show(f"{session}  {found.part}, {one.place}: {one.said} ({one.name})")
+        show(f"{place}  {found.part}, {one.place}: {one.said} ({one.name})")
 
 
-def _progress(session: str, looked: "Looked") -> None:
-    say(f"{session}: {looked.part} {looked.count}{'' if looked.is_done else ' …'}")
+def _progress(place: Place, looked: "Looked") -> None:
+    say(f"{place}: {looked.part} {looked.count}{'' if looked.is_done else ' …'}")

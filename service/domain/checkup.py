@@ -6,6 +6,8 @@ Numbers in, sentences out: who reads them from a database or a socket is elsewhe
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.domain.places import Place
+
 #: The oldest PostgreSQL that is tested, as its server_version_num.
 OLDEST_POSTGRES = 150_000
 #: A clock of this machine that is further off than this confuses who reads logs, in seconds.
@@ -111,6 +113,20 @@ def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Fi
         f"at {found}, ahead of this release's {newest}",
         "bring this machine to the newer release, if it is not being rolled out now",
     )
+
+
+def judge_place(noted: Place | None, found: Place) -> Finding:
+    """Whether the database is a copy that nobody has told what it is."""
+    if noted is None:
+        return ok("place", "not noted yet where the database stands; `palimpsest migrate` does it")
+    differences = noted.differences(found)
+    if differences:
+        advice = (
+            "if it came back from a backup, stop everything and run `palimpsest restored`: tokens"
+            " of what is lost are misread; if nothing is lost, `palimpsest restored --nothing-lost`"
+        )
+        return warn("place", f"the database is {'; '.join(differences)}", advice)
+    return ok("place", "the database is where it was last noted")
 
 
 def judge_role(role: str, *, passes_by: bool, open_tables: tuple[str, ...]) -> Finding:

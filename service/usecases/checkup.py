@@ -3,25 +3,30 @@ line like others."""
 
 import platform
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from service.config import Config
 from service.dispatch.checkup import read_dispatch
 from service.domain import checkup as judge
-from service.domain.checkup import Finding, bad, ok, warn
-from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.checkup import Finding, Level, bad, ok, warn
 from service.llm.checkup import look_at_models
+from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
-from storage import state
+from storage import places, state
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
+from storage.tenants import Tenant
+
+_Look = Callable[[Transaction], Coroutine[Any, Any, list[Finding]]]
 
 #: What search uses when it is there: see docs/guides/running.md.
 EXTENSIONS = ("btree_gin", "vector")
+#: Tenants that one checkup looks at, unless one is named.
+MAX_TENANTS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,9 +40,13 @@ class Migrations:
 class Checkup:
     """Looks at everything that `config` names."""
 
-    def __init__(self, config: Config, migrations: Migrations) -> None:
+    def __init__(
+        self, config: Config, migrations: Migrations, *, tenant: str | None = None
+    ) -> None:
+        """`tenant`: the name or id of the only one whose data is looked at; None: all."""
         self._config = config
         self._migrations = migrations
+        self._tenant = tenant
 
     async def findings(self) -> AsyncIterator[Finding]:
         """One after the other, as they are found. Reads only."""
@@ -109,17 +118,48 @@ class Checkup:
         behind = found.migration in self._migrations.known - {self._migrations.newest}
         if found.migration is None or behind:
             return
-        for name, read in self._looks():
-            try:
-                async with database.transaction(DEFAULT_TENANT) as tx:
-                    for one in await read(tx):
-                        yield one
-            except StorageError as error:
-                yield warn(name, f"could not be seen: {error}", "grant what the role lacks")
+        yield await _place(database)
+        async for one in self._tenants(database):
+            yield one
 
-    def _looks(
-        self,
-    ) -> tuple[tuple[str, Callable[[Transaction], Coroutine[Any, Any, list[Finding]]]], ...]:
+    async def _tenants(self, database: Database) -> AsyncIterator[Finding]:
+        """What belongs to tenants: of each look one line that all is well, or what is not."""
+        try:
+            tenants = await self._looked_at(database)
+        except (StorageError, NoTenant) as error:
+            advice = "name one that is there, or grant what the role lacks"
+            yield bad("tenants", f"cannot be seen: {error}", advice)
+            return
+        if len(tenants) > MAX_TENANTS:
+            tenants = tenants[:MAX_TENANTS]
+            said = f"there are more than {MAX_TENANTS}, and the others were not looked at"
+            yield warn("tenants", said, "look at one of them with --tenant")
+        for name, read in self._looks():
+            found = [
+                (tenant, one) for tenant in tenants for one in await _look(database, tenant, read)
+            ]
+            trouble = [(tenant, one) for tenant, one in found if one.level is not Level.OK]
+            if len(tenants) == 1:
+                for _, one in found:
+                    yield replace(one, name=name)
+            elif not trouble:
+                yield ok(name, f"nothing looks wrong in {len(tenants)} tenants")
+            for tenant, one in trouble if len(tenants) > 1 else ():
+                yield replace(one, name=name, said=f"tenant {tenant.name}: {one.said}")
+
+    async def _looked_at(self, database: Database) -> list[Tenant]:
+        """Raises NoTenant, StorageError."""
+        if self._tenant is not None:
+            return [await the_tenant(database, self._tenant)]
+        found = []
+        async with aclosing(all_tenants(database)) as every:
+            async for one in every:
+                found.append(one)
+                if len(found) > MAX_TENANTS:
+                    break
+        return found
+
+    def _looks(self) -> tuple[tuple[str, _Look], ...]:
         backlog = self._config.limits.backlog_chunks
 
         async def memories(tx: Transaction) -> list[Finding]:
@@ -184,6 +224,23 @@ def _release() -> Finding:
     except PackageNotFoundError:
         release = "not installed as a package"
     return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
+
+
+async def _place(database: Database) -> Finding:
+    try:
+        with look.seen():
+            async with database.connection() as connection:
+                return judge.judge_place(*await places.read(connection))
+    except StorageError as error:
+        return warn("place", f"could not be seen: {error}", "grant what the role lacks")
+
+
+async def _look(database: Database, tenant: Tenant, read: _Look) -> list[Finding]:
+    try:
+        async with database.transaction(tenant.tenant_id) as tx:
+            return await read(tx)
+    except StorageError as error:
+        return [warn("", f"could not be seen: {error}", "grant what the role lacks")]
 
 
 def _extensions(facts: ServerFacts) -> Finding:

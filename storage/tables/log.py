@@ -30,6 +30,10 @@ deployment = Table(
     Column("token_key", LargeBinary, nullable=False),
     Column("marker_key", LargeBinary, nullable=False),
     created(),
+    # Where the database stood when it was last looked after: see storage/places.py.
+    Column("server_identifier", Text),
+    Column("database_oid", BigInteger),
+    Column("timeline", BigInteger),
     CheckConstraint("singleton", name="deployment_singleton"),
 )
 

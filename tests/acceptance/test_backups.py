@@ -12,18 +12,22 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 import migrations
 import palimpsest
 from palimpsest import errors
 from service.cli import app
+from service.config import Config
 from service.dispatch.setup import install
+from service.domain.checkup import Finding, Level
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerUser, run_as
+from service.usecases.checkup import Checkup, Migrations
 from service.usecases.verify import Found, Verifier
-from storage import restoring, sessions
+from storage import places, restoring, sessions
 from storage.database import Database, sqlalchemy_url
 from tests.harness import Servers, api, eventually
 from tests.integration.scripted import ITEM, Script, reviser
@@ -189,6 +193,8 @@ def backups() -> Iterator[Backups]:
             server.postgres.start()
             migrations.upgrade(sqlalchemy_url(server.url))
             install(server.url)
+            places.note(server.url, anew=False)
+            assert asyncio.run(place(server.url)).level is Level.OK
             yield back_up(server, folder, archive)
 
 
@@ -249,14 +255,26 @@ def in_recovery(server: Server) -> bool:
 def goes_on(server: Server, backups: Backups) -> None:
     """The service on a restored database: nothing acked before is lost, and nothing that was
     lost is taken for something else."""
+    told = asyncio.run(place(server.url))
+    assert told.level is Level.WARN
+    assert "run `palimpsest restored`" in told.advice
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALIMPSEST_DATABASE_URL", server.url)
         said = CliRunner().invoke(app, ["restored"])
     assert said.exit_code == 0, said.stderr
     assert said.stdout.startswith("1 session begins another history")
+    assert asyncio.run(place(server.url)).level is Level.OK
     with api(server.url) as (_, address), stepping(server.url):
         asyncio.run(clients(address, backups))
     assert asyncio.run(verified(server.url)) == []
+
+
+async def place(url: str) -> Finding:
+    """What a checkup says of where the database stands."""
+    known = Migrations(newest=migrations.newest(), known=migrations.known())
+    config = Config(database_url=SecretStr(url))
+    (found,) = [one async for one in Checkup(config, known).findings() if one.name == "place"]
+    return found
 
 
 async def clients(address: str, backups: Backups) -> None:
