@@ -25,8 +25,9 @@ from storage.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.caller")
 
-#: What tells a process that it belongs to a parent; the caller belongs to nobody.
-_NOT_INHERITED = ("PALIMPSEST_PARENT_FD",)
+#: Names the descriptor whose closing tells that `up` is gone: the caller belongs to it, as
+#: the worker does, and not to the worker. Without `up` it belongs to nobody.
+_PARENT_FD = "PALIMPSEST_PARENT_FD"
 
 
 class CallBroke(Exception):
@@ -98,7 +99,8 @@ class RemoteCaller:
     async def close(self) -> None:
         """Leaves the process; its own one is waited for as long as `stop_seconds`.
 
-        What it has under way it finishes in any case.
+        What it has under way it finishes in any case, but below `up`, which stops the
+        database next: no reply could be stored any more.
         """
         if self._writer is not None:
             self._writer.close()
@@ -109,7 +111,12 @@ class RemoteCaller:
             try:
                 await asyncio.to_thread(self._process.wait, self._stop_seconds)
             except subprocess.TimeoutExpired:
-                _log.warning("the caller's process is left to finish its calls")
+                if not os.environ.get(_PARENT_FD):
+                    _log.warning("the caller's process is left to finish its calls")
+                    return
+                _log.warning("calls took longer than the time to stop; they are made again")
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
 
     async def _connected(self) -> asyncio.StreamWriter:
         async with self._connecting:
@@ -124,11 +131,10 @@ class RemoteCaller:
     def _spawn(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
-            environment = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}
+            parent = os.environ.get(_PARENT_FD)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "service.cli", "caller", "--fd", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment,
+                pass_fds=[theirs.fileno(), *([int(parent)] if parent else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 # What ends the worker's process group does not end its calls.

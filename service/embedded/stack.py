@@ -24,7 +24,8 @@ from storage.search_setup import install_extensions
 #: How long a process of ours may take until it is ready: importing the model
 #: library takes seconds, and many of them the first time on a busy machine.
 READY_SECONDS = 120.0
-STOP_SECONDS = 40.0
+#: How long a process of ours may take to stop, beyond the time that it gives its own work.
+STOP_SECONDS = 10.0
 #: Wait before a process that died is started again; doubles up to the second value.
 RESTART_SECONDS = (0.5, 30.0)
 #: After this long without dying a process counts as healthy again.
@@ -115,12 +116,12 @@ class _Child:
         if self._popen is not None and self._popen.poll() is None:
             self._popen.terminate()
 
-    def wait_stopped(self) -> None:
-        """Waits for its end, and makes it end when that takes too long."""
+    def wait_stopped(self, seconds: float) -> None:
+        """Waits for its end, and makes it end when that takes longer."""
         if self._popen is None:
             return
         try:
-            self._popen.wait(STOP_SECONDS)
+            self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait()
@@ -230,7 +231,7 @@ class Stack:
             for child in group:
                 child.ask_to_stop()
             for child in group:
-                child.wait_stopped()
+                child.wait_stopped(self._config.stop_seconds + STOP_SECONDS)
         for server in (self._postgres, self._valkey):
             if server is not None:
                 server.stop()

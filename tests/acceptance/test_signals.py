@@ -19,15 +19,23 @@ STOP_SECONDS = 200
 class Command:
     """`palimpsest`, running, with its data and its temporary files below a folder."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, standard_output: bool = False) -> None:
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "service.cli", *arguments],
             env={**os.environ, "PALIMPSEST_DATA_DIR": str(folder / "data"), "TMPDIR": str(folder)},
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if standard_output else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
         self.said = ""
+
+    def address(self) -> str:
+        """Where it listens, once it does; for one whose standard output is wanted."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            if line.startswith("Palimpsest listens at "):
+                return line.removeprefix("Palimpsest listens at ").partition(";")[0]
+        raise AssertionError(f"it never listened: {self.end()}, {self.said}")
 
     def wait_for(self, text: str) -> None:
         """Reads until it says a text."""
