@@ -182,9 +182,13 @@ async def write_swiftly(
     """Writes new chunks of one producer, durably, in one round trip.
 
     `session` and `known` are what they were at the last look. None, and nothing
-    written, when they are something else by now.
+    written, when they are something else by now, or when chunks do not follow on `known`.
     """
     key, producer_id = chunks[0].producer
+    # The function counts sequences by itself, and would store others than were sent.
+    due = known.last_sequence + 1
+    if [new.placed.submitted.sequence for new in chunks] != [*range(due, due + len(chunks))]:
+        return None
     guards: tuple[object, ...] = (key, session.head, session.incarnation, producer_id)
     guards += (known.epoch, known.last_sequence)
     contents = _columns(chunks)[_FIRST_CONTENT:]

@@ -33,7 +33,10 @@ class Sql:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drop:
-    """A key, a check or an index is not there, nor what depends on it."""
+    """A key, a check or an index is not there, nor what depends on it.
+
+    An index that is not in `public` is named with its schema, as its table is.
+    """
 
     table: str
     name: str
@@ -130,7 +133,10 @@ def _dropping(connection: psycopg.Connection[Any], one: Drop) -> sql.Composed:
     ).fetchone()
     assert kind is not None, "it is one row"
     is_constraint, is_index = kind
-    names = {"table": sql.Identifier(one.table), "name": sql.Identifier(one.name)}
+    names = {
+        "table": sql.Identifier(*one.table.split(".")),
+        "name": sql.Identifier(*one.name.split(".")),
+    }
     if is_constraint:
         return sql.SQL("ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name} CASCADE").format(
             **names

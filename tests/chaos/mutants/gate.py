@@ -12,14 +12,16 @@ import structlog
 from tests.chaos.mutants.appends import APPENDS
 from tests.chaos.mutants.calls import CALLS
 from tests.chaos.mutants.hints import HINTS
+from tests.chaos.mutants.keys import KEYS
 from tests.chaos.mutants.mutant import Chain
 from tests.chaos.mutants.reads import READS
 from tests.chaos.mutants.run import Verdict, running
 from tests.chaos.mutants.steps import STEPS
+from tests.chaos.mutants.telling import TELLING
 from tests.chaos.mutants.waking import WAKING
 from tests.harness import Servers
 
-CHAINS: tuple[Chain, ...] = (*APPENDS, *STEPS, *HINTS, *WAKING, *CALLS, *READS)
+CHAINS: tuple[Chain, ...] = (*(*APPENDS, *STEPS, *KEYS, *HINTS, *WAKING, *CALLS, *READS, *TELLING),)
 
 
 def run(only: str | None) -> dict[str, Any]:

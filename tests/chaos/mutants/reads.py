@@ -48,7 +48,7 @@ async def read_with_a_token_of_a_lost_log(world: World) -> None:
         await api.read("m", lost, 2)
 
 
-async def _question(world: World) -> WorkItem:
+async def question(world: World) -> WorkItem:
     """A question to the memory of one chunk."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
@@ -78,7 +78,7 @@ _ANSWER = "SELECT status, text FROM answer WHERE session_key = %s"
 
 async def _finished_late(world: World, meanwhile: Any) -> None:
     """A worker is about to store an answer when something happens to it."""
-    item = await _question(world)
+    item = await question(world)
     hold = Gate()
     complete = answers.complete
 

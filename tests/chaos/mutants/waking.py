@@ -184,7 +184,7 @@ def _finds_nothing(_: Any) -> Any:
 
 
 _ADVANCE = r"^UPDATE memory SET (?=.*applied_position=).*WHERE"
-_RECONCILER = Layer(
+RECONCILER = Layer(
     name="reconciler",
     what="nobody looks for work that nobody was told of",
     change=(Patch(where=work, name="runnable", to=_finds_nothing),),
@@ -214,7 +214,7 @@ WAKING = (
                 change=(Patch(where=Hints, name="add", to=_loses),),
                 counter="hinted",
             ),
-            _RECONCILER,
+            RECONCILER,
         ),
     ),
     Chain(

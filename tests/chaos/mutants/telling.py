@@ -1,0 +1,216 @@
+"""What is told, queued and indexed once: events, texts, hints, words."""
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.domain.telling import TextPiece
+from service.domain.tenancy import DEFAULT_TENANT, memory_id
+from service.domain.trajectory import Action, Event, EventKind
+from service.domain.work import WorkItem, WorkKind
+from service.usecases.append import Appender
+from storage import answer_texts, chunk_index, trajectories
+from storage.database import DirectTransaction
+from tests.chaos.history import ModelCalled
+from tests.chaos.mutants.changes import Change, Drop, Patch, Sql
+from tests.chaos.mutants.mutant import Chain, Layer, Scenario
+from tests.chaos.mutants.reads import question
+from tests.chaos.mutants.servers import server
+from tests.chaos.mutants.waking import RECONCILER
+from tests.chaos.mutants.world import PATIENCE_SECONDS, PRISM, Worker, World
+
+_JOBS = "SELECT count(*) FROM dispatch.procrastinate_jobs WHERE lock = %s"
+
+
+async def hinted_often(world: World) -> None:
+    """Hints for a memory come one after the other, and no worker is there."""
+    await world.begin(m=PRISM)
+    async with server(world, "a") as api:
+        await api.append("p", 1)
+    item = world.item("m")
+    made = ProcrastinateDispatcher(world.url, heartbeat_seconds=5.0, dead_after_seconds=60.0)
+    async with made:
+        for _ in range(3):
+            await made.hint([item])
+    ((waiting,),) = await world.run_sql(_JOBS, item.lock)
+    # Its triggers look where the path leads.
+    await world.run_sql("SET search_path TO dispatch")
+    await world.run_sql("DELETE FROM procrastinate_jobs WHERE lock = %s", item.lock)
+    await world.run_sql("RESET search_path")
+    if waiting == 1:
+        world.counted["queued once"] += 1
+    else:
+        world.wrong.append(f"a memory waits {waiting} times in the queue")
+
+
+async def taken_at_once(world: World) -> None:
+    """A worker is so quick that it has a hint while whoever gives it goes on."""
+    await world.begin(m=PRISM)
+    worker = Worker(world, "quick")
+    worked = asyncio.Event()
+    async with server(world, "a") as api:
+
+        async def work(items: Any) -> None:
+            for item in items:
+                before = _calls(world)
+                await worker.handle(item)
+                world.counted["worked"] += _calls(world) > before
+            worked.set()
+
+        api.hints._hint = work
+        await api.append("p", 1)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await worked.wait()
+
+
+def _calls(world: World) -> int:
+    return sum(isinstance(one, ModelCalled) for one in world.events)
+
+
+def _hints_first(write: Any) -> Any:
+    async def wrong(self: Appender, tx: DirectTransaction, entries: Any) -> Any:
+        keys = {entry.submission.session_key for entry in entries}
+        self._hints.add(_memory_of(tx, key) for key in keys)
+        await self._hints.flush()
+        add = self._hints.add
+        self._hints.add = lambda _: None  # type: ignore[method-assign]
+        try:
+            return await write(self, tx, entries)
+        finally:
+            self._hints.add = add  # type: ignore[method-assign]
+
+    return wrong
+
+
+def _memory_of(tx: DirectTransaction, key: Any) -> WorkItem:
+    return WorkItem(
+        kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id(key, "m")
+    )
+
+
+async def told_twice(world: World) -> None:
+    """Who takes an answer over tells its first event again, and another text."""
+    item = await question(world)
+    answer = (item.session_key, item.item_id)
+    for teller in ("slow", "quick"):
+        event = Event(ordinal=1, kind=EventKind.LEAF, action=Action.ENTER, text=teller)
+        async with world.database(teller).transaction(DEFAULT_TENANT) as tx:
+            await trajectories.append(tx, answer, event)
+            told = await trajectories.list_events(tx, answer, 0)
+        world.counted["told already"] += [one.text for one in told] == ["slow"] != [teller]
+    world.expect(
+        "an event is there twice",
+        "SELECT ordinal, event ->> 'text' FROM trajectory_event WHERE session_key = %s",
+        (1, "slow"),
+    )
+
+
+async def text_told_twice(world: World) -> None:
+    """Two workers write one answer, and each tells its text."""
+    item = await question(world)
+    answer = (item.session_key, item.item_id)
+    for teller in ("slow", "quick"):
+        async with world.database(teller).transaction(DEFAULT_TENANT) as tx:
+            if not await answer_texts.append(tx, answer, [TextPiece(ordinal=1, text=teller)]):
+                world.counted["told already"] += 1
+    world.expect(
+        "a text is told by two",
+        "SELECT ordinal, text FROM answer_text WHERE session_key = %s",
+        (1, "slow"),
+    )
+
+
+async def indexed_late(world: World) -> None:
+    """Whoever looked at an index when there was one chunk writes it when there are two."""
+    await world.begin(m=PRISM)
+    async with server(world, "a") as api:
+        for after in (0, 1):
+            await api.append("p", after + 1)
+            async with world.database("quick").transaction(DEFAULT_TENANT) as tx:
+                await chunk_index.write_words(tx, world.key, after)
+    with mock.patch.object(chunk_index, "WORDS_CHUNKS", 1):
+        async with world.database("slow").transaction(DEFAULT_TENANT) as tx:
+            if await chunk_index.write_words(tx, world.key, 0) is None:
+                world.counted["overtaken"] += 1
+    world.expect(
+        "the index goes back",
+        "SELECT indexed_position FROM session WHERE session_key = %s",
+        (2,),
+    )
+
+
+def _twice(table: str) -> tuple[Drop, Sql]:
+    """Rows of a table may be there twice."""
+    return (
+        Drop(table=table, name=f"{table}_pkey"),
+        Sql(of=rf"INSERT INTO {table} \(", cut=r"ON CONFLICT DO NOTHING"),
+    )
+
+
+_QUEUED_ONCE = (
+    Drop(
+        table="dispatch.procrastinate_jobs",
+        name="dispatch.procrastinate_jobs_queueing_lock_idx_v1",
+    ),
+    Sql(
+        of=r"INSERT INTO procrastinate_jobs",
+        cut=r"ON CONFLICT \(queueing_lock\) WHERE status = 'todo' DO NOTHING",
+    ),
+)
+_POSITION = Sql(
+    of=r"^UPDATE session SET indexed_position",
+    cut=r" AND session\.indexed_position = %\(\w+\)s(::\w+)?",
+)
+
+
+def _one(
+    name: str, scenario: Scenario, what: str, change: tuple[Change, ...], counter: str
+) -> Chain:
+    layer = Layer(name="once", what=what, change=change, counter=counter)
+    return Chain(name=name, scenario=scenario, layers=(layer,))
+
+
+TELLING = (
+    Chain(
+        name="early hint",
+        scenario=taken_at_once,
+        layers=(
+            Layer(
+                name="order",
+                what="a hint goes out before what it is about is committed",
+                change=(Patch(where=Appender, name="_write_locked", to=_hints_first),),
+                counter="worked",
+            ),
+            RECONCILER,
+        ),
+    ),
+    _one(
+        "many hints",
+        hinted_often,
+        "a memory may wait in the queue any number of times",
+        _QUEUED_ONCE,
+        "queued once",
+    ),
+    _one(
+        "two events",
+        told_twice,
+        "an event of a trajectory may be there twice",
+        _twice("trajectory_event"),
+        "told already",
+    ),
+    _one(
+        "two texts",
+        text_told_twice,
+        "a piece of an answer's text may be there twice",
+        _twice("answer_text"),
+        "told already",
+    ),
+    _one(
+        "late index",
+        indexed_late,
+        "an index goes on wherever it is",
+        (_POSITION,),
+        "overtaken",
+    ),
+)
