@@ -7,10 +7,11 @@ anything: whoever calls it has converted the whole request.
 import asyncio
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
@@ -210,12 +211,18 @@ def _check(made: Request) -> bool:
     return False
 
 
+async def _here(work: Callable[..., Any], *arguments: Any) -> Any:
+    return work(*arguments)
+
+
 def _run(called: Any) -> None:
     """A handler up to where it waits for something that is none of its own."""
     if inspect.isasyncgen(called):
         called = called.__anext__()
     try:
-        called.send(None)
+        # There is no loop, and what a thread does counts as well.
+        with patch.object(asyncio, "to_thread", _here):
+            called.send(None)
     except (StopIteration, StopAsyncIteration):
         pass
     finally:

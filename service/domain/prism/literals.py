@@ -15,6 +15,9 @@ from service.domain.json_values import MAX_NUMBER_CHARACTERS, Json, checked
 
 #: Levels of brackets that are read.
 MAX_LEVELS = 64
+#: Values that are read of one text, those in brackets and those of failed readings included:
+#: what bounds the time of a text that is nothing but brackets.
+MAX_VALUES = 10_000
 
 
 class LiteralError(ValueError):
@@ -86,9 +89,13 @@ class Reader:
     #: Where the next token begins.
     at: int = 0
     _level: int = field(default=0)
+    _values: int = field(default=0)
 
     def value(self) -> object:
         """The literal at `at`, which moves behind it. Raises LiteralError."""
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise Exhausted(f"a reply has at most {MAX_VALUES} values", self.at)
         self.blank()
         char = self.text[self.at : self.at + 1]
         if char in ("'", '"'):

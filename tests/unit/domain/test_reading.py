@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.flows import CUT_OFF
 from service.domain.prism.amendments import Op, Rejection
+from service.domain.prism.literals import MAX_VALUES
 from service.domain.prism.reading import MAX_OBJECTS, read_proposals
 from tests.fuzz.runs import count_calls
 
@@ -247,6 +248,13 @@ def test_thoughts_and_talk_before_the_sections_do_not_count() -> None:
     assert read(reply)[0] == [(ADD, "$.a", "</think>")]
 
 
+def test_a_reply_has_a_bounded_number_of_values() -> None:
+    many = ",".join(["[[{}]]"] * MAX_VALUES)
+    found, rejected = read(f'[OBJECTS FOR ADD]\n{{"$.a": 1}} {{"$.b": [{many}]}} {{"$.c": 2}}')
+    assert found == [(ADD, "$.a", 1)]
+    assert rejected == [f"a reply has at most {MAX_VALUES} values"]
+
+
 def test_a_reply_has_a_bounded_number_of_objects() -> None:
     _, rejected = read("{} " * (MAX_OBJECTS + 5))
     assert rejected == [f"a reply has at most {MAX_OBJECTS} objects"]
@@ -264,7 +272,7 @@ def test_what_is_broken_again_and_again_ends_in_bounded_work(piece: str) -> None
 def test_brackets_without_end_are_no_list_of_removals() -> None:
     text = "[OBJECTS FOR REMOVE]\n" + "[" * 50_000
     calls = count_calls(lambda: read(text))
-    assert read(text) == ([], [f"a reply has at most {MAX_OBJECTS} objects"])
+    assert read(text) == ([], [f"a reply has at most {MAX_VALUES} values"])
     assert calls < 40 * len(text)
 
 
