@@ -1,6 +1,7 @@
 """Which response schemas are taken, and how values are held against them."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -141,3 +142,16 @@ def test_all_strings_of_a_value_share_the_time_of_its_patterns(
     monkeypatch.setattr(response_forms, "PATTERN_SECONDS", 0.0001)
     fault = checker({"items": {"pattern": "^x+$"}})
     assert "takes too long" in fault(["x" * 20] * 5000)
+
+
+def test_a_machine_that_stands_still_takes_no_time_from_a_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = response_forms._compiled
+
+    def late(pattern: str) -> Any:
+        time.sleep(response_forms.PATTERN_SECONDS * 1.2)
+        return compiled(pattern)
+
+    monkeypatch.setattr(response_forms, "_compiled", late)
+    assert checker({"items": {"pattern": "^x+$"}})(["x", "xx"]) == ""
