@@ -25,7 +25,7 @@ from service.llm.transport import Completion, ModelFailure
 from service.usecases.compress import Compressor
 from storage import vectors
 from storage.database import Database
-from tests.gateways import gateway
+from tests.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.integration.scripted import CONFIG, STATE, Script, compressor
 from tests.integration.stepping import Plain, assert_follows_log, begin, step
 from tests.integration.writing import append_chunks
@@ -201,7 +201,14 @@ class World:
     ) -> "World":
         model, name = Model(failing=failing), f"s{next(SESSIONS)}"
         item = await begin(database, name, spec)
-        return cls(database, spec, model, gateway(model, database), name, item)
+        return cls(
+            database,
+            spec,
+            model,
+            gateway(model, database, lease_seconds=SHORT_LEASE_SECONDS),
+            name,
+            item,
+        )
 
     async def append(self, steps: int) -> None:
         if steps:

@@ -37,7 +37,7 @@ from service.usecases.build_tree import Builder
 from service.usecases.hints import Hints
 from storage import log, memories, sessions, trees
 from storage.database import Database
-from tests.gateways import gateway
+from tests.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.integration.growing import assert_is_tree, nodes_of, want_seal
 from tests.integration.scripted import CONFIG, TREE, Script, builder, summary_reply
 from tests.integration.writing import drop_hints
@@ -237,7 +237,12 @@ class World:
     @classmethod
     async def begin(cls, database: Database, story: Story) -> "World":
         model = Model(failing=story.failing)
-        world = cls(database, model, gateway(model, database), f"s{next(SESSIONS)}")
+        world = cls(
+            database,
+            model,
+            gateway(model, database, lease_seconds=SHORT_LEASE_SECONDS),
+            f"s{next(SESSIONS)}",
+        )
         key, identity = world.keys
         async with database.transaction(DEFAULT_TENANT) as tx:
             await sessions.create(tx, key, world.name)
