@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 import palimpsest
@@ -20,6 +21,17 @@ ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 settings.register_profile("here", ANY_MACHINE)
 settings.register_profile("ci", ANY_MACHINE, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+# As the service's library logs by itself, but for tracebacks: with all that is in their
+# variables each takes seconds to write.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.set_exc_info,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 # Started in the background, or by nohup, tests are told to ignore these; the processes that
 # they start would inherit that, and those are stopped by signals.

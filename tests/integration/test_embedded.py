@@ -67,7 +67,7 @@ def test_servers_end_when_their_parent_is_killed(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
-    eventually("both servers have ended", lambda: not working_in(folder), 60)
+    eventually("both servers have ended", lambda: not working_in(folder))
 
 
 def test_the_server_is_durable_closed_and_no_superusers(folder: Path, programs: None) -> None:

@@ -61,7 +61,6 @@ def test_a_start_goes_well_after_one_that_was_killed_during_initdb(
     eventually(
         "initdb runs",
         lambda: naming(f"--pgdata={home}/data.part") or (home / "data").exists(),
-        60,
     )
     time.sleep(moment_seconds)
     parent.kill()
