@@ -86,11 +86,6 @@ def fake_model() -> Iterator[FakeModel]:
         yield model
 
 
-class _Server(ThreadingHTTPServer):
-    #: By default 5: who comes together with more is let in a second or three later.
-    request_queue_size = 128
-
-
 @contextmanager
 def served(model: Responds) -> Iterator[str]:
     """A server on a free port of this machine that answers like `model`; its URL."""
