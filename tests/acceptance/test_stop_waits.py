@@ -25,7 +25,6 @@ from tests.acceptance.test_stop import Front
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 FRESH = reading_pb2.ReadConsistency(fully_applied=True)
-pytestmark = pytest.mark.timeout(120)
 
 
 @asynccontextmanager
@@ -98,7 +97,8 @@ async def test_many_questions_go_on_at_another_server_when_theirs_stops(url: str
                     stop.set()
 
             session = client.session("s")
-            ended = await session.ask_all(["one", "two"], timeout=4, on_event=hear)
+            # Time for the way from one server to the other, on a busy machine too.
+            ended = await session.ask_all(["one", "two"], timeout=10, on_event=hear)
         # Nobody answers; it is the other server that says so, when the time is up.
         late = [one.reason for one in ended if isinstance(one, errors.DeadlineExceeded)]
         assert late == ["ANSWER_NOT_READY_IN_TIME"] * 2
