@@ -74,7 +74,7 @@ def _hints_first(write: Any) -> Any:
         self._hints.add(_memory_of(tx, key) for key in keys)
         await self._hints.flush()
         add = self._hints.add
-        self._hints.add = lambda _: None  # type: ignore[method-assign]
+        self._hints.add = lambda _: None  # type: ignore[method-assign, assignment]
         try:
             return await write(self, tx, entries)
         finally:
