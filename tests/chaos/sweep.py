@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from typing import Any
 from service.domain.fail_points import FailPoint
 from service.fail_points import Action
 from tests.chaos import sweep_checks
+from tests.chaos.checker import check
+from tests.chaos.final_from_api import gather
+from tests.chaos.history import read
 from tests.chaos.sweep_book import ACTIONS, Book, Pair, pairs_of
 from tests.chaos.sweep_deployment import Deployment, deployments
 from tests.chaos.sweep_traffic import Traffic
 
-#: How long one stands still that is to: longer than every lease of `sweep_deployment`.
-SLEEP_SECONDS = 1.0
 #: Deployments, and of each: switches that are set at a time, and sessions.
 DEPLOYMENTS = 2
 AT_ONCE = 32
@@ -47,6 +48,7 @@ def run(
     book: Book,
     *,
     count: int = DEPLOYMENTS,
+    slowness: float = 1.0,
     at_once: int = AT_ONCE,
     lanes: int = LANES,
     reach_seconds: float = REACH_SECONDS,
@@ -57,10 +59,19 @@ def run(
 
     Behind `seconds`, or Ctrl-C, no more is set, and what has fired is judged. `keep` is a
     folder that is there, where all logs stay.
+
+    On a machine that many share, leases are to be `slowness` times as long: one that gets no
+    processor for so long loses them all the time, and nothing goes on.
     """
-    with deployments(count, keep) as made:
+    with deployments(count, slowness, keep) as made:
         sites = [
-            _Site(one, book, Traffic(one.address, seed, one.name), at_once, reach_seconds)
+            _Site(
+                one,
+                book,
+                Traffic(one.address, seed, one.name, one.history),
+                at_once,
+                reach_seconds,
+            )
             for one in made
         ]
         began, busy = time.monotonic(), _busy_seconds()
@@ -82,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one-each", action="store_true", help="an action for each point")
     parser.add_argument("--book", type=Path, help="a file that counts over several runs")
     parser.add_argument("--deployments", type=int, default=DEPLOYMENTS, help="side by side")
+    parser.add_argument("--slowness", type=float, default=1.0, help="leases so much longer")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="switches of each")
     parser.add_argument("--lanes", type=int, default=LANES, help="sessions of each at a time")
     parser.add_argument(
@@ -102,6 +114,7 @@ def run_given(given: argparse.Namespace) -> dict[str, Any]:
         given.seed,
         Book(pairs, given.times, given.book),
         count=given.deployments,
+        slowness=given.slowness,
         at_once=given.at_once,
         lanes=given.lanes,
         reach_seconds=given.reach_seconds,
@@ -138,7 +151,7 @@ class _Site:
         self._set: dict[FailPoint, tuple[Action, float]] = {}
         self._firings = 0
         #: How long each pair waited in all until somebody came, and how often it fired.
-        self.waited: Counter[Pair] = Counter()
+        self.waited: defaultdict[Pair, float] = defaultdict(float)
         self.fired: Counter[Pair] = Counter()
         #: Replies that were paid and lost, by what explains it.
         self.repeats: Counter[str] = Counter()
@@ -152,7 +165,7 @@ class _Site:
             if pair is None:
                 return
             point, action = pair
-            self._switches.set(point, action, seconds=SLEEP_SECONDS)
+            self._switches.set(point, action, seconds=self.deployment.sleep_seconds)
             self._set[point] = (action, time.monotonic())
             self._book.set(pair)
 
@@ -294,8 +307,12 @@ def _judge(site: _Site) -> Counter[str]:
     left = sweep_checks.drained(deployment.superuser_url)
     site.wrong += [f"{number} {name} are left" for name, number in left.items()]
     site.wrong += sweep_checks.wrongs(deployment.superuser_url, told)
+    site.wrong += _violations(deployment)
     spent = sweep_checks.spent(
-        deployment.superuser_url, deployment.paid, deployment.switches.firings(), SLEEP_SECONDS
+        deployment.superuser_url,
+        deployment.paid,
+        deployment.switches.firings(),
+        deployment.sleep_seconds,
     )
     site.repeats = spent.repeats.causes
     site.wrong += spent.repeats.unexplained
@@ -310,13 +327,17 @@ def _judge(site: _Site) -> Counter[str]:
     )
 
 
+def _violations(deployment: Deployment) -> list[str]:
+    """What the checker of histories finds."""
+    found = gather(deployment.address, deployment.superuser_url, deployment.folder, seed=0)
+    events = read([deployment.history, deployment.paid])
+    report = check(events, found.final, drained=not found.undrained)
+    return [f"{one.promise}: {one.what}" for one in report.violations]
+
+
 def _slowest(sites: Sequence[_Site]) -> dict[str, float]:
     """How long the pairs that waited longest did so, on average."""
-    waited: Counter[Pair] = Counter()
-    fired: Counter[Pair] = Counter()
-    for site in sites:
-        waited += site.waited
-        fired += site.fired
-    mean = {pair: waited[pair] / fired[pair] for pair in fired}
+    fired = sum((site.fired for site in sites), Counter[Pair]())
+    mean = {pair: sum(site.waited[pair] for site in sites) / fired[pair] for pair in fired}
     slowest = sorted(mean, key=lambda pair: -mean[pair])[:SLOWEST]
     return {f"{one[0].value} ({one[1].name.lower()})": round(mean[one], 1) for one in slowest}

@@ -15,13 +15,17 @@ from service.fail_points import Switches
 from tests.chaos.zygote import PID, Zygote
 from tests.harness import Servers
 
-#: Leases so short that a process that stands still for a second has lost all of them.
+#: Leases so short that a process that stands still for SLEEP_SECONDS has lost all of them;
+#: on a machine that is slower so many times, times as long.
+LEASES = {
+    "PALIMPSEST_HEARTBEAT_SECONDS": 0.2,
+    "PALIMPSEST_DEAD_AFTER_SECONDS": 0.8,
+    "PALIMPSEST_SWEEP_SECONDS": 0.25,
+    "PALIMPSEST_RECONCILE_SECONDS": 0.25,
+    "PALIMPSEST_CALL_LEASE_SECONDS": 0.4,
+}
+SLEEP_SECONDS = 1.0
 QUICK = {
-    "PALIMPSEST_HEARTBEAT_SECONDS": "0.2",
-    "PALIMPSEST_DEAD_AFTER_SECONDS": "0.8",
-    "PALIMPSEST_SWEEP_SECONDS": "0.25",
-    "PALIMPSEST_RECONCILE_SECONDS": "0.25",
-    "PALIMPSEST_CALL_LEASE_SECONDS": "0.4",
     "PALIMPSEST_STEP_BACKOFF_SECONDS": "0.05",
     "PALIMPSEST_STEP_TRIES": "1000",
     "PALIMPSEST_MODEL_TRIES": "1",
@@ -41,15 +45,19 @@ _PROCESSES = ("api", "worker-1", "worker-2", "caller")
 class Deployment:
     """An API, two workers, the caller that they share, and their model server."""
 
-    def __init__(self, servers: Servers, zygote: Zygote, folder: Path, name: str) -> None:
+    def __init__(
+        self, servers: Servers, zygote: Zygote, folder: Path, name: str, slowness: float
+    ) -> None:
         self.name = name
+        self.sleep_seconds = SLEEP_SECONDS * slowness
         self._zygote = zygote
-        self._folder = folder / name
-        self._folder.mkdir()
+        self.folder = folder / name
+        self.folder.mkdir()
         self.url = servers.new_database()
         self.superuser_url = servers.as_superuser(self.url)
-        self.switches = Switches(self._folder / "switches")
-        self.paid = self._folder / "paid"
+        self.switches = Switches(self.folder / "switches")
+        self.paid = self.folder / "paid"
+        self.history = self.folder / "history"
         self.address = f"127.0.0.1:{free_port()}"
         port = free_port()
         model = f"http://127.0.0.1:{port}/v1"
@@ -58,6 +66,7 @@ class Deployment:
         zygote.wait_ready(self._of("model"))
         self._environment = {
             **QUICK,
+            **{key: str(seconds * slowness) for key, seconds in LEASES.items()},
             "PALIMPSEST_DATABASE_URL": self.url,
             "PALIMPSEST_REDIS_URL": servers.valkey.url,
             "PALIMPSEST_LISTEN": self.address,
@@ -66,8 +75,8 @@ class Deployment:
             "PALIMPSEST_MODEL_API_KEY": PID,
             "PALIMPSEST_EMBEDDING_BASE_URL": model,
             "PALIMPSEST_EMBEDDING_API_KEY": "none",
-            "PALIMPSEST_CALLER_SOCKET": str(self._folder / "caller"),
-            "PALIMPSEST_FAIL_POINTS": str(self._folder / "switches"),
+            "PALIMPSEST_CALLER_SOCKET": str(self.folder / "caller"),
+            "PALIMPSEST_FAIL_POINTS": str(self.folder / "switches"),
         }
         self._start()
 
@@ -94,11 +103,14 @@ class Deployment:
 
 
 @contextmanager
-def deployments(count: int, keep: Path | None) -> Iterator[list[Deployment]]:
+def deployments(count: int, slowness: float, keep: Path | None) -> Iterator[list[Deployment]]:
     """So many, ended with everything in them; logs stay in the folder `keep`."""
     with ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="sweep-"))
         folder = keep or Path(temporary)
         servers = stack.enter_context(Servers.started())
         zygote = stack.enter_context(Zygote.started(folder))
-        yield [Deployment(servers, zygote, folder, f"d{number}") for number in range(1, count + 1)]
+        yield [
+            Deployment(servers, zygote, folder, f"d{number}", slowness)
+            for number in range(1, count + 1)
+        ]

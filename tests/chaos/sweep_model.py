@@ -50,10 +50,11 @@ class Model:
         if status != 200:
             return status, {"error": {"message": "not this time", "type": "told"}}
         # Before it replies: who asks has to pay, whether it hears the reply or not.
-        self._serial += 1
+        # Others are asked meanwhile.
+        serial = self._serial = self._serial + 1
         self._paid.write(
             ModelCalled(
-                serial=self._serial,
+                serial=serial,
                 prompt=digest,
                 outcome="replied",
                 is_paid=True,
@@ -62,7 +63,7 @@ class Model:
             )
         )
         await asyncio.sleep(SLOW_SECONDS if _one_in(SLOW_ONE_IN, digest) else REPLY_SECONDS)
-        return 200, _completion(request, prompt, reply_text(prompt, self._serial), self._serial)
+        return 200, _completion(request, prompt, reply_text(prompt, serial), serial)
 
     def _refusal(self, prompt: str, digest: str) -> int:
         head, found, text = prompt.rpartition("\n[TEXT]\n")

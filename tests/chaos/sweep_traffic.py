@@ -8,10 +8,12 @@ there in the end is therefore known.
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from grpc import aio
@@ -24,6 +26,7 @@ from palimpsest.memory import Memory
 from palimpsest.session import Session
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import MemoryInfo, MemoryStatus
+from tests.chaos.history import Acked, Edited, Sent, Writer
 from tests.chaos.workload import chunk_text
 
 SCHEMA = "class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
@@ -74,9 +77,13 @@ async def make(call: Callable[[], Awaitable[object]]) -> None:
 class Traffic:
     """Sessions in lanes, until it is told to stop."""
 
-    def __init__(self, address: str, seed: int, prefix: str) -> None:
-        """The names of its sessions, and all that follows from them, begin with `prefix`."""
+    def __init__(self, address: str, seed: int, prefix: str, history: Path) -> None:
+        """The names of its sessions, and all that follows from them, begin with `prefix`.
+
+        What is sent and acked is written to `history`.
+        """
         self._address = address
+        self._history = Writer(history)
         self._seed = seed
         self._prefix = prefix
         self.told: list[Told] = []
@@ -139,11 +146,12 @@ class Traffic:
                 ):
                     durable = producer.last_acked_sequence
                     for sequence in range(durable + 1, STREAMED + 1):
+                        self._sent(session.name, name, sequence)
                         await producer.append(chunk_text(name, sequence))
                         if chosen.random() < 0.7:
                             ack = await producer.flush()
                             assert ack is not None, "something was appended"
-                            told.acked[name, ack.producer_sequence] = ack.position
+                            self._acked(told, name, ack.producer_sequence, ack.position, ack.token)
                             await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
                     await producer.flush()
                     durable = producer.last_acked_sequence
@@ -164,21 +172,77 @@ class Traffic:
                 request = log_pb2.AppendRequest(
                     session=session.name, producer_id=name, epoch=1, chunks=[produced]
                 )
+                self._sent(session.name, name, sequence)
                 said: log_pb2.AppendResponse = await insist(
                     partial(stub.Append, request, timeout=CALL_SECONDS)
                 )
-                told.acked[name, sequence] = said.ack.through_position
+                ack = said.ack
+                self._acked(told, name, sequence, ack.through_position, ack.token)
+
+    def _sent(self, session: str, producer: str, sequence: int) -> None:
+        self._history.write(
+            Sent(
+                client=producer,
+                session=session,
+                producer=producer,
+                epoch=1,
+                first_sequence=sequence,
+                last_sequence=sequence,
+                at=time.monotonic(),
+            )
+        )
+
+    def _acked(self, told: Told, producer: str, sequence: int, position: int, token: str) -> None:
+        told.acked[producer, sequence] = position
+        self._history.write(
+            Acked(
+                client=producer,
+                session=told.name,
+                producer=producer,
+                sequence=sequence,
+                position=position,
+                token=token,
+                at=time.monotonic(),
+            )
+        )
 
     async def _change(self, session: Session, told: Told) -> None:
         facts = session.memory("facts")
         for number in (1, 2):
             mark = f"e{number}"
             # An edit that came back twice is one: it puts a value where it is.
-            await insist(partial(facts.revise, [Edit.put(f"$.edits.{mark}", mark)]))
+            await self._edit(facts, told, mark)
             told.edits.add(mark)
         await self._roll_back(facts)
         await insist(facts.consolidate)
         await insist(facts.retry)
+
+    async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
+        tries = 0
+
+        def note(revision: int, returned: float) -> None:
+            self._history.write(
+                Edited(
+                    client=told.name,
+                    session=told.name,
+                    memory="facts",
+                    expected_revision=0,
+                    mark=mark,
+                    revision=revision,
+                    invoked=time.monotonic(),
+                    returned=returned,
+                )
+            )
+
+        async def once() -> int:
+            nonlocal tries
+            tries += 1
+            note(0, 0.0)
+            return (await facts.revise([Edit.put(f"$.edits.{mark}", mark)])).info.revision
+
+        revision = await insist(once)
+        # Which of several tries made it nobody knows.
+        note(revision if tries == 1 else 0, time.monotonic())
 
     async def _roll_back(self, facts: Memory) -> None:
         """To what it is now, else what it was: nothing is lost."""
