@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from storage import tables
+from storage.driver import Connection as DriverConnection
 from storage.errors import Unreachable, translated
 from storage.ready import Ready
 
@@ -146,7 +147,7 @@ class Database:
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=POOL_SECONDS,
-            connect_args=arguments,
+            connect_args={**arguments, "async_creator_fn": DriverConnection.connect},
         )
         direct: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
