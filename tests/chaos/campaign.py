@@ -36,7 +36,7 @@ from tests.chaos.schedule import CLIENTS, RATE, Fault, Kind, schedule
 from tests.chaos.telling import Teller
 
 #: Lanes of each process of clients.
-LANES = 4
+LANES = 5
 #: How long clients may take to come to their end once time is up.
 CLIENTS_SECONDS = 90.0
 #: Of the calls of models.
@@ -131,9 +131,11 @@ class _Campaign:
             started = time.monotonic()
             self._wait_for_traffic()
             self._break(deployment, teller, time.monotonic())
-            (self._folder / OVER).touch()
             ran = time.monotonic() - started
             teller.say("no more faults")
+            for name in CLIENTS:
+                deployment.end_client(name)
+            (self._folder / OVER).touch()
             healed = deployment.heal()
             self._wait_for_clients(deployment)
             teller.say("the clients have ended")
@@ -217,13 +219,13 @@ class _Campaign:
 
     def _wait_for_clients(self, deployment: Deployment) -> None:
         until = time.monotonic() + CLIENTS_SECONDS
-        for name in CLIENTS:
-            deployment.end_client(name)
-            while deployment.is_running(name):
-                if time.monotonic() > until:
-                    self._broken.append(f"invalid: {name} does not come to an end")
-                    deployment.kill(name)
-                time.sleep(0.1)
+        running = list(CLIENTS)
+        while running and time.monotonic() < until:
+            time.sleep(0.1)
+            running = [name for name in running if deployment.is_running(name)]
+        for name in running:
+            self._broken.append(f"invalid: {name} does not come to an end")
+            deployment.kill(name)
 
     def _events(self) -> Iterable[Event]:
         return history.read(sorted(self._folder.glob("history-*.jsonl")))
@@ -244,6 +246,16 @@ class _Campaign:
                     what = f"{said['what']}: {said['error']} {said['reason']}: {said['message']}"
                     yield Violation(promise="errors", what=what[:500])
 
+    def _invalid(self, acked: int, faults: int, ran: float) -> Iterator[str]:
+        """Why the run itself shows too little."""
+        yield from self._broken
+        if acked < self._floor:
+            yield f"invalid: {acked} chunks acked, a run needs {self._floor}"
+        if self._is_stopped:
+            yield f"invalid: stopped after {ran:.0f} of {self._seconds:.0f} s"
+        elif faults < FAULTS_SHARE * len(self._faults):
+            yield f"invalid: {faults} faults made of {len(self._faults)}"
+
     def _result(
         self,
         deployment: Deployment,
@@ -252,20 +264,13 @@ class _Campaign:
         exits: dict[str, tuple[int, ...]],
         ran: float,
     ) -> dict[str, Any]:
-        acked, report, spending = _acked(self._events()), found.report, found.spending
-        faults = deployment.done.total()
+        acked, faults = _acked(self._events()), deployment.done.total()
         refusals = Counter[str]()
         for path in self._folder.glob("refusals-*.json"):
             refusals.update(json.loads(path.read_text()))
         wrong = [f"{one.promise}: {one.what}" for one in found.violations]
-        wrong += self._broken
         wrong += [f"drained: {one}" for one in gathered.undrained]
-        if acked < self._floor:
-            wrong.append(f"invalid: {acked} chunks acked, a run needs {self._floor}")
-        if self._is_stopped:
-            wrong.append(f"invalid: stopped after {ran:.0f} of {self._seconds:.0f} s")
-        elif faults < FAULTS_SHARE * len(self._faults):
-            wrong.append(f"invalid: {faults} faults made of {len(self._faults)}")
+        wrong += self._invalid(acked, faults, ran)
         return {
             "seed": self._seed,
             "seconds": round(ran, 1),
@@ -278,11 +283,8 @@ class _Campaign:
             "exits": {
                 name: dict(Counter(map(str, codes))) for name, codes in sorted(exits.items())
             },
-            "model_calls": report.counts.get("calls", 0),
-            "calls_paid": spending.paid,
-            "calls_paid_in_vain": spending.lost,
-            "calls_paid_in_vain_percent": round(100 * spending.lost / max(spending.paid, 1), 2),
-            "calls_explained": spending.explained,
+            "model_calls": found.report.counts.get("calls", 0),
+            **found.spending.told(),
             "logs_explained": found.looked.explained,
             "sessions": len(gathered.final.sessions),
             "refusals": dict(refusals.most_common()),
@@ -290,7 +292,7 @@ class _Campaign:
             "drain_seconds": round(gathered.drain_seconds, 1),
             "gather_seconds": round(gathered.seconds, 1),
             "own_mb": found.own_mb,
-            "checked": dict(sorted(report.counts.items())),
+            "checked": dict(sorted(found.report.counts.items())),
             "violations": len(wrong),
             "wrong": wrong[:SHOWN_VIOLATIONS],
         }

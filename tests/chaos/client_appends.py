@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import time
+from math import inf
 from typing import Any
 
 from palimpsest import convert
@@ -23,6 +24,8 @@ OPENING_BATCHES = (2, 24)
 RIVAL_SHARE = 0.1
 RESEND_SHARE = 0.3
 EXPECTED_HEAD_SHARE = 0.2
+#: Between two tries of what a full log refused.
+FULL_SECONDS = 1.0
 #: How long a request by hand may take.
 CALL_SECONDS = 10.0
 
@@ -104,18 +107,25 @@ class Producing:
         self._client = f"{desk.plan.name}-{producer}-{os.getpid()}"
 
     async def run(self, chunks: int) -> None:
-        """Appends so many, in one opening after the other."""
+        """Appends so many, in one opening after the other; less to a log that stays full."""
+        full_since = inf
         while self._room.acked.get(self._producer, 0) < chunks and not self._desk.is_over():
             try:
                 await self._opening(chunks)
+                full_since = inf
                 if self._rng.random() < RESEND_SHARE:
                     await self._resend()
                 if self._rng.random() < EXPECTED_HEAD_SHARE:
                     await self._append_at_head()
             except PalimpsestError as error:
                 self._refused(error)
-                pause = 1.0 if isinstance(error, ResourceExhausted) else PAUSE_SECONDS
-                await asyncio.sleep(pause)
+                if not isinstance(error, ResourceExhausted):
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    continue
+                full_since = min(full_since, time.monotonic())
+                if time.monotonic() - full_since > self._room.making.wait_seconds:
+                    return
+                await asyncio.sleep(FULL_SECONDS)
 
     async def _opening(self, chunks: int) -> None:
         async with self._opened() as producer:

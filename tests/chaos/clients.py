@@ -11,9 +11,11 @@ import asyncio
 import json
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,8 @@ class Making:
     #: Its memory, and of which kind that is; other memories are made beside it.
     memory: str
     kind: str
+    #: How long its lane waits at most until the memory has read it, in seconds.
+    wait_seconds: float = inf
 
 
 async def _notes(session: palimpsest.Session) -> None:
@@ -103,7 +107,16 @@ async def _once(making: Awaitable[Any]) -> None:
         await making
 
 
-BULK = Making(name="bulk", chunks=60_000, producers=3, make=_bulk, memory="state", kind="state")
+#: Goes on when its memory cannot follow under faults: what is left is read in the end.
+BULK = Making(
+    name="bulk",
+    chunks=40_000,
+    producers=3,
+    make=_bulk,
+    memory="state",
+    kind="state",
+    wait_seconds=20.0,
+)
 #: What the lanes fill in turn; those behind them fill BULK again and again, so that chunks
 #: come however slowly memories of other kinds read under faults.
 MAKINGS = (
@@ -207,9 +220,12 @@ class Desk:
     def _turn_path(self, lane: int) -> Path:
         return self._folder / f"turn-{lane}"
 
-    async def insist(self, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def insist(
+        self, what: str, work: Callable[[], Awaitable[Any]], seconds: float = inf
+    ) -> Any:
         """Does what may be done again until it is done; None when it is over before."""
-        while not self.is_over():
+        until = time.monotonic() + seconds
+        while not self.is_over() and time.monotonic() < until:
             try:
                 return await work()
             except PalimpsestError as error:
@@ -221,8 +237,10 @@ class Desk:
         """Ends it."""
         for client in self.clients:
             await client.close()
-        path = self._folder / f"refusals-{self._life}.json"
-        path.write_text(json.dumps(self.refusals))
+        # Whoever finds it finds all of it.
+        new = self._folder / f"new-refusals-{self._life}"
+        new.write_text(json.dumps(self.refusals))
+        new.rename(self._folder / f"refusals-{self._life}.json")
 
 
 #: Errors of gRPC itself that say nothing but that the service is away.
@@ -253,7 +271,11 @@ async def lane(desk: Desk, number: int) -> None:
                 for one in range(making.producers)
             )
         )
-        await desk.insist("drain", lambda: _drained(rng.choice(desk.clients), room))  # noqa: B023
+        await desk.insist(
+            "drain",
+            lambda: _drained(rng.choice(desk.clients), room),  # noqa: B023
+            making.wait_seconds,
+        )
         turn += 1
 
 

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from service.domain.fail_points import FailPoint
 from tests.chaos import workload
@@ -52,6 +53,15 @@ class Spending:
     explained: dict[str, int]
     #: Those that nothing explains.
     violations: tuple[Violation, ...]
+
+    def told(self) -> dict[str, Any]:
+        """As a result has it."""
+        return {
+            "calls_paid": self.paid,
+            "calls_paid_in_vain": self.lost,
+            "calls_paid_in_vain_percent": round(100 * self.lost / max(self.paid, 1), 2),
+            "calls_explained": self.explained,
+        }
 
 
 class Judge:
