@@ -188,8 +188,9 @@ class ModelCalled:
     outcome: str
     #: Whether a provider would have taken money: a reply was written, however broken.
     is_paid: bool
-    #: The key that it was called with, by which a campaign knows its callers.
-    caller: str = ""
+    #: The process that asked, where its key says so: by its name in a campaign, by its id in a
+    #: sweep.
+    asker: str = ""
     #: Whether the reply is one that can be used, however strange it is.
     is_whole: bool = True
     #: How long the reply took.
@@ -203,8 +204,6 @@ class CallerLeft:
 
     serial: int
     at: float
-    #: The process that asked, by its id, where its key says so.
-    asker: str = ""
 
 
 Event = (

@@ -119,7 +119,7 @@ class _Server:
         )
         request = json.loads(await reader.readexactly(length))
         fault = self._faults.popleft() if self._faults else None
-        serial = self._note(request, _caller(head), fault)
+        serial = self._note(request, _asker(head), fault)
         if fault is ModelFault.DROPPED:
             return False
         if fault is ModelFault.TOO_MANY:
@@ -141,7 +141,7 @@ class _Server:
         await _send(writer, 200, body, drips=DRIPS if fault is ModelFault.DRIP else 1)
         return True
 
-    def _note(self, request: dict[str, Any], caller: str, fault: ModelFault | None) -> int:
+    def _note(self, request: dict[str, Any], asker: str, fault: ModelFault | None) -> int:
         self._serial += 1
         is_whole = fault in (None, ModelFault.SLOW, ModelFault.DRIP, *_STRANGE)
         outcome = "replied" if is_whole or fault is None else fault.value
@@ -152,7 +152,7 @@ class _Server:
                 prompt=hashlib.sha256(messages).hexdigest(),
                 outcome=outcome,
                 is_paid=fault not in _NOT_PAID,
-                caller=caller,
+                asker=asker,
                 is_whole=is_whole,
                 seconds=SLOW_SECONDS if fault in _LATE else REPLY_SECONDS,
                 at=time.monotonic(),
@@ -162,7 +162,7 @@ class _Server:
         return self._serial
 
 
-def _caller(head: bytes) -> str:
+def _asker(head: bytes) -> str:
     """The key that it was called with: in a campaign each caller has its own."""
     for line in head.decode("latin-1").split("\r\n"):
         name, _, value = line.partition(":")

@@ -110,7 +110,7 @@ class Judge:
             return "nobody waited"
         replied = call.at + call.seconds
         until = min(again, replied + STORE_SECONDS + self._harmed(call, call.at, again))
-        if any(call.at <= end <= until for end in self._ends.get(call.caller, ())):
+        if any(call.at <= end <= until for end in self._ends.get(call.asker, ())):
             return "its caller ended"
         for one in self._harms:
             if one.what in LOSING_POINTS and one.begin <= until and one.end >= call.at:
@@ -126,7 +126,7 @@ class Judge:
         for one in self._harms:
             if one.begin > end:
                 break
-            if one.process in ("", call.caller) and one.end > at:
+            if one.process in ("", call.asker) and one.end > at:
                 # What keeps it longer gives it longer.
                 end = max(end, one.end + STORE_SECONDS)
                 total += one.end - max(one.begin, at)
@@ -140,5 +140,5 @@ def _serial(row: LedgerRow) -> re.Match[str] | None:
 
 def _violation(call: ModelCalled, again: float) -> Violation:
     then = "" if again == inf else f", and again {again - call.at:.1f} s later"
-    what = f"call {call.serial} of {call.caller} was paid at {call.at:.3f}{then}; nothing hit it"
+    what = f"call {call.serial} of {call.asker} was paid at {call.at:.3f}{then}; nothing hit it"
     return Violation(promise="paid-once", what=what)

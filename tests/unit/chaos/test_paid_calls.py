@@ -15,7 +15,7 @@ def _called(serial: int, at: float, *, caller: str = "caller-1", **more: bool) -
         outcome="replied",
         is_paid=more.get("is_paid", True),
         is_whole=more.get("is_whole", True),
-        caller=caller,
+        asker=caller,
         seconds=0.005,
         at=at,
     )
