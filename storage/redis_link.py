@@ -54,10 +54,13 @@ class RedisLink:
         self._lost = False
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, as far as Redis lets them go in time."""
         for client in (self._single, self._cluster):
             if client is not None:
-                await client.aclose()
+                try:
+                    await client.aclose()
+                except _GONE as error:
+                    self._gone(error)
 
     async def send(self, commands: Sequence[Command]) -> list[Any] | None:
         """The reply to each, which may be a RedisError; None when Redis is gone."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from storage.redis_link import Command, RedisLink
 
@@ -30,4 +31,15 @@ async def test_a_write_to_a_connection_that_was_reset_is_no_answer(
     monkeypatch.setattr(Redis, "pipeline", lambda *_, **__: Reset())
     link = RedisLink("redis://127.0.0.1:1/0")
     assert await link.send([Command("k", ("GET", "k"))]) is None
+    await link.close()
+
+
+async def test_connections_that_do_not_close_in_time_fail_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def late(_: Redis) -> None:
+        raise RedisTimeout("Timed out closing connection after 0.2")
+
+    link = RedisLink("redis://127.0.0.1:1/0")
+    monkeypatch.setattr(Redis, "aclose", late)
     await link.close()
