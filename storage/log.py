@@ -98,24 +98,30 @@ WHERE (session_key, producer_id, producer_sequence)
 """
 
 
-async def lock(tx: DirectTransaction, producers: Sequence[ProducerKey]) -> Locked:
+async def lock(
+    tx: DirectTransaction, producers: Sequence[ProducerKey], *, waits: bool = True
+) -> Locked:
     """Begins a transaction and locks the producers' sessions, in one round trip.
 
-    Sessions that do not exist are left out; so are producers.
+    Sessions that do not exist are left out; so are producers. Unless it `waits`, so are
+    sessions that somebody else has locked.
     """
+    lock_sessions = _LOCK_SESSIONS if waits else f"{_LOCK_SESSIONS} SKIP LOCKED"
     keys = sorted({key for key, _ in producers})
     sessions, known = await tx.begin(
-        (_LOCK_SESSIONS, _READ_PRODUCERS),
+        (lock_sessions, _READ_PRODUCERS),
         (keys, [key for key, _ in producers], [name for _, name in producers]),
     )
+    locked = {
+        key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
+        for key, head, incarnation, applied in sessions
+    }
     return Locked(
-        sessions={
-            key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
-            for key, head, incarnation, applied in sessions
-        },
+        sessions=locked,
         producers={
             (key, name): ProducerState(epoch=epoch, last_sequence=last)
             for key, name, epoch, last in known
+            if key in locked
         },
     )
 

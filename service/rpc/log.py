@@ -20,7 +20,8 @@ from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages
 from service.usecases import sessions
-from service.usecases.append import Appended, Appender
+from service.usecases.append import Appender
+from service.usecases.lanes import Appended
 from storage.database import Database
 
 Requests = AsyncIterator[log_pb2.AppendChunksRequest]

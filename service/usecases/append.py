@@ -3,11 +3,11 @@
 What waits while a commit is under way is written by the next one, across sessions
 of a tenant; when nothing is under way a chunk is written at once. Sessions are
 spread over lanes, each with one commit at a time, so that the batches of a producer
-keep their order.
+keep their order. A session that somebody else has locked is waited for beside its lane.
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -32,22 +32,21 @@ from service.domain.tenancy import session_key
 from service.usecases import guard_meters
 from service.usecases.guard_meters import Guard
 from service.usecases.hints import Hints
+from service.usecases.lanes import Appended, Entry, Lane, by_session
 from storage import log, sessions
 from storage.database import Database, DirectTransaction
 from storage.errors import StorageError, Unreachable, Violated
 
 _log = structlog.get_logger("palimpsest.append")
 
-#: Chunks that one commit writes at the most.
-GROUP_CHUNKS = 1024
+#: How long a lane waits for a commit before it goes on with other sessions.
+LANE_SECONDS = 0.25
 #: A group of one producer up to this size is written in one round trip, if nobody else
 #: has written to its session since.
 SWIFT_CHUNKS = 8
 SWIFT_BYTES = 32 * 1024
 #: Sessions whose state a server remembers from its last commit.
 REMEMBERED_SESSIONS = 10_000
-#: What a chunk counts as, in bytes, besides its content, while it waits for its commit.
-CHUNK_BYTES = 1024
 #: When a caller that met a full server may try again.
 BUSY_RETRY_SECONDS = 1.0
 
@@ -62,41 +61,6 @@ class Opened:
     head: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Appended:
-    """A submission that is durable."""
-
-    #: Its last sequence.
-    sequence: int
-    #: That chunk's position.
-    position: int
-    #: Stands for the log up to `position`.
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    tenant_id: UUID
-    submission: Submission
-    done: asyncio.Future[Appended]
-
-    @property
-    def producer(self) -> log.ProducerKey:
-        return (self.submission.session_key, self.submission.producer_id)
-
-    @property
-    def size(self) -> int:
-        """What it counts as while it waits, in bytes."""
-        chunks = self.submission.chunks
-        return sum(chunk.content_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
-
-    def refuse(self, error: BaseException) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-            # The stream may be gone before anybody asks.
-            self.done.exception()
-
-
 class Appender:
     """The group commit of one server process."""
 
@@ -107,7 +71,9 @@ class Appender:
         self._hints = hints
         self._token_key = token_key
         self._limits = limits
-        self._lanes = [_Lane() for _ in range(lanes)]
+        self._lanes = [Lane() for _ in range(lanes)]
+        #: The commits under way.
+        self._commits: set[asyncio.Task[Sequence[Entry]]] = set()
         #: What was received and is not written yet, in bytes.
         self._unwritten = 0
         #: Set while more may be received.
@@ -177,32 +143,78 @@ class Appender:
         """
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         lane = self._lanes[submission.session_key.int % len(self._lanes)]
-        entry = _Entry(tenant_id, submission, done)
+        entry = Entry(tenant_id, submission, done)
         lane.put(entry)
         self._hold(entry.size)
         return done
 
     async def run(self) -> None:
         """Commits until it is cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for lane in self._lanes:
-                tasks.create_task(self._serve(lane))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for lane in self._lanes:
+                    tasks.create_task(self._serve(lane))
+        finally:
+            left = list(self._commits)
+            for commit in left:
+                commit.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
-    async def _serve(self, lane: "_Lane") -> None:
+    async def _serve(self, lane: "Lane") -> None:
         while True:
             taken = await lane.take()
-            # Who is gone sends again what it wants, and would be in the way of itself.
-            entries = [entry for entry in taken if not entry.done.cancelled()]
-            try:
-                for tenant_id in dict.fromkeys(entry.tenant_id for entry in entries):
-                    await self._commit(tenant_id, [e for e in entries if e.tenant_id == tenant_id])
-            except Exception as error:
-                # The lane must outlive a defect; whoever waits is told.
-                _log.exception("group commit failed")
-                for entry in entries:
-                    entry.refuse(error)
-            finally:
-                self._hold(-sum(entry.size for entry in taken))
+            for tenant_id in dict.fromkeys(entry.tenant_id for entry in taken):
+                free = lane.free([entry for entry in taken if entry.tenant_id == tenant_id])
+                if free:
+                    await self._commit_in_lane(lane, tenant_id, free)
+
+    async def _commit_in_lane(
+        self, lane: "Lane", tenant_id: UUID, entries: Sequence[Entry]
+    ) -> None:
+        """Commits what others do not hold up, and leaves the rest to go on beside the lane."""
+        left = await self._in_time(lane, tenant_id, entries)
+        for part in by_session(left):
+            await self._in_time(lane, tenant_id, part, seconds=0)
+
+    async def _in_time(
+        self,
+        lane: "Lane",
+        tenant_id: UUID,
+        entries: Sequence[Entry],
+        *,
+        seconds: float = LANE_SECONDS,
+    ) -> Sequence[Entry]:
+        """Waits for a commit for so long, and to its end when as many go on beside already.
+
+        What was not taken into it, since somebody else has its sessions locked.
+        """
+        keys = {entry.submission.session_key for entry in entries}
+        task = asyncio.create_task(self._finish(tenant_id, entries))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+        await asyncio.wait((task,), timeout=seconds if lane.has_room(keys) else None)
+        if task.done():
+            return task.result()
+        lane.leave(keys)
+        task.add_done_callback(lambda _: lane.come_back(keys))
+        return ()
+
+    async def _finish(self, tenant_id: UUID, taken: Sequence[Entry]) -> Sequence[Entry]:
+        """Commits, or refuses, what is not left over."""
+        # Who is gone sends again what it wants, and would be in the way of itself.
+        entries = [entry for entry in taken if not entry.done.cancelled()]
+        left: Sequence[Entry] = ()
+        try:
+            if entries:
+                left = await self._commit(tenant_id, entries)
+        except Exception as error:
+            # The lane must outlive a defect; whoever waits is told.
+            _log.exception("group commit failed")
+            for entry in entries:
+                entry.refuse(error)
+        finally:
+            self._hold(sum(entry.size for entry in left) - sum(entry.size for entry in taken))
+        return left
 
     def _hold(self, size: int) -> None:
         self._unwritten += size
@@ -211,17 +223,17 @@ class Appender:
         else:
             self._room.clear()
 
-    async def _commit(self, tenant_id: UUID, entries: Sequence[_Entry]) -> None:
+    async def _commit(self, tenant_id: UUID, entries: Sequence[Entry]) -> Sequence[Entry]:
         try:
             async with self._database.direct(tenant_id) as tx:
                 group = await self._write(tx, entries)
         except StorageError as error:
-            parts = _by_session(entries)
+            parts = by_session(entries)
             if len(parts) > 1 and not isinstance(error, Unreachable):
                 # One session's trouble is not the others'.
                 for part in parts:
                     await self._commit(tenant_id, part)
-                return
+                return ()
             _log.warning("append not written", cause=str(error), submissions=len(entries))
             # A key that refuses what the plan allowed is a defect, and is told as one.
             refusal = (
@@ -233,12 +245,13 @@ class Appender:
             )
             for entry in entries:
                 entry.refuse(refusal)
-        else:
-            reach(FailPoint.APPEND_BEFORE_ACK)
-            for entry in group.accepted:
-                self._acknowledge(entry, group)
+            return ()
+        reach(FailPoint.APPEND_BEFORE_ACK)
+        for entry in group.accepted:
+            self._acknowledge(entry, group)
+        return group.left
 
-    async def _write(self, tx: DirectTransaction, entries: Sequence[_Entry]) -> "_Group":
+    async def _write(self, tx: DirectTransaction, entries: Sequence[Entry]) -> "_Group":
         group = await self._write_swiftly(tx, entries) or await self._write_locked(tx, entries)
         for producer, state in group.producers.items():
             self._last[producer] = (group.sessions[producer[0]], state)
@@ -248,7 +261,7 @@ class Appender:
         return group
 
     async def _write_swiftly(
-        self, tx: DirectTransaction, entries: Sequence[_Entry]
+        self, tx: DirectTransaction, entries: Sequence[Entry]
     ) -> "_Group | None":
         """Writes a small group of one producer on a guess; None when that cannot be."""
         producer = entries[0].producer
@@ -275,15 +288,22 @@ class Appender:
         self._hints.add(written.woken)
         return group
 
-    async def _write_locked(self, tx: DirectTransaction, entries: Sequence[_Entry]) -> "_Group":
+    async def _write_locked(self, tx: DirectTransaction, entries: Sequence[Entry]) -> "_Group":
         producers = list(dict.fromkeys(entry.producer for entry in entries))
         reach(FailPoint.APPEND_BEFORE_LOCK)
-        locked = await log.lock(tx, producers)
+        # Whoever else has one of several sessions locked does not hold up the others.
+        is_one = len({key for key, _ in producers}) == 1
+        locked = await log.lock(tx, producers, waits=is_one)
         reach(FailPoint.APPEND_LOCKED)
+        left: list[Entry] = []
+        if not is_one:
+            left = [one for one in entries if one.producer[0] not in locked.sessions]
+            entries = [one for one in entries if one.producer[0] in locked.sessions]
         group = _Group(
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
             stored=await _read_repeated(tx, entries, locked),
+            left=left,
         )
         for entry in entries:
             try:
@@ -299,7 +319,7 @@ class Appender:
         self._hints.add(woken)
         return group
 
-    def _acknowledge(self, entry: _Entry, group: "_Group") -> None:
+    def _acknowledge(self, entry: Entry, group: "_Group") -> None:
         last = entry.submission.chunks[-1].sequence
         position, _ = group.stored[(*entry.producer, last)]
         key = entry.submission.session_key
@@ -313,7 +333,7 @@ class Appender:
 
 
 async def _read_repeated(
-    tx: DirectTransaction, entries: Sequence[_Entry], locked: log.Locked
+    tx: DirectTransaction, entries: Sequence[Entry], locked: log.Locked
 ) -> "dict[_Place, tuple[int, bytes]]":
     unknown = ProducerState(epoch=0, last_sequence=0)
     wanted = [
@@ -337,12 +357,14 @@ class _Group:
     producers: dict[log.ProducerKey, ProducerState]
     #: Position and digest of the chunks that were sent before, or are written now.
     stored: dict[_Place, tuple[int, bytes]]
-    accepted: list[_Entry] = field(default_factory=list)
+    accepted: list[Entry] = field(default_factory=list)
     chunks: list[log.NewChunk] = field(default_factory=list)
     #: Producers whose epoch is raised, with chunks or without.
     raised: dict[log.ProducerKey, None] = field(default_factory=dict)
+    #: What is not in it: sessions that others have locked, or that do not exist.
+    left: Sequence[Entry] = ()
 
-    def add(self, entry: _Entry, backlog_chunks: int) -> None:
+    def add(self, entry: Entry, backlog_chunks: int) -> None:
         """Takes a submission in, or raises why it is refused and stays as it was."""
         submission = entry.submission
         key = submission.session_key
@@ -386,37 +408,3 @@ class _Group:
             {key: self.sessions[key].head for key, _ in grown},
             {producer: self.producers[producer] for producer in {**grown, **self.raised}},
         )
-
-
-def _by_session(entries: Sequence[_Entry]) -> list[list[_Entry]]:
-    parts: dict[UUID, list[_Entry]] = {}
-    for entry in entries:
-        parts.setdefault(entry.submission.session_key, []).append(entry)
-    return list(parts.values())
-
-
-class _Lane:
-    """Submissions waiting for their commit."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Entry] = deque()
-        self._some = asyncio.Event()
-
-    def put(self, entry: _Entry) -> None:
-        """Queues an entry."""
-        self._waiting.append(entry)
-        self._some.set()
-
-    async def take(self) -> list[_Entry]:
-        """Everything that waits, up to GROUP_CHUNKS; waits until there is something."""
-        await self._some.wait()
-        taken = [self._waiting.popleft()]
-        chunks = len(taken[0].submission.chunks)
-        while self._waiting:
-            chunks += len(self._waiting[0].submission.chunks)
-            if chunks > GROUP_CHUNKS:
-                break
-            taken.append(self._waiting.popleft())
-        if not self._waiting:
-            self._some.clear()
-        return taken

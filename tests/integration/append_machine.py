@@ -19,8 +19,9 @@ from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.errors import PalimpsestError
 from service.domain.read_tokens import ReadToken
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.usecases.append import SWIFT_CHUNKS, Appended, Appender
+from service.usecases.append import SWIFT_CHUNKS, Appender
 from service.usecases.hints import Hints
+from service.usecases.lanes import Appended
 from storage import log, sessions
 from storage.database import Database
 from tests.chaos.model import Log, Refusal

@@ -8,8 +8,9 @@ from service.config import Limits
 from service.domain.errors import Exhausted
 from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT
-from service.usecases.append import Appended, Appender
+from service.usecases.append import Appender
 from service.usecases.hints import Hints
+from service.usecases.lanes import Appended
 from storage.database import Database
 from tests.integration.scripted import ITEM, Script, compressor, make, read
 from tests.integration.writing import drop_hints, submission

@@ -7,8 +7,9 @@ from service.config import Limits
 from service.domain.appending import Submission, SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.usecases.append import Appended, Appender
+from service.usecases.append import Appender
 from service.usecases.hints import Hints
+from service.usecases.lanes import Appended
 from storage.database import Database
 
 

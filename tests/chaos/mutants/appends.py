@@ -8,7 +8,7 @@ from unittest import mock
 
 from service.domain import appending
 from service.domain.appending import Plan, ProducerState, SessionState, Submission
-from service.usecases import append
+from service.usecases import append, lanes
 from service.usecases.append import Appender
 from storage import log
 from storage.database import DirectTransaction
@@ -145,7 +145,7 @@ def _breaks(commit: Any) -> Any:
 
 def _acks_early(_: Any) -> Any:
     async def wrong(
-        self: Appender, tx: DirectTransaction, entries: Sequence[append._Entry]
+        self: Appender, tx: DirectTransaction, entries: Sequence[lanes.Entry]
     ) -> append._Group:
         locked = await log.lock(tx, list(dict.fromkeys(entry.producer for entry in entries)))
         group = append._Group(

@@ -13,10 +13,11 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.errors import PalimpsestError
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem
-from service.usecases.append import Appended, Appender
+from service.usecases.append import Appender
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.edit import Edit, Editor, Target
 from service.usecases.hints import Hints
+from service.usecases.lanes import Appended
 from service.usecases.memories import Memories
 from storage.errors import StorageError
 from storage.revisions import Fenced

@@ -1,0 +1,114 @@
+"""Lanes of appending: what waits for its commit, in the order in which it came."""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.appending import Submission
+from storage import log
+
+#: Chunks that one commit writes at the most.
+GROUP_CHUNKS = 1024
+#: Sessions of a lane that may go on beside it: the commit of each has a connection.
+MAX_BESIDE = 2
+#: What a chunk counts as, in bytes, besides its content, while it waits for its commit.
+CHUNK_BYTES = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Appended:
+    """A submission that is durable."""
+
+    #: Its last sequence.
+    sequence: int
+    #: That chunk's position.
+    position: int
+    #: Stands for the log up to `position`.
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A submission that waits for its commit."""
+
+    tenant_id: UUID
+    submission: Submission
+    done: asyncio.Future[Appended]
+
+    @property
+    def producer(self) -> log.ProducerKey:
+        """Session and producer."""
+        return (self.submission.session_key, self.submission.producer_id)
+
+    @property
+    def size(self) -> int:
+        """What it counts as while it waits, in bytes."""
+        chunks = self.submission.chunks
+        return sum(chunk.content_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
+
+    def refuse(self, error: BaseException) -> None:
+        """Tells whoever waits why it is not written."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            # The stream may be gone before anybody asks.
+            self.done.exception()
+
+
+def by_session(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """The entries of each session, in their order."""
+    parts: dict[UUID, list[Entry]] = {}
+    for entry in entries:
+        parts.setdefault(entry.submission.session_key, []).append(entry)
+    return list(parts.values())
+
+
+class Lane:
+    """Submissions waiting for their commit."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Entry] = deque()
+        #: Sessions whose commit goes on beside the lane, and what waits behind that.
+        self._beside: dict[UUID, list[Entry]] = {}
+        self._some = asyncio.Event()
+
+    def put(self, entry: Entry) -> None:
+        """Queues an entry."""
+        self._waiting.append(entry)
+        self._some.set()
+
+    def has_room(self, sessions: Collection[UUID]) -> bool:
+        """Whether these sessions may go on beside the lane."""
+        return len(self._beside) + len(sessions) <= MAX_BESIDE
+
+    def leave(self, sessions: Collection[UUID]) -> None:
+        """Keeps what comes for these sessions back, so that its order stays."""
+        self._beside.update({key: [] for key in sessions})
+
+    def come_back(self, sessions: Collection[UUID]) -> None:
+        """Takes these sessions into the lane again, with what came meanwhile."""
+        for key in sessions:
+            for entry in self._beside.pop(key):
+                self.put(entry)
+
+    def free(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those whose sessions are in the lane; the others wait for theirs."""
+        free: list[Entry] = []
+        for entry in entries:
+            self._beside.get(entry.submission.session_key, free).append(entry)
+        return free
+
+    async def take(self) -> list[Entry]:
+        """Everything that waits, up to GROUP_CHUNKS; waits until there is something."""
+        await self._some.wait()
+        taken = [self._waiting.popleft()]
+        chunks = len(taken[0].submission.chunks)
+        while self._waiting:
+            chunks += len(self._waiting[0].submission.chunks)
+            if chunks > GROUP_CHUNKS:
+                break
+            taken.append(self._waiting.popleft())
+        if not self._waiting:
+            self._some.clear()
+        return taken
