@@ -22,6 +22,7 @@ from service.llm.caller import Caller
 from service.llm.embedding import CannotEmbed, Embedder, open_embedder
 from service.llm.facts import Facts, ModelFacts
 from service.llm.gateway import Gateway, MakesCalls
+from service.llm.labels import LABELS
 from service.llm.patience import Patience
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
@@ -366,6 +367,7 @@ async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, 
         raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
     url = config.database_url.get_secret_value()
     telemetry.configure(f"palimpsest-{kind}", "0.1.0")
+    LABELS.configure(config)
     if config.fail_points is not None:
         fail_points.install(config.fail_points)
     database = Database.connect(

@@ -21,6 +21,7 @@ from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
 from service.domain.ledger import Call, CallScope, Lease
 from service.domain.prices import ModelPrices
+from service.llm.labels import LABELS
 from service.llm.learning import Learner
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
@@ -293,7 +294,7 @@ class Caller:
                 failure = error
                 _log.warning("model call failed", model=model, cause=str(error))
         seconds = time.perf_counter() - start
-        self._seconds.record(seconds, attributes)
+        self._seconds.record(seconds, {**attributes, "gen_ai.request.model": LABELS.of(model)})
         return _Made(completion, failure, round(seconds * 1000))
 
     async def _complete(self, order: CallOrder, told: Told | None) -> Completion:

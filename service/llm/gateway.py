@@ -24,6 +24,7 @@ from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_prompt_tokens
 from service.llm.caller import LeaseLost
+from service.llm.labels import LABELS
 from service.llm.leaders import Leaders, Turn
 from service.llm.patience import Patience
 from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
@@ -163,7 +164,7 @@ class Gateway:
         while True:
             route, copy = await self._chooser.choose(wanted.prefix, model, wanted.reply_key)
             if copy is not None:
-                self._replays.add(1, {"model": model})
+                self._replays.add(1, {"model": LABELS.of(model)})
                 return copy
             if await turn.waited(route):
                 continue
@@ -173,7 +174,7 @@ class Gateway:
             begun = await self._ledger.begin(wanted.scope, wanted.key, reserved)
             match begun:
                 case ModelReply():
-                    self._replays.add(1, {"model": model})
+                    self._replays.add(1, {"model": LABELS.of(model)})
                     return begun
                 case Busy():
                     await self._sleep(min(look, begun.seconds + FIRST_LOOK_SECONDS))

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from opentelemetry import metrics
 
 from service.domain.prices import CacheFamily, ModelPrices
+from service.llm.labels import LABELS
 from service.llm.plans import Plan, Route
 from service.llm.prefix_cache import Prefix
 from service.llm.renderers import kept_ends
@@ -135,7 +136,8 @@ class Leaders:
             end = None
         finally:
             lead.followers[depth] -= 1
-        self._waits.add(1, {"model": model, "outcome": end.name.lower() if end else "late"})
+        outcome = end.name.lower() if end else "late"
+        self._waits.add(1, {"model": LABELS.of(model), "outcome": outcome})
         return end
 
 

@@ -1,12 +1,13 @@
 """Metrics of model calls: what is written to the ledger is counted, once.
 
 Attributes are model and purpose, never a tenant, a session or a memory: there may be
-any number of those.
+any number of those. Of models there is a bounded number of names.
 """
 
 from opentelemetry.metrics import Meter
 
 from service.domain.ledger import Call
+from service.llm.labels import LABELS
 from service.telemetry import meter
 
 
@@ -32,7 +33,7 @@ class CallMeters:
 
     def count(self, call: Call) -> None:
         """Counts a call that was written."""
-        whose = {"model": call.model, "purpose": call.purpose.value}
+        whose = {"model": LABELS.of(call.model), "purpose": call.purpose.value}
         self._calls.add(1, {**whose, "outcome": "failure" if call.reply is None else "reply"})
         if call.reply is None:
             return

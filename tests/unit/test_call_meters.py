@@ -3,11 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from service.config import Config
 from service.domain.flows import Purpose
 from service.domain.ledger import Call
+from service.llm.labels import ModelLabels
+from service.usecases import call_meters
 from service.usecases.call_meters import CallMeters
 
 CALL = Call(
@@ -26,6 +30,13 @@ CALL = Call(
     latency_ms=1,
     residual="evicted",
 )
+
+
+@pytest.fixture(autouse=True)
+def labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ModelLabels()
+    made.configure(Config(model=CALL.model))
+    monkeypatch.setattr(call_meters, "LABELS", made)
 
 
 def counted(*calls: Call) -> dict[tuple[str, ...], Any]:
@@ -71,3 +82,9 @@ def test_what_is_unknown_and_what_failed_counts_nothing() -> None:
         ("tokens", "m/x", "revise", "predicted_cached"): 64,
         ("tokens", "m/x", "revise", "output"): 7,
     }
+
+
+def test_models_that_callers_make_up_are_counted_together() -> None:
+    found = counted(*(replace(CALL, model=f"made-up/{number}") for number in range(50)))
+    assert found["calls", "other", "revise", "reply"] == 50
+    assert {attributes[1] for attributes in found} == {"other"}
