@@ -1,9 +1,10 @@
 """Questions as they are stored: to memories, and to sessions without one."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import func, select
@@ -15,11 +16,12 @@ from service.domain.read_tokens import ReadToken
 from service.domain.readers import ReaderName
 from service.domain.specs import MemorySpec
 from service.domain.state.spec import StateSpec
+from service.domain.telling import TextPiece
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.spec import TreeSpec
-from service.usecases.ask import Asker, Behind, Reading
-from service.usecases.ask_many import ToldOf, ask_many
+from service.usecases.ask import Asker, Begun, Behind, Reading, Told
+from service.usecases.ask_many import MAX_UNTAKEN, ToldOf, ask_many
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
@@ -267,3 +269,41 @@ async def test_what_waits_for_its_memory_is_not_stored_yet(
     assert isinstance(ready, Reading)
     assert isinstance(behind, Behind)
     assert (behind.taken.wanted_position, await count(database)) == (3, 1)
+
+
+class Talking(Asker):
+    """Has more to tell of each question than anybody takes."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker = asker
+        self.told = 0
+
+    async def begin(
+        self, tenant_id: UUID, questions: Sequence[Question], *, waited: bool = False
+    ) -> Sequence[Begun]:
+        return await self._asker.begin(tenant_id, questions, waited=waited)
+
+    async def go_on(
+        self, tenant_id: UUID, question: Question, begun: Begun, deadline: float | None
+    ) -> AsyncGenerator[Told]:
+        while True:
+            self.told += 1
+            yield TextPiece(ordinal=self.told, text="x", restarts=False)
+            await asyncio.sleep(0)
+
+
+async def test_questions_wait_for_a_caller_that_does_not_read_what_is_told_of_them(
+    asker: Asker,
+) -> None:
+    talking, count = Talking(asker), 3
+    questions = [question() for _ in range(count)]
+    events = ask_many(talking, WaitingRoom(count), DEFAULT_TENANT, questions, deadline=None)
+    async with aclosing(events) as told:
+        await anext(told)
+        for _ in range(10 * MAX_UNTAKEN):
+            await asyncio.sleep(0)
+        # Each question has one more in hand than there is room for.
+        assert talking.told <= 1 + MAX_UNTAKEN + count
+        for _ in range(3 * MAX_UNTAKEN):
+            await anext(told)
+        assert talking.told > 3 * MAX_UNTAKEN
