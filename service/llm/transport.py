@@ -5,7 +5,7 @@ litellm is imported off the event loop, since that takes seconds.
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +26,8 @@ from service.llm.usage import Usage, usage_of
 _RETRY_AFTER = "retry-after"
 #: Statuses below 500 that may pass: timeout, too early, too many requests.
 _PASSING = frozenset({408, 425, 429})
+#: How far back the causes of an error are looked through.
+MAX_CAUSES = 10
 
 
 #: Purposes whose replies must not be taken for whole when they are not.
@@ -237,12 +239,14 @@ def failure_of(litellm: Any, error: Exception, model: str) -> Exception:
     """
     kinds = litellm.exceptions
     if isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError):
-        return ModelFailure(
-            f"the model could not be reached: {type(error).__name__}", retryable=True
-        )
+        return _unreached(error)
     # The ancestor of all that litellm raises for a provider, in its own name or not.
     if not isinstance(error, kinds.openai.OpenAIError):
         return error
+    # Of an embedding litellm tells a refused connection as a status 500 that nobody sent.
+    for cause in _causes(error):
+        if isinstance(cause, kinds.openai.APIConnectionError):
+            return _unreached(cause)
     status = getattr(error, "status_code", None)
     said = f"{type(error).__name__}, status {status}"
     # By status, not by class: litellm has classes for a few of them only.
@@ -256,6 +260,20 @@ def failure_of(litellm: Any, error: Exception, model: str) -> Exception:
             retryable=False,
         )
     return ModelFailure(f"the model refused: {said}", retryable=False)
+
+
+def _unreached(error: BaseException) -> ModelFailure:
+    return ModelFailure(f"the model could not be reached: {type(error).__name__}", retryable=True)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What an error was raised from, or while it was handled, from the last to the first."""
+    cause = error.__cause__ or error.__context__
+    for _ in range(MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _has_provider(litellm: Any, model: str) -> bool:
