@@ -25,7 +25,7 @@ async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> A
                 finally:
                     # A generator that still runs cannot be closed.
                     coming.cancel()
-                    await asyncio.wait((coming,))
+                    await _ended(coming)
                 event = coming.result()
                 if event is None:
                     return
@@ -49,6 +49,18 @@ async def until_stopped_behind(
         async with aclosing(until_stopped(events, stopping)) as rest:
             async for event in rest:
                 yield event
+
+
+async def _ended(task: asyncio.Task[T]) -> None:
+    """Waits for the end of a task, also when whoever waits is cancelled meanwhile."""
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _next(events: AsyncGenerator[T]) -> T | None:

@@ -59,3 +59,30 @@ async def test_events_that_end_end_the_stream() -> None:
             yield number
 
     assert await listen(three(), asyncio.Event()) == [0, 1, 2]
+
+
+async def test_one_that_is_cancelled_as_the_server_stops_closes_the_events_first() -> None:
+    stopping, may_end, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncGenerator[int]:
+        try:
+            await asyncio.Event().wait()
+            yield 1
+        finally:
+            # As a connection does that is given back.
+            await may_end.wait()
+            closed.set()
+
+    async def follow() -> None:
+        async with aclosing(until_stopped(slow(), stopping)) as told:
+            async for _ in told:
+                pass
+
+    following = asyncio.create_task(follow())
+    for step in (stopping.set, following.cancel, may_end.set):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        step()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert closed.is_set()
