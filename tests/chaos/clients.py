@@ -40,6 +40,8 @@ EXPECTED = frozenset(
 )
 #: And what comes without a reason, from gRPC itself.
 _EXPECTED_KINDS = (Unavailable, DeadlineExceeded, Cancelled)
+#: gRPC's own word, at the client, for a call that broke with its connection.
+FROM_CORE = "Internal error from Core"
 #: The file that tells clients to come to their end.
 OVER = "over"
 #: Between two tries of what the service refused.
@@ -189,7 +191,8 @@ class Desk:
         """Why the service said no; what it must not say is noted as odd."""
         reason = error.reason or type(error).__name__
         self.refusals[f"{what}: {reason}"] = self.refusals.get(f"{what}: {reason}", 0) + 1
-        if error.reason not in EXPECTED and (error.reason or type(error) not in _PLAIN):
+        is_plain = type(error) in _PLAIN or str(error) == FROM_CORE
+        if error.reason not in EXPECTED and (error.reason or not is_plain):
             self.odd(what, error)
         return reason
 

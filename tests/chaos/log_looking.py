@@ -20,6 +20,10 @@ EXPLAINED = {
     "the queue's own loops without their database": re.compile(
         r"\A(\w+ error\b|Side task \w+ failed\b).*ConnectorException", re.DOTALL
     ),
+    "a connection that was lost before it was given back": re.compile(
+        r"\AException during reset or similar\n.*psycopg\.(OperationalError|errors\.\w+): ",
+        re.DOTALL,
+    ),
     "a start without the database": re.compile(
         r"^service\.cli\.output\.CommandError: cannot reach ", re.MULTILINE
     ),
