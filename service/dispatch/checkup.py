@@ -4,23 +4,20 @@ from dataclasses import dataclass
 
 import psycopg
 
+from service.dispatch.counting import COUNTS, OF_JOBS
 from service.dispatch.setup import DispatchMismatch, connection_options, verify
 
 #: How long the server may take to let us in, in seconds.
 CONNECT_SECONDS = 5
 
-# As `ProcrastinateDispatcher.statistics`, with the workers.
-_LOOK = """
-SELECT count(*) FILTER (WHERE j.status = 'todo'),
-    count(*) FILTER (WHERE j.status = 'doing'),
-    coalesce(extract(epoch FROM now() - min(e.at) FILTER (WHERE j.status = 'todo')), 0)::float8,
+_LOOK = f"""
+SELECT {COUNTS},
     (SELECT count(*) FROM procrastinate_workers
      WHERE last_heartbeat >= now() - make_interval(secs => %(silent)s)),
     (SELECT count(*) FROM procrastinate_workers
      WHERE last_heartbeat < now() - make_interval(secs => %(silent)s))
-FROM procrastinate_jobs j
-LEFT JOIN procrastinate_events e ON e.job_id = j.id AND e.type = 'deferred'
-"""
+{OF_JOBS}
+"""  # noqa: S608 - all of it is ours
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

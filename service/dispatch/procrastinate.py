@@ -31,6 +31,7 @@ from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
 
+from service.dispatch.counting import COUNTS, OF_JOBS
 from service.dispatch.port import DispatchStatistics, Handler
 from service.dispatch.setup import (
     TASK,
@@ -90,13 +91,7 @@ SELECT count(*) AS freed FROM dead
 
 _BEAT = "UPDATE procrastinate_workers SET last_heartbeat = now() WHERE id = ANY(%(workers)s)"
 
-_STATISTICS = """
-SELECT count(*) FILTER (WHERE status = 'todo') AS queued,
-    count(*) FILTER (WHERE status = 'doing') AS running,
-    coalesce(extract(epoch FROM now() - min(e.at) FILTER (WHERE status = 'todo')), 0) AS oldest
-FROM procrastinate_jobs j
-LEFT JOIN procrastinate_events e ON e.job_id = j.id AND e.type = 'deferred'
-"""
+_STATISTICS = f"SELECT {COUNTS} {OF_JOBS}"
 
 
 #: As the data's: a host that vanished without a word is noticed by its silence.
@@ -297,7 +292,7 @@ class ProcrastinateDispatcher:
         return DispatchStatistics(
             queued=row["queued"],
             running=row["running"],
-            oldest_queued_seconds=float(row["oldest"]),
+            oldest_queued_seconds=row["oldest"],
         )
 
     def _register(self, handler: Handler) -> None:
