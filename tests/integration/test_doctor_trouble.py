@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from click.testing import Result
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
@@ -285,7 +284,7 @@ async def test_verify_takes_a_tenant_and_all_of_them(
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_DATABASE_URL", url)
 
-    async def verified(*arguments: str) -> Result:
+    async def verified(*arguments: str) -> Any:
         return await asyncio.to_thread(CliRunner().invoke, app, ["verify", *arguments])
 
     of_all = await verified("--all")
