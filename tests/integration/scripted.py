@@ -30,7 +30,7 @@ from service.usecases.revise import Reviser
 from storage import memories, sessions, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
-from tests.gateways import gateway
+from tests.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.integration.ranks import Ranked
 from tests.integration.writing import append_texts
 
@@ -142,7 +142,14 @@ def reviser(
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
-    return Reviser(database, gateway(script, database), facts, lambda _: prices, b"marker", config)
+    return Reviser(
+        database,
+        gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS),
+        facts,
+        lambda _: prices,
+        b"marker",
+        config,
+    )
 
 
 def builder(
@@ -159,7 +166,13 @@ def builder(
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
     script.reply = script.reply or summary_reply
-    return Builder(database, calls or gateway(script, database), facts, b"marker", config)
+    return Builder(
+        database,
+        calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS),
+        facts,
+        b"marker",
+        config,
+    )
 
 
 def compressor(
@@ -176,7 +189,13 @@ def compressor(
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
     script.reply = script.reply or vector_reply
-    return Compressor(database, calls or gateway(script, database), facts, b"marker", config)
+    return Compressor(
+        database,
+        calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS),
+        facts,
+        b"marker",
+        config,
+    )
 
 
 async def make(
