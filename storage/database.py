@@ -203,13 +203,12 @@ class Database:
                 await driver.execute(begin, prepare=False)
                 yield connection, driver
                 await driver.execute("COMMIT", prepare=False)
-            except psycopg.Error:
+            finally:
                 # After an error the pool rolls back as it takes the connection back. That one
                 # is lost it has to be shown: then it lets go of those that are idle as well.
-                if driver.closed:
+                if driver.closed and not connection.invalidated:
                     with suppress(DBAPIError):
                         await connection.exec_driver_sql("SELECT")
-                raise
 
     @asynccontextmanager
     async def direct(self, tenant_id: UUID) -> AsyncIterator["DirectTransaction"]:

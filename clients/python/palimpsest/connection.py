@@ -106,9 +106,15 @@ def _may_repeat(error: PalimpsestError, code: grpc.StatusCode) -> bool:
     return full or code is grpc.StatusCode.UNAVAILABLE
 
 
+#: gRPC's own word, at the client, for a call that broke with its connection.
+_BROKEN = "Internal error from Core"
+
+
 def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
     """Whether a stream that ended so can be opened again."""
     if isinstance(error, Unavailable) or code is grpc.StatusCode.CANCELLED:
+        return True
+    if code is grpc.StatusCode.INTERNAL and str(error) == _BROKEN:
         return True
     return isinstance(error, ResourceExhausted) and error.retry_seconds is not None
 
