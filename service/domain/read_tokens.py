@@ -29,7 +29,7 @@ class ReadToken:
     position: int
 
     def sign(self, key: bytes) -> str:
-        """The token as text of 56 characters from A-Z a-z 0-9 _ and -."""
+        """The token as text of 54 characters from A-Z a-z 0-9 _ and -."""
         payload = _READ.pack(self.session_key.bytes, self.incarnation, self.position)
         return _seal(key, b"r", payload)
 
@@ -58,7 +58,10 @@ def _mac(key: bytes, kind: bytes, payload: bytes) -> bytes:
 
 
 def _seal(key: bytes, kind: bytes, payload: bytes) -> str:
-    sealed = _mac(key, kind, payload) + payload
+    return _text_of(_mac(key, kind, payload) + payload)
+
+
+def _text_of(sealed: bytes) -> str:
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
 
@@ -67,6 +70,9 @@ def _unseal(key: bytes, kind: bytes, token: str) -> bytes:
         sealed = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise TokenInvalid("not a token of this service") from error
+    if _text_of(sealed) != token:
+        # Other texts stand for the same bytes: the last character has bits to spare.
+        raise TokenInvalid("not a token of this service")
     mac, payload = sealed[:_MAC_BYTES], sealed[_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(key, kind, payload)):
         raise TokenInvalid("not a token of this service")

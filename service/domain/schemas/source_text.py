@@ -181,9 +181,11 @@ def regrouped(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
     for number, (outer, inner) in enumerate(itertools.pairwise(body)):
         if not isinstance(outer, ast.ClassDef) or not isinstance(inner, ast.ClassDef):
             continue
+        if not all(map(_is_text, outer.body)):
+            continue
         own = [statement for statement in inner.body if isinstance(statement, ast.AnnAssign)]
         first = next((field for field in own if _names(field.annotation, inner.name)), None)
-        if first is None or first is own[0] or not all(map(_is_text, outer.body)):
+        if first is None or first is own[0]:
             continue
         at = inner.body.index(first)
         nested, around = copy.copy(inner), copy.copy(outer)
@@ -211,6 +213,9 @@ def _first_line(source: str) -> str:
 
 def _comments(source: str) -> dict[int, Comment]:
     comments: dict[int, Comment] = {}
+    if "#" not in source:
+        # Finding the tokens takes as long as all the rest.
+        return comments
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
