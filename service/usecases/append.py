@@ -162,11 +162,11 @@ class Appender:
 
     async def _serve(self, lane: "Lane") -> None:
         while True:
-            taken = await lane.take()
-            for tenant_id in dict.fromkeys(entry.tenant_id for entry in taken):
-                free = lane.free([entry for entry in taken if entry.tenant_id == tenant_id])
-                if free:
-                    await self._commit_in_lane(lane, tenant_id, free)
+            # All of it now: what comes back while the first commit goes on is older.
+            free = lane.free(await lane.take())
+            for tenant_id in dict.fromkeys(entry.tenant_id for entry in free):
+                own = [entry for entry in free if entry.tenant_id == tenant_id]
+                await self._commit_in_lane(lane, tenant_id, own)
 
     async def _commit_in_lane(
         self, lane: "Lane", tenant_id: UUID, entries: Sequence[Entry]
@@ -196,7 +196,9 @@ class Appender:
         if task.done():
             return task.result()
         lane.leave(keys)
-        task.add_done_callback(lambda _: lane.come_back(keys))
+        task.add_done_callback(
+            lambda done: lane.come_back(keys, () if done.cancelled() else done.result())
+        )
         return ()
 
     async def _finish(self, tenant_id: UUID, taken: Sequence[Entry]) -> Sequence[Entry]:

@@ -86,11 +86,13 @@ class Lane:
         """Keeps what comes for these sessions back, so that its order stays."""
         self._beside.update({key: [] for key in sessions})
 
-    def come_back(self, sessions: Collection[UUID]) -> None:
-        """Takes these sessions into the lane again, with what came meanwhile."""
-        for key in sessions:
-            for entry in self._beside.pop(key):
-                self.put(entry)
+    def come_back(self, sessions: Collection[UUID], left: Sequence[Entry] = ()) -> None:
+        """Takes these sessions into the lane again, with what is left and what came meanwhile."""
+        kept = [*left, *(entry for key in sessions for entry in self._beside.pop(key))]
+        # In front: what came behind it may wait in the lane already.
+        self._waiting.extendleft(reversed(kept))
+        if kept:
+            self._some.set()
 
     def free(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those whose sessions are in the lane; the others wait for theirs."""

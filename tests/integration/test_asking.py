@@ -33,7 +33,7 @@ from storage.answers import StoredAnswer
 from storage.database import Database
 from storage.tables import answer
 from tests.integration.scripted import SPEC
-from tests.integration.test_bounds import statements
+from tests.integration.statements import statements
 from tests.integration.writing import append_texts, drop_hints
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -222,7 +222,7 @@ async def test_what_is_not_there_is_not_found(database: Database, asker: Asker) 
 async def test_a_question_is_stored_in_one_short_transaction(
     database: Database, asker: Asker, memory: str
 ) -> None:
-    with statements(database) as sent:
+    with statements() as sent:
         await began(asker, question(memory))
     assert [one.split()[0].strip(";") for one in sent] == ["BEGIN", "SELECT", "INSERT", "COMMIT"]
 

@@ -1,12 +1,9 @@
 """What many at once, or a long past, must not do: wait for each other, pass limits, cost more."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from service.config import Limits
 from service.domain.errors import Exhausted
@@ -24,6 +21,7 @@ from service.usecases.memories import Memories
 from storage import amendment_log, revisions, sessions, states
 from storage.database import Database
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
+from tests.integration.statements import statements
 from tests.integration.writing import append_texts, drop_hints
 
 TARGET = Target(session="s", memory="m")
@@ -31,20 +29,6 @@ TARGET = Target(session="s", memory="m")
 
 def memories_of(database: Database, **limits: Any) -> Memories:
     return Memories(database, Hints(drop_hints), Watcher(database), b"token-key", Limits(**limits))
-
-
-@contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
-    """What is sent to the database meanwhile."""
-    sent: list[str] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        sent.append(statement)
-
-    engine = database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
-    yield sent
-    event.remove(engine, "before_cursor_execute", note)
 
 
 async def test_memories_that_are_made_at_once_do_not_pass_the_limit(url: str) -> None:
@@ -106,7 +90,7 @@ async def test_a_page_of_provenance_reads_no_more_of_the_past_than_it_needs(
     look, shown = History(database), []
     before: tuple[int, int] | None = None
     for _ in range(3):
-        with statements(database) as sent:
+        with statements() as sent:
             found = await look.provenance(
                 DEFAULT_TENANT, "s", "m", "$.topics.t", revision=60, before=before, limit=4
             )
@@ -125,7 +109,7 @@ async def test_rollbacks_do_not_cost_a_query_each(database: Database) -> None:
         await editor.revise(DEFAULT_TENANT, TARGET, edits)
         newest = (await read(database)).revision
         await editor.rollback(DEFAULT_TENANT, TARGET, newest)
-    with statements(database) as sent:
+    with statements() as sent:
         found = await History(database).provenance(
             DEFAULT_TENANT, "s", "m", "$.topics.t", revision=None, before=None, limit=100
         )
@@ -158,7 +142,7 @@ async def test_a_citation_follows_no_more_of_what_was_merged_than_it_shows(
         rows = await states.read_nearest(tx, KEY, MEMORY, 31)
         assert rows is not None
         memory = PrismMemory.load(SPEC.schema(), base_json=rows.base, amendments=rows.amendments)
-        with statements(database) as sent:
+        with statements() as sent:
             (cited,) = await cite(tx, (KEY, MEMORY), memory, [Path(("topics", "t1"))], 31)
     assert cited.position in range(1, 31)
     assert sum("FROM amendment" in one for one in sent) <= 2 + 5

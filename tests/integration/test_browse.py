@@ -48,14 +48,14 @@ class Parallel(Script):
     """Counts how many calls are under way at once."""
 
     now = most = 0
-    #: The first ones wait for so many.
+    #: Behind the first, which is alone, they wait until there have been so many.
     wanted = 1
 
     async def complete(self, *arguments: Any) -> Any:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
-            while self.most < self.wanted:
+            while self.asked and self.most < self.wanted:
                 await asyncio.sleep(0.01)
             # One more would begin meanwhile.
             await asyncio.sleep(0.05)

@@ -2,9 +2,7 @@
 
 import asyncio
 from typing import Any
-from unittest import mock
 
-import psycopg
 import pytest
 
 from service.config import Limits
@@ -32,6 +30,7 @@ from tests.integration.scripted import (
     read,
     reviser,
 )
+from tests.integration.statements import statements
 from tests.integration.writing import append_texts, drop_hints
 
 
@@ -195,14 +194,7 @@ async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Data
 async def test_a_step_sends_a_bounded_number_of_statements(database: Database) -> None:
     """The hot path: what a step costs must be seen when it grows."""
     await make(database, [f"chunk {n}" for n in range(12)])
-    sent: list[object] = []
-    execute = psycopg.AsyncCursor.execute
-
-    async def noted(self: Any, query: Any, *arguments: Any, **named: Any) -> Any:
-        sent.append(query)
-        return await execute(self, query, *arguments, **named)
-
-    with mock.patch.object(psycopg.AsyncCursor, "execute", noted):
+    with statements() as sent:
         await reviser(database, Script()).drain(ITEM)
     # Each with its BEGIN and COMMIT; of a step those of its call as well, and those of a fold.
     claim, read_chunks, a_step = 6, 3, 15

@@ -1,0 +1,92 @@
+"""Lanes of appending: each session's submissions in their order, whatever holds others up."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.config import Limits
+from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.usecases.append import Appender
+from service.usecases.hints import Hints
+from service.usecases.lanes import Appended, Entry, Lane, by_session
+from tests.integration.writing import drop_hints, submission
+
+TENANTS = (DEFAULT_TENANT, UUID(int=7))
+NAMES = [f"s{number}" for number in range(6)]
+
+
+def entry(name: str, number: int) -> Entry:
+    done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    return Entry(DEFAULT_TENANT, submission(name, ["x"], first=number), done)
+
+
+async def test_what_comes_back_goes_before_what_came_behind_it() -> None:
+    lane = Lane()
+    first, second, third, fourth = (entry("s", number) for number in range(1, 5))
+    key = first.submission.session_key
+    lane.put(first)
+    assert lane.free(await lane.take()) == [first]
+    lane.leave([key])
+    lane.put(second)
+    lane.put(third)
+    assert lane.free(await lane.take()) == []
+    lane.put(fourth)
+    # The first was not written: somebody has its session locked.
+    lane.come_back([key], [first])
+    assert lane.free(await lane.take()) == [first, second, third, fourth]
+
+
+class Slow(Appender):
+    """Commits by chance: late, not all sessions of a group, in whatever order they come."""
+
+    def __init__(self, chosen: random.Random) -> None:
+        super().__init__(None, Hints(drop_hints), b"key", Limits(), lanes=1)  # type: ignore[arg-type]
+        self._chosen = chosen
+        #: Sequences by tenant and session, as they were written.
+        self.written: dict[tuple[UUID, str], list[int]] = {}
+
+    async def _commit(self, tenant_id: UUID, entries: Sequence[Entry]) -> Sequence[Entry]:
+        await asyncio.sleep(self._chosen.choice((0, 0, 0.001, 0.01)))
+        parts = by_session(entries)
+        left: list[Entry] = []
+        for part in parts:
+            if len(parts) > 1 and self._chosen.random() < 0.3:
+                left += part
+                continue
+            for one in part:
+                place = (tenant_id, one.submission.session)
+                sequence = one.submission.chunks[-1].sequence
+                self.written.setdefault(place, []).append(sequence)
+                one.done.set_result(Appended(sequence=sequence, position=sequence, token=""))
+        return left
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_each_session_keeps_its_order_and_nothing_is_forgotten(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Appender._in_time.__kwdefaults__, "seconds", 0.002)
+    chosen = random.Random(seed)
+    appender = Slow(chosen)
+    running = asyncio.create_task(appender.run())
+    sent: dict[tuple[UUID, str], int] = {}
+    waits: list[Any] = []
+    for _ in range(400):
+        place = chosen.choice(TENANTS), chosen.choice(NAMES)
+        sent[place] = sent.get(place, 0) + 1
+        one = submission(place[1], ["x"], first=sent[place])
+        waits.append(appender.submit(place[0], replace(one, session_key=session_key(*place))))
+        if chosen.random() < 0.3:
+            await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*waits)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    expected = {place: list(range(1, last + 1)) for place, last in sent.items()}
+    assert appender.written == expected
+    assert appender._unwritten == 0
