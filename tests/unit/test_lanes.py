@@ -70,7 +70,9 @@ class Slow(Appender):
 async def test_each_session_keeps_its_order_and_nothing_is_forgotten(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Appender._in_time.__kwdefaults__, "seconds", 0.002)
+    defaults = Appender._in_time.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "seconds", 0.002)
     chosen = random.Random(seed)
     appender = Slow(chosen)
     running = asyncio.create_task(appender.run())
