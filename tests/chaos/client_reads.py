@@ -5,6 +5,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -168,7 +169,19 @@ async def edit(desk: Desk, name: str, rng: random.Random) -> None:
 
 async def _edit(desk: Desk, name: str, room: Room, memory: Memory, expected: int) -> None:
     mark = f"m{uuid4().hex}"
-    invoked, revision = time.monotonic(), 0
+    begun = Edited(
+        client=name,
+        session=room.session,
+        memory=memory.name,
+        expected_revision=expected,
+        mark=mark,
+        revision=0,
+        invoked=time.monotonic(),
+        returned=0.0,
+    )
+    # Whoever is killed before it hears of it has made it, or not.
+    desk.write(begun)
+    revision = 0
     try:
         made = await memory.revise(
             [Edit.add(f"$.edits.{mark}", mark)], expected_revision=expected or None
@@ -179,18 +192,7 @@ async def _edit(desk: Desk, name: str, room: Room, memory: Memory, expected: int
         if reason == "REVISION_CONFLICT":
             desk.write(_refused(name, room, reason, mark))
             return
-    desk.write(
-        Edited(
-            client=name,
-            session=room.session,
-            memory=memory.name,
-            expected_revision=expected,
-            mark=mark,
-            revision=revision,
-            invoked=invoked,
-            returned=time.monotonic(),
-        )
-    )
+    desk.write(replace(begun, revision=revision, returned=time.monotonic()))
 
 
 async def _roll_back(

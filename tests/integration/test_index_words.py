@@ -12,7 +12,7 @@ from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases import index
 from service.usecases.index import Indexer
-from storage import chunk_index, sessions, work
+from storage import chunk_index, sessions, verifying, work
 from storage.chunk_index import IndexPlace
 from storage.chunk_text import AS_TEXT
 from storage.database import Database
@@ -240,3 +240,16 @@ async def test_the_longest_chunk_is_indexed_as_far_as_the_database_can(
     ((found, length),) = await rows(database, "SELECT length(words), length FROM chunk_word")
     assert int(str(found)) > 1000
     assert int(str(length)) > 1000
+
+
+async def test_a_log_of_any_length_is_indexed_and_verified(
+    session: None, database: Database
+) -> None:
+    """Positions that fit a smallint by themselves, and with a batch added to them do not."""
+    for after in (2**15 - 10, 2**31 - 10):
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            assert await chunk_index.write_words(tx, KEY, after) is None
+            values = {"session": KEY, "after": after, "last": after + 20}
+            sizes = {"chunks": chunk_index.WORDS_CHUNKS, "bytes": chunk_index.WORDS_BYTES}
+            upto = await tx.connection.exec_driver_sql(verifying._UPTO, {**values, **sizes})
+            assert upto.scalar_one() is None
