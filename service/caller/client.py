@@ -160,6 +160,8 @@ class RemoteCaller:
             for waiting in self._waiting.values():
                 if not waiting.said.done():
                     waiting.said.set_exception(_gone("it went away"))
+                    # Whoever was still sending hears of it there, and does not ask here.
+                    waiting.said.exception()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,11 @@
 """Orders that break at either end: nobody waits for ever, and nothing of them stays."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,3 +66,36 @@ async def test_an_order_that_broke_while_it_was_sent_is_not_kept(tmp_path: Path)
             await gateway.call(ASK, model="m", scope=SCOPE)
         assert not remote._waiting
         await remote.close()
+
+
+async def test_a_connection_that_breaks_as_an_order_is_sent_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang_up(said: object, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def drain(writer: asyncio.StreamWriter) -> None:
+        assert remote._reading is not None
+        await asyncio.wait((remote._reading,))
+        raise ConnectionResetError("it hung up")
+
+    remote = RemoteCaller(tmp_path / "far", stop_seconds=1)
+    gateway = Gateway(
+        Ledger(), Router((), DictIndex(), lambda _: PLAIN), remote, prices=lambda _: PLAIN,
+        lease_seconds=9,
+    )  # fmt: skip
+    unheard: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    try:
+        async with answering(tmp_path / "far", hang_up):
+            monkeypatch.setattr(asyncio.StreamWriter, "drain", drain)
+            with pytest.raises(ModelFailure, match="it hung up"):
+                await gateway.call(ASK, model="m", scope=SCOPE)
+            monkeypatch.undo()
+            await remote.close()
+        gc.collect()
+        await asyncio.sleep(0)
+        assert not unheard
+    finally:
+        loop.set_exception_handler(None)
