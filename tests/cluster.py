@@ -11,7 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from service.embedded import binaries
-from tests.harness import kept_port
+from service.embedded.processes import free_port
 
 NODES = 3
 SLOTS = 16_384
@@ -25,7 +25,7 @@ def cluster(folder: Path) -> Iterator[list[str]]:
     with ExitStack() as stack:
         urls = []
         for number in range(NODES):
-            port = kept_port()
+            port = free_port()
             home = folder / f"node-{number}"
             home.mkdir()
             node = subprocess.Popen(
@@ -48,7 +48,7 @@ def _settings(port: int, home: Path) -> list[str]:
         "port": str(port),
         "cluster-enabled": "yes",
         # By default 10,000 ports higher, where somebody else may be.
-        "cluster-port": str(kept_port()),
+        "cluster-port": str(free_port()),
         "cluster-config-file": str(home / "nodes.conf"),
         "cluster-node-timeout": "60000",
         "save": "",

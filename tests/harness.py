@@ -1,15 +1,13 @@
 """Real servers for tests and benchmarks: PostgreSQL, Valkey, and our own processes."""
 
 import os
-import secrets
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -188,19 +186,6 @@ def worker(url: str, **environment: str) -> Iterator[Process]:
         yield process
     finally:
         process.close()
-
-
-def kept_port() -> int:
-    """A port of 127.0.0.1 for who begins to listen later, or comes back to it.
-
-    The system gives those beyond 32,767 to whoever asks for any, also in between.
-    """
-    while True:
-        # Not the usual generator: Hypothesis seeds it, the same in all processes of a run.
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 #: How long `eventually` waits for what has to come: this only ends what hangs.

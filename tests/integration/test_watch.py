@@ -11,7 +11,8 @@ import pytest
 import palimpsest
 from palimpsest import Edit, errors
 from palimpsest.v1 import history_pb2, history_pb2_grpc
-from tests.harness import Servers, api, kept_port
+from service.embedded.processes import free_port
+from tests.harness import Servers, api
 
 SCHEMA = "class A:\n    count: int\n    topics: dict[str, list[str]]\n"
 
@@ -124,7 +125,7 @@ class Restarted:
     def __init__(self, url: str, **environment: str) -> None:
         self._url = url
         self._environment = environment
-        self.address = f"127.0.0.1:{kept_port()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self._open()
 
     def _open(self) -> None:
