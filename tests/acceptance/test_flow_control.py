@@ -177,7 +177,7 @@ async def test_reads_that_wait_are_bounded(url: str) -> None:
             await producer.append("text")
         first = asyncio.create_task(memory.get(fully_applied=True, timeout=300))
         async with asyncio.timeout(150):
-            while (error := await _too_many(memory)) is None:
+            while (error := await too_many(memory)) is None:
                 # It came before the first, which comes again by itself.
                 await asyncio.sleep(0.3)
         assert error.reason == "TOO_MANY_READS"
@@ -189,7 +189,7 @@ async def test_reads_that_wait_are_bounded(url: str) -> None:
             await memory.get(fully_applied=True, timeout=2)
 
 
-async def _too_many(memory: palimpsest.Memory) -> errors.ResourceExhausted | None:
+async def too_many(memory: palimpsest.Memory) -> errors.ResourceExhausted | None:
     """The refusal of a read that would wait; None when it waited."""
     try:
         await memory.get(fully_applied=True, timeout=0.5)
