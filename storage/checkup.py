@@ -180,19 +180,20 @@ async def read_intents(tx: Transaction) -> tuple[int, int]:
 _INDEX = """
 SELECT count(*) FILTER (WHERE indexed_position < head) AS sessions,
     coalesce(sum(head - indexed_position), 0)::bigint AS chunks,
+    coalesce(max(words_failure), '') AS words_failure,
     coalesce(max(index_failure), '') AS failure
 FROM session WHERE has_unindexed
 """
 
 
-async def read_index(tx: Transaction) -> tuple[int, int, str]:
-    """Sessions that are not indexed, their chunks, and why vectors fail, if they do.
+async def read_index(tx: Transaction) -> tuple[int, int, str, str]:
+    """Sessions that are not indexed, their chunks, and why words and vectors fail, if they do.
 
     Raises StorageError.
     """
     with seen():
         row = (await tx.connection.exec_driver_sql(_INDEX)).one()
-    return row.sessions, row.chunks, row.failure
+    return row.sessions, row.chunks, row.words_failure, row.failure
 
 
 async def read_redis(url: str) -> tuple[str, str]:

@@ -47,6 +47,10 @@ class IndexPlace:
     attempts: int
     #: Whether it is time to embed again.
     may_embed: bool
+    #: Tries to write words that failed, one after the other.
+    words_attempts: int
+    #: Whether it is time to write words again.
+    may_write_words: bool
 
 
 _PLACE = Ready(
@@ -57,6 +61,8 @@ _PLACE = Ready(
         session.c.embedding_model,
         session.c.index_attempts,
         session.c.index_ready_at <= func.now(),
+        session.c.words_attempts,
+        session.c.words_ready_at <= func.now(),
     ).where(session.c.session_key == bindparam("session"))
 )
 
@@ -64,12 +70,9 @@ _PLACE = Ready(
 async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
     """How far the index is; None when there is no such session."""
     found = await tx.rows(_PLACE, {"session": session_key})
-    return _place_of(*found[0]) if found else None
-
-
-def _place_of(
-    head: int, indexed: int, embedded: int, model: str, attempts: int, may_embed: bool
-) -> IndexPlace:
+    if not found:
+        return None
+    head, indexed, embedded, model, attempts, may_embed, words_attempts, may_write = found[0]
     return IndexPlace(
         head=head,
         indexed_position=indexed,
@@ -77,6 +80,8 @@ def _place_of(
         embedding_model=model,
         attempts=attempts,
         may_embed=may_embed,
+        words_attempts=words_attempts,
+        may_write_words=may_write,
     )
 
 
@@ -118,15 +123,15 @@ _MOVE_INDEX = Ready(
         session.c.session_key == bindparam("session"),
         session.c.indexed_position == bindparam("after"),
     )
-    .values(indexed_position=bindparam("reached"))
+    .values(indexed_position=bindparam("reached"), words_attempts=0, words_failure="")
 )
 
 
 async def write_words(tx: Transaction, session_key: UUID, after_position: int) -> int | None:
     """Writes the words of the next chunks; the position that it came to.
 
-    None when there are none, or somebody else was faster. The session is locked only from
-    the end of the writing to the end of the transaction.
+    None when there are none, or somebody else was faster. A failure before is forgotten. The
+    session is locked only from the end of the writing to the end of the transaction.
     """
     values = {
         "session": session_key,
@@ -282,6 +287,22 @@ async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
     return await tx.count(_SETTLE_VECTORS, {"session": session_key, "model": model}) == 1
 
 
+async def rest(tx: Transaction, session_key: UUID) -> None:
+    """Looks for vectors no sooner than for words that are put off.
+
+    The session would be found by every look else, with nothing to do for it.
+    """
+    await tx.connection.execute(
+        update(session)
+        .where(
+            session.c.session_key == session_key,
+            session.c.indexed_position < session.c.head,
+            session.c.index_ready_at < session.c.words_ready_at,
+        )
+        .values(index_ready_at=session.c.words_ready_at)
+    )
+
+
 async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
     """Notes sessions to be indexed, for vectors of another model."""
     wanted = session.c.session_key.in_(keys), session.c.has_unindexed.is_(False)
@@ -302,11 +323,26 @@ async def put_off(
     tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
 ) -> None:
     """Embeds no more before `seconds` have passed; with `failure` as a try that failed."""
-    values: dict[str, Any] = {
-        "index_ready_at": func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    }
+    values: dict[str, Any] = {"index_ready_at": _in(seconds)}
     if failure is not None:
         values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
     await tx.connection.execute(
         update(session).where(session.c.session_key == session_key).values(**values)
     )
+
+
+async def put_words_off(tx: Transaction, session_key: UUID, seconds: float, failure: str) -> None:
+    """Writes no more words before `seconds` have passed, behind a try that failed."""
+    await tx.connection.execute(
+        update(session)
+        .where(session.c.session_key == session_key)
+        .values(
+            words_ready_at=_in(seconds),
+            words_attempts=session.c.words_attempts + 1,
+            words_failure=failure,
+        )
+    )
+
+
+def _in(seconds: float) -> ColumnElement[Any]:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)

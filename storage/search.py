@@ -47,7 +47,7 @@ class SearchPlace:
     embedding_model: str
     #: A configuration of PostgreSQL's text search.
     language: str
-    #: Why the last try to embed failed; empty when it did not.
+    #: Why the last try to write words failed, or else to embed; empty when neither did.
     failure: str
     #: Of the query, as the index has them: at most MAX_WORDS.
     words: tuple[str, ...]
@@ -92,7 +92,7 @@ class Range:
 
 _PLACE = f"""
 SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.language,
-    s.index_failure,
+    coalesce(nullif(s.words_failure, ''), s.index_failure),
     ARRAY(SELECT lexeme FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
           ORDER BY positions[1], lexeme LIMIT {MAX_WORDS})
 FROM session s WHERE s.session_key = %(session)s

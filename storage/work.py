@@ -70,7 +70,11 @@ async def unindexed(connection: AsyncConnection, limit: int) -> Sequence[WorkIte
         .where(
             session.c.has_unindexed,
             or_(
-                session.c.index_ready_at <= func.now(), session.c.indexed_position < session.c.head
+                session.c.index_ready_at <= func.now(),
+                and_(
+                    session.c.indexed_position < session.c.head,
+                    session.c.words_ready_at <= func.now(),
+                ),
             ),
         )
         .order_by(session.c.index_ready_at)

@@ -227,9 +227,12 @@ def judge_intents(open_calls: int, forgotten: int) -> Finding:
     return ok("intents", f"{open_calls} calls about to be made or under way")
 
 
-def judge_index(sessions: int, chunks: int, failure: str) -> Finding:
+def judge_index(sessions: int, chunks: int, words_failure: str, failure: str) -> Finding:
     """The search index against the log."""
     said = f"{sessions} sessions have {chunks} chunks without words" if chunks else "up to date"
+    if words_failure:
+        advice = "look for `words not written` in the logs of workers"
+        return warn("index", f"{said}; words fail: {words_failure}", advice)
     if failure:
         advice = "look after PALIMPSEST_EMBEDDING_MODEL and its endpoint"
         return warn("index", f"{said}; vectors fail: {failure}", advice)

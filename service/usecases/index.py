@@ -2,9 +2,11 @@
 
 Words are the database's own work and come first; vectors take a model, which may be slow, or
 away, or refused by a budget. Then they are tried again later, and words go on meanwhile.
+What fails is tried again ever later, each of the two for itself.
 """
 
 import asyncio
+import random
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -22,7 +24,7 @@ from service.usecases.failing import MAX_BACKOFF_SECONDS, cause_of
 from storage import chunk_index, work
 from storage.chunk_index import IndexPlace, NewVector, Overtaken
 from storage.database import Database
-from storage.errors import StorageError
+from storage.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.index")
 
@@ -50,6 +52,9 @@ _EMBEDDED = _meter.create_counter(
 _FAILED = _meter.create_counter(
     "palimpsest.index.failures", description="Tries to embed chunks that failed"
 )
+_WORDS_FAILED = _meter.create_counter(
+    "palimpsest.index.words_failures", description="Tries to write words of chunks that failed"
+)
 
 
 class Indexer:
@@ -75,7 +80,7 @@ class Indexer:
             reach(FailPoint.INDEX_LOOKED)
             if place is None:
                 return None
-            if place.indexed_position < place.head:
+            if place.indexed_position < place.head and place.may_write_words:
                 if not await self._write_words(item, place):
                     return None
             elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
@@ -118,15 +123,23 @@ class Indexer:
         # Where something is missing, the session stays noted, and the reconciler finds it.
         model = None if self._embedder is None else self._embedder.model
         async with self._database.transaction(item.tenant_id) as tx:
-            await chunk_index.settle(tx, item.session_key, model)
+            if not await chunk_index.settle(tx, item.session_key, model):
+                await chunk_index.rest(tx, item.session_key)
             reach(FailPoint.INDEX_SETTLED)
 
     async def _write_words(self, item: WorkItem, place: IndexPlace) -> bool:
         """Writes a batch; False when somebody else is at it."""
         after = place.indexed_position
-        async with self._database.transaction(item.tenant_id) as tx:
-            reached = await chunk_index.write_words(tx, item.session_key, after)
-            reach(FailPoint.WORDS_WRITTEN)
+        try:
+            async with self._database.transaction(item.tenant_id) as tx:
+                reached = await chunk_index.write_words(tx, item.session_key, after)
+                reach(FailPoint.WORDS_WRITTEN)
+        except Exception as error:
+            # A statement that takes too long, or that the database refuses: it goes on as it
+            # is, but the same is not tried again at once, for ever.
+            if not isinstance(error, Unreachable):
+                await self._put_words_off(item, place, error)
+            raise
         reach(FailPoint.WORDS_COMMITTED)
         if reached is None:
             return False
@@ -149,8 +162,8 @@ class Indexer:
                 # Words of what came meanwhile are not to wait.
                 return True
             except Exception as error:
-                # A defect, which goes on as it is; but not again at once, for ever.
-                if not isinstance(error, StorageError):
+                # As with words; and here each try costs a call.
+                if not isinstance(error, Unreachable):
                     await self._put_off(item, place, error)
                 raise
         return True
@@ -193,16 +206,15 @@ class Indexer:
     async def _put_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
         """Counts a failed try; the next one is later, and never before who refused says."""
         _FAILED.add(1)
-        backoff = self._config.step_backoff_seconds * 2.0 ** min(place.attempts, MAX_DOUBLINGS)
-        seconds = MAX_BACKOFF_SECONDS
         if isinstance(error, BudgetExhausted):
             # One that is raised is seen at the next look, and looking costs nothing.
-            seconds = min(error.resume_seconds or seconds, seconds)
-        elif not isinstance(error, EmbeddingFailed):
+            seconds = min(error.resume_seconds or MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        elif isinstance(error, EmbeddingFailed) and not error.retryable:
+            seconds = _spread(MAX_BACKOFF_SECONDS)
+        else:
             # What nobody foresaw may pass, as with steps.
-            seconds = min(backoff, seconds)
-        elif error.retryable:
-            seconds = max(min(backoff, seconds), error.retry_seconds or 0.0)
+            asked = error.retry_seconds if isinstance(error, EmbeddingFailed) else None
+            seconds = max(self._wait(place.attempts), asked or 0.0)
         cause = cause_of(error)
         _log.warning(
             "chunks not embedded",
@@ -213,6 +225,31 @@ class Indexer:
         )
         async with self._database.transaction(item.tenant_id) as tx:
             await chunk_index.put_off(tx, item.session_key, seconds, cause)
+
+    async def _put_words_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
+        """Counts a failed try; the next one is later."""
+        _WORDS_FAILED.add(1)
+        seconds, cause = self._wait(place.words_attempts), cause_of(error)
+        _log.warning(
+            "words not written",
+            session=str(item.session_key),
+            after_position=place.indexed_position,
+            attempt=place.words_attempts + 1,
+            seconds=round(seconds, 1),
+            cause=cause,
+        )
+        async with self._database.transaction(item.tenant_id) as tx:
+            await chunk_index.put_words_off(tx, item.session_key, seconds, cause)
+
+    def _wait(self, failures: int) -> float:
+        """Seconds before the next try, behind so many failures and one more."""
+        doubled = self._config.step_backoff_seconds * 2.0 ** min(failures, MAX_DOUBLINGS)
+        return _spread(min(doubled, MAX_BACKOFF_SECONDS))
+
+
+def _spread(seconds: float) -> float:
+    """By chance up to a half less: what failed together is not to come back together."""
+    return seconds * random.uniform(0.5, 1.0)
 
 
 def _rows(chunks: Sequence[LoggedChunk], made: Sequence[Sequence[Vector]]) -> list[NewVector]:

@@ -131,7 +131,7 @@ class IndexState:
     embedding_model: str
     #: Why vectors cannot be searched; empty when they can.
     vectors_unavailable: str
-    #: Why the last try to embed failed; empty when it did not.
+    #: Why the last try to write words failed, or else to embed; empty when neither did.
     failure: str
 
 

@@ -71,6 +71,10 @@ session = Table(
     Column("index_attempts", Integer, nullable=False, server_default=text("0")),
     # Why the last try to embed failed; empty when it did not.
     Column("index_failure", Text, nullable=False, server_default=text("''")),
+    # The same of words, which wait for no model.
+    Column("words_ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("words_attempts", Integer, nullable=False, server_default=text("0")),
+    Column("words_failure", Text, nullable=False, server_default=text("''")),
     created(),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),

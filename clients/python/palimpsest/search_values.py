@@ -54,7 +54,7 @@ class SearchIndex:
     embedding_model: str
     #: Why vectors cannot be searched; empty when they can.
     vectors_unavailable: str
-    #: Why the last try to embed failed; empty when it did not.
+    #: Why the last try to write words failed, or else to embed; empty when neither did.
     failure: str
 
 

@@ -303,7 +303,9 @@ class SearchIndex(_message.Message):
     vectors_unavailable: _builtins.str
     """Why vectors cannot be searched; empty when they can."""
     failure: _builtins.str
-    """Why the last try to embed failed; empty when it did not."""
+    """Why the last try to write words failed, or else the last one to embed; empty when
+    neither did.
+    """
     def __init__(
         self,
         *,

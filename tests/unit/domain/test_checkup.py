@@ -97,7 +97,8 @@ def test_what_is_not_ok_says_what_to_do() -> None:
         checkup.judge_role("x", passes_by=False, open_tables=("chunk",)),
         checkup.judge_pending("answers", 3, 1, 700.0),
         checkup.judge_intents(2, 1),
-        checkup.judge_index(1, 10_001, ""),
-        checkup.judge_index(0, 0, "refused"),
+        checkup.judge_index(1, 10_001, "", ""),
+        checkup.judge_index(0, 0, "", "refused"),
+        checkup.judge_index(1, 1, "no such language", ""),
     ]
     assert all(one.level is not Level.OK and one.advice for one in found)
