@@ -156,7 +156,8 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         far = _far(config, stack)
         patience = Patience(
             silent_seconds=config.silent_seconds,
-            places=max(min(config.silent_concurrency, config.worker_concurrency - 1), 1),
+            places=config.silent_concurrency,
+            concurrency=config.worker_concurrency,
         )
         gateway = await _gateway(config, database, keys, stack, prices, far=far, patience=patience)
         facts = Facts(config).of

@@ -193,7 +193,7 @@ class Config(BaseSettings):
     #: as silent until it replies.
     silent_seconds: Seconds = 30.0
     #: Of what a worker process works on at once, what may wait for silent models; all but one
-    #: of its places at the most, and one at least.
+    #: of its places at the most. Where there is one place only, they have it in turns.
     silent_concurrency: Count = 8
     #: Model calls that one worker process makes at once for one summary tree.
     build_concurrency: Count = 32

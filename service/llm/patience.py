@@ -3,6 +3,9 @@
 A model that has replied to none of the calls that wait for it for a while counts as silent,
 until it replies. What is in hand and waits for silent models beyond their places is let go:
 its calls go on with the caller, and their replies are stored for whoever takes it next.
+
+A worker with one place has none to keep free: there silent models have it for a while, in
+turns with everything else.
 """
 
 import asyncio
@@ -37,6 +40,8 @@ class _InHand:
         self.task: asyncio.Task[None] | None = None
         #: Its calls that wait, by model.
         self.waits: dict[str, int] = {}
+        #: Since when it has waited without a pause, in the loop's time.
+        self.waited_at = 0.0
         #: Seconds after which it comes back; None while it may go on.
         self.back_seconds: float | None = None
 
@@ -49,6 +54,8 @@ class _Model:
     heard_at: float = 0.0
     #: Since when it has not replied; None while it replies.
     silent_since: float | None = None
+    #: Before this nobody waits for it while it is silent: it has had its turn.
+    turn_at: float = 0.0
 
     def waited_since(self) -> float | None:
         """Since when somebody waits and nothing was heard; None when nobody waits."""
@@ -62,11 +69,19 @@ class Patience:
     """Of one worker process. What is run by it has a place, whatever it calls."""
 
     def __init__(
-        self, *, silent_seconds: float, places: int, clock: Callable[[], float] | None = None
+        self,
+        *,
+        silent_seconds: float,
+        places: int,
+        concurrency: int,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """At most `places`, 1 or more, of what is in hand wait for silent models."""
+        """Of `concurrency` that are in hand at once, 1 or more, at most `places` wait for silent
+        models; all but one at the most, and one at least."""
         self._silent_seconds = silent_seconds
-        self._places = places
+        self._places = max(min(places, concurrency - 1), 1)
+        #: Whether they would have all places else.
+        self._takes_turns = concurrency <= self._places
         self._clock = clock
         self._models: dict[str, _Model] = {}
         #: What is in hand, the oldest first.
@@ -105,13 +120,15 @@ class Patience:
             yield
             return
         known = self._known(model)
-        if known.silent_since is not None and not self._has_place(held):
+        if known.silent_since is not None and not self._may_wait(held, known):
             self._release(held, known.silent_since)
         if held.back_seconds is not None:
             # Until its work is cancelled, which this is a part of.
             await asyncio.Future()
         call = object()
         known.began[call] = self._now()
+        if not held.waits:
+            held.waited_at = self._now()
         held.waits[model] = held.waits.get(model, 0) + 1
         try:
             yield
@@ -141,10 +158,25 @@ class Patience:
         silent = [(one, since) for one, since in waiting if since is not None]
         for held, since in silent[self._places :]:
             self._release(held, since)
+        if self._takes_turns:
+            for held, since in silent[: self._places]:
+                if now - held.waited_at >= self._silent_seconds:
+                    self._end_turn(held, now)
+                    self._release(held, since)
 
-    def _has_place(self, held: _InHand) -> bool:
+    def _end_turn(self, held: _InHand, now: float) -> None:
+        """Leaves the models that it waits for alone until the first of their work is back."""
+        for name in held.waits:
+            model = self._models[name]
+            if model.silent_since is not None:
+                model.turn_at = now + _wait_seconds(now - model.silent_since) / 2
+
+    def _may_wait(self, held: _InHand, model: _Model) -> bool:
+        """Whether a silent model may be asked for what is in hand."""
         waiting = [one for one in self._held if self._silent_since(one) is not None]
-        return held in waiting or len(waiting) < self._places
+        if held in waiting:
+            return True
+        return len(waiting) < self._places and self._now() >= model.turn_at
 
     def _silent_since(self, held: _InHand) -> float | None:
         """Since when the models are silent that it waits for; None when it waits for none."""
@@ -155,9 +187,7 @@ class Patience:
 
     def _release(self, held: _InHand, since: float) -> None:
         assert held.task is not None, "it runs"
-        silent = self._now() - since
-        wait = min(max(silent, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
-        held.back_seconds = wait * random.uniform(0.5, 1.0)
+        held.back_seconds = _wait_seconds(self._now() - since) * random.uniform(0.5, 1.0)
         held.task.cancel()
         self._let_go.add(1)
 
@@ -165,6 +195,7 @@ class Patience:
         model.heard_at = self._now()
         if model.silent_since is not None:
             model.silent_since = None
+            model.turn_at = 0.0
             _log.info("model replies again", model=name)
 
     def _known(self, name: str) -> _Model:
@@ -183,3 +214,8 @@ class Patience:
 
     def _now(self) -> float:
         return self._clock() if self._clock else asyncio.get_running_loop().time()
+
+
+def _wait_seconds(silent: float) -> float:
+    """For how long work is left whose model has been silent for so long, at the most."""
+    return min(max(silent, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)

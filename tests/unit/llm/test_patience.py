@@ -12,11 +12,14 @@ from service.llm.transport import ModelFailure
 
 
 class World:
-    """Two places of a worker for silent models, a clock, and models that reply when told."""
+    """A worker with two places for silent models, if it has so many; a clock, and models that
+    reply when told."""
 
-    def __init__(self) -> None:
+    def __init__(self, concurrency: int = 16) -> None:
         self.now = 0.0
-        self.patience = Patience(silent_seconds=30, places=2, clock=lambda: self.now)
+        self.patience = Patience(
+            silent_seconds=30, places=2, concurrency=concurrency, clock=lambda: self.now
+        )
         #: The calls that models have, in the order in which they were asked.
         self.asked: list[tuple[str, asyncio.Future[None]]] = []
         self.running: list[asyncio.Task[float | None]] = []
@@ -58,8 +61,8 @@ async def settle() -> None:
 
 
 @asynccontextmanager
-async def world() -> AsyncIterator[World]:
-    made = World()
+async def world(concurrency: int = 16) -> AsyncIterator[World]:
+    made = World(concurrency)
     try:
         yield made
     finally:
@@ -168,3 +171,86 @@ async def test_a_model_that_nobody_waits_for_is_forgotten_when_there_are_too_man
             if number:
                 await it.reply()
         assert set(it.patience._models) == {"m0", "m8"}
+
+
+async def test_of_two_places_one_is_for_silent_models() -> None:
+    async with world(concurrency=2) as it:
+        first = await it.begin("a")
+        second = await it.begin("a")
+        assert await it.look(31) == [True, False]
+        assert await second is not None
+        good = await it.begin("b")
+        await it.reply()
+        assert await good is None
+        # The other keeps its place, for as long as its call may take.
+        assert await it.look(500) == [True, False, False]
+        await it.reply(0)
+        assert await first is None
+
+
+async def test_one_place_is_left_for_others_by_a_silent_model_which_has_its_turns() -> None:
+    async with world(concurrency=1) as it:
+        first = await it.begin("a")
+        assert await it.look(29) == [True]
+        assert await it.look(30) == [False], "it would have the place for as long as it likes"
+        back = await first
+        assert back is not None
+        assert 15 <= back <= 30
+        # What else waits for it takes no time before its next turn.
+        assert await (await it.begin("a")) is not None
+        assert len(it.asked) == 1
+        good = await it.begin("b")
+        await it.reply()
+        assert await good is None
+        it.now += 15
+        turn = await it.begin("a")
+        assert len(it.asked) == 3
+        assert (await it.look(it.now + 29))[-1], "a turn is as long as the first"
+        assert not (await it.look(it.now + 1))[-1]
+        assert await turn is not None
+        it.now += MAX_WAIT_SECONDS / 2
+        again = await it.begin("a")
+        await it.reply()
+        assert await again is None
+        # It replies: nobody is let go before it has been silent again.
+        await it.begin("a")
+        assert (await it.look(it.now + 29))[-1]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 3])
+async def test_few_places_are_for_all_whether_their_model_replies_or_not(concurrency: int) -> None:
+    """A worker by the second: what is let go or fails comes back, and all of it ends."""
+    silent_until, call_seconds = 1000, 120
+    async with world(concurrency) as it:
+        #: When what is to do may be taken, and its model.
+        queue = [(0.0, "a")] * 5 + [(0.0, "b")]
+        running: dict[asyncio.Task[float | None], str] = {}
+        began: list[float] = []
+        ended: dict[str, list[float]] = {"a": [], "b": []}
+        while len(ended["a"]) < 5:
+            assert it.now < silent_until + 1000, f"not all had their replies: {ended}"
+            it.now += 1
+            queue.sort()
+            while len(running) < concurrency and queue and queue[0][0] <= it.now:
+                _, model = queue.pop(0)
+                running[await it.begin(model)] = model
+            began += [it.now] * (len(it.asked) - len(began))
+            for since, (model, done) in zip(began, it.asked, strict=True):
+                if done.done():
+                    continue
+                if model == "b" or it.now > silent_until:
+                    done.set_result(None)
+                elif it.now - since >= call_seconds:
+                    done.set_exception(ModelFailure("it took too long", retryable=True))
+            await settle()
+            await it.look(it.now)
+            for task in [one for one in running if one.done()]:
+                model = running.pop(task)
+                seconds = 1.0 if task.exception() is not None else task.result()
+                if seconds is None:
+                    ended[model].append(it.now)
+                else:
+                    queue.append((it.now + seconds, model))
+    (good,) = ended["b"]
+    assert good < 60, "it waited until the model counted as silent, not for its calls"
+    assert silent_until < max(ended["a"]) < silent_until + 200
