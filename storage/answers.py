@@ -135,7 +135,8 @@ class StoredAnswer:
     browsing: BrowseRequest | None
     #: The model that reads where no memory's spec says; empty: the service's.
     wanted_model: str
-    #: JSON Schema of the answer, and the answer by it; None where none is asked for.
+    #: JSON Schema of the answer, and the answer by it; None where none is asked for. With
+    #: `has_value` None is the answer.
     response_schema: Mapping[str, Any] | None
     value: Any
     #: What the automatic reader chose; None for others, and before it has.
@@ -146,6 +147,13 @@ class StoredAnswer:
     wanted_position: int = 0
     #: What somebody thinks of it; None as long as nobody said.
     rating: StoredRating | None = None
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is an answer by the schema; JSON's null, which may be one, is stored
+        like none."""
+        is_answered = self.status == "complete" and self.no_answer is None
+        return self.value is not None or (is_answered and self.response_schema is not None)
 
     @property
     def memory_id(self) -> UUID:

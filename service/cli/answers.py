@@ -242,7 +242,7 @@ def all_of(*hears: Callable[[Event], None]) -> Callable[[Event], None]:
 
 def show_value(answer: Answer) -> None:
     """The answer by the schema that was asked for, if one was."""
-    if answer.value is not None:
+    if answer.has_value:
         show(json.dumps(answer.value, ensure_ascii=False, indent=2))
     for line in _chosen(answer):
         show(f"  {line}")
@@ -257,7 +257,7 @@ def _chosen(answer: Answer) -> Iterator[str]:
 def value_json(answer: Answer) -> dict[str, Any]:
     """What only some answers have, as plain JSON."""
     told: dict[str, Any] = {}
-    if answer.value is not None:
+    if answer.has_value:
         told["value"] = answer.value
     if answer.choice is not None:
         told["choice"] = {

@@ -257,7 +257,7 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         reader=browsing.READER_MESSAGES[stored.reader],
         choice=None if stored.chosen is None else _choice(stored.chosen),
         rating=None if stored.rating is None else rating(stored.rating),
-        value_json="" if stored.value is None else json.dumps(stored.value, ensure_ascii=False),
+        value_json=json.dumps(stored.value, ensure_ascii=False) if stored.has_value else "",
     )
 
 

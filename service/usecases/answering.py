@@ -38,7 +38,7 @@ class MadeAnswer:
     no_answer: NoAnswer | None = None
     #: Of a navigation.
     statistics: Statistics | None = None
-    #: By the schema that was asked for.
+    #: By the schema that was asked for; None is JSON's null, if one was asked for.
     value: Any = None
     #: Whether the model named anything that it rests on.
     rests: bool = True

@@ -8,11 +8,14 @@ from uuid import uuid4
 
 import pytest
 
+from palimpsest.answer_convert import answer
 from service.domain.flows import ModelAsk
 from service.domain.shaping import SHAPE
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem, WorkKind
+from service.rpc import convert
+from service.usecases.ask import Answered
 from storage import answers, trajectories
 from storage.answers import StoredAnswer
 from storage.database import Database
@@ -84,6 +87,7 @@ async def shaped(
         ({"type": "array", "items": {"type": "string"}}, '["Ben", "Ann"]', ["Ben", "Ann"]),
         ({"enum": ["box 3", "box 7"]}, '"box 7"', "box 7"),
         ({"type": "boolean"}, "false", False),
+        ({"type": ["integer", "null"]}, "null", None),
     ],
 )
 async def test_an_answer_has_the_form_that_was_asked_for(
@@ -91,6 +95,8 @@ async def test_an_answer_has_the_form_that_was_asked_for(
 ) -> None:
     stored, events, script = await shaped(database, schema, reply)
     assert (stored.status, stored.no_answer, stored.value) == ("complete", None, value)
+    told = answer(convert.answer(Answered(answer=stored, usage=())))
+    assert (told.has_value, told.value) == (True, value)
     assert (stored.text, len(stored.citations)) == ("It is in box 7.", 1)
     assert stored.response_schema == schema
     assert script.asked[-1].text.count(STEPS[1]) == 1, "what the answer rests on is shown"
@@ -117,6 +123,7 @@ async def test_behind_three_replies_that_do_not_fit_the_text_stays(database: Dat
         NoAnswer.UNREADABLE,
         None,
     )
+    assert not stored.has_value
     assert (stored.text, len(stored.citations)) == ("It is in box 7.", 1)
     assert [one.action for one in events] == [Action.INVALID] * 3
 
@@ -125,9 +132,11 @@ async def test_what_is_no_answer_is_not_shaped(database: Database) -> None:
     rows = await make_state(database, STEPS)
     item = await ask(rows, BOX)
     script = Script(reply=says(answer="no answer"))
+    assert not (await read(database, item))[0].has_value, "there is no answer yet"
     await answerer(database, gateway(script, database)).make(item)
     stored, events = await read(database, item)
     assert (stored.no_answer, stored.value, events) == (NoAnswer.NOT_FOUND, None, [])
+    assert convert.answer(Answered(answer=stored, usage=())).value_json == ""
     assert len(script.asked) == 1
 
 

@@ -47,3 +47,8 @@ def test_a_citation_has_its_characters_where_the_answer_has_a_span() -> None:
     of_chunk, of_span = answer_json(answer(citations=(cited, span)))["citations"]
     assert "to_character" not in of_chunk
     assert (of_span["from_character"], of_span["to_character"]) == (0, 3)
+
+
+def test_a_value_of_null_is_not_the_absence_of_one() -> None:
+    assert answer_json(answer(has_value=True))["value"] is None
+    assert "value" not in answer_json(answer())

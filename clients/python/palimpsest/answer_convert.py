@@ -117,6 +117,7 @@ def answer(message: answers_pb2.Answer) -> Answer:
         reader=_READERS.get(message.reader, "unknown") if message.reader else None,
         choice=_choice(message.choice) if message.HasField("choice") else None,
         value=json.loads(message.value_json) if message.value_json else None,
+        has_value=bool(message.value_json),
         rating=rating(message.rating) if message.HasField("rating") else None,
     )
 

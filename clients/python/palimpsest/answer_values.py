@@ -217,7 +217,9 @@ class Answer:
     reader: Reader | None = None
     #: Of the automatic reader, once it has chosen.
     choice: Choice | None = None
-    #: The answer by the schema that was asked for, as JSON has it; None without one.
+    #: The answer by the schema that was asked for, as JSON has it; None without one, and where
+    #: it is JSON's null: `has_value` tells them apart.
     value: Any = None
+    has_value: bool = False
     #: None as long as nobody rated it.
     rating: Rating | None = None

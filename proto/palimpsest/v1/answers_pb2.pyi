@@ -946,7 +946,9 @@ class Answer(_message.Message):
     reader: Global___Reader.ValueType
     """Who was asked to read; UNSPECIFIED of answers of older releases."""
     value_json: _builtins.str
-    """The answer by the schema that was asked for, as JSON; empty without one."""
+    """The answer by the schema that was asked for, as JSON; `null` where that is the
+    answer. Empty without one.
+    """
     @_builtins.property
     def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
         """Ordered by how the answer uses them; empty when nothing in the memory

@@ -41,6 +41,12 @@ def test_why_there_is_no_answer_is_named() -> None:
     assert reasons == [None, "unreadable", "not_found", "step_limit", "empty"]
 
 
+def test_an_answer_of_null_is_told_from_none() -> None:
+    for said, value in (("null", (True, None)), ("", (False, None)), ("0", (True, 0))):
+        told = convert.answer(answers_pb2.Answer(value_json=said))
+        assert (told.has_value, told.value) == value
+
+
 def test_a_question_without_wishes_sends_none() -> None:
     assert questions.navigation((), 0, 0, 0) is None
     sent = questions.navigation(("a", "b"), 0, 2, 0)
