@@ -15,7 +15,7 @@ from service.usecases.answer_auto import AutoReader
 from service.usecases.answer_prism import PrismReader
 from service.usecases.answer_state import ContextReader
 from service.usecases.answer_whole import WholeReader
-from service.usecases.answering import AnswerCalls, Reader
+from service.usecases.answering import AnswerCalls, Reader, ReaderKit
 from service.usecases.browse import Browser, OpensRanks
 from service.usecases.cancelling import InHand
 from service.usecases.guard_meters import Guard
@@ -47,21 +47,21 @@ class Answerer(Maker[StoredAnswer]):
         """Without `ranks` nobody browses."""
         super().__init__(database, gateway, marker_key, config)
         calls = AnswerCalls(database, gateway)
+        kit = ReaderKit(
+            database=database, calls=calls, facts=facts, marker_key=marker_key, config=config
+        )
         self._shaper = Shaper(calls, facts, marker_key)
         #: What is being made here, so that it ends when somebody cancels it.
         self.in_hand = InHand(database, gateway)
-        self._navigator = Navigator(database, calls, facts, marker_key, config)
+        self._navigator = Navigator(kit)
         self._readers: dict[MemoryKind, Reader] = {
-            MemoryKind.PRISM: PrismReader(database, calls, marker_key, config),
+            MemoryKind.PRISM: PrismReader(kit),
             MemoryKind.TREE: self._navigator,
-            MemoryKind.STATE: ContextReader(database, calls, facts, marker_key, config),
+            MemoryKind.STATE: ContextReader(kit),
         }
-        self._log_readers: dict[ReaderName, Reader] = {
-            ReaderName.WHOLE: WholeReader(database, calls, facts, marker_key, config),
-        }
+        self._log_readers: dict[ReaderName, Reader] = {ReaderName.WHOLE: WholeReader(kit)}
         if ranks is not None:
-            browser = Browser(database, calls, ranks, facts, marker_key, config)
-            self._log_readers[ReaderName.DCISO] = browser
+            self._log_readers[ReaderName.DCISO] = Browser(kit, ranks)
         known = Knowledge(
             facts=facts,
             prices=prices,

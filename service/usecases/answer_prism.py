@@ -1,37 +1,31 @@
 """The reader of PRISM memories: the final answer (arXiv 2412.18914, algorithm 1, line 6)."""
 
-from service.config import Config
 from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
 from service.llm.driver import drive
-from service.usecases.answering import AnswerCalls, MadeAnswer
+from service.usecases.answering import MadeAnswer, ReaderKit
 from service.usecases.citing import cite
 from storage import states
 from storage.answers import StoredAnswer
-from storage.database import Database, Transaction
+from storage.database import Transaction
 
 
 class PrismReader:
     """Answers from PRISM memories in one worker process."""
 
-    def __init__(
-        self, database: Database, calls: AnswerCalls, marker_key: bytes, config: Config
-    ) -> None:
-        self._database = database
-        self._calls = calls
-        self._marker_key = marker_key
-        self._config = config
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """The answer that the memory gives, and the chunks behind what it rests on."""
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id) as tx:
             memory = await _load(tx, asked)
         spec = asked.prism
-        model = spec.model or self._config.model
-        flow = prism.answer(spec, memory, asked.query, marker_key=self._marker_key)
-        draft = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
-        async with self._database.transaction(item.tenant_id) as tx:
+        model = spec.model or self._kit.config.model
+        flow = prism.answer(spec, memory, asked.query, marker_key=self._kit.marker_key)
+        draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
+        async with self._kit.database.transaction(item.tenant_id) as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)
         return MadeAnswer(

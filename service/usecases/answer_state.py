@@ -1,23 +1,18 @@
 """The pcc reader: answers from a state memory's working context."""
 
-from collections.abc import Callable
-
-from service.config import Config
 from service.domain.state import asking as pcc
 from service.domain.state.asking import ANSWER_OUTPUT_TOKENS, AnswerDraft
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext
-from service.domain.trajectory import (
-    NoAnswer,
-)
+from service.domain.trajectory import NoAnswer
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.usecases.answering import AnswerCalls, MadeAnswer
+from service.usecases.answering import MadeAnswer, ReaderKit
 from service.usecases.tracing_back import Tracer
 from storage import log, vectors
 from storage.answers import StoredAnswer
-from storage.database import Database, Transaction
+from storage.database import Transaction
 
 #: Bytes of recent steps that are read for each token of the window. Hardly a token has
 #: more, so what is longer fits into no prompt, and need not be read to know that.
@@ -33,19 +28,8 @@ NO_ANSWER_TEXTS = {
 class ContextReader:
     """Answers from working contexts in one worker process."""
 
-    def __init__(
-        self,
-        database: Database,
-        calls: AnswerCalls,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-        config: Config,
-    ) -> None:
-        self._database = database
-        self._calls = calls
-        self._facts = facts
-        self._marker_key = marker_key
-        self._config = config
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """The answer that the context gives, and the chunks that it rests on.
@@ -53,25 +37,25 @@ class ContextReader:
         Raises ModelFailure, TextTooLong.
         """
         spec = asked.state
-        model = spec.model or self._config.model
-        facts = self._facts(model)
-        async with self._database.transaction(item.tenant_id) as tx:
+        model = spec.model or self._kit.config.model
+        facts = self._kit.facts(model)
+        async with self._kit.database.transaction(item.tenant_id) as tx:
             context = await _context(tx, asked, facts)
         flow = pcc.answer(
             context,
             asked.query,
             spec=spec,
-            marker_key=self._marker_key,
+            marker_key=self._kit.marker_key,
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
         draft: AnswerDraft = await drive(
-            flow, lambda ask: self._calls.call(item, asked, ask, model)
+            flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
         )
         if draft.no_answer is not None:
             text = NO_ANSWER_TEXTS[draft.no_answer]
             return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id) as tx:
             tracer = Tracer(tx, (asked.session_key, asked.memory_id), spec, asked.revision)
             citations = await tracer.cite(context, draft, asked.query)
         return MadeAnswer(text=draft.text, citations=citations, model=model)

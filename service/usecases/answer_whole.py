@@ -1,9 +1,8 @@
 """The whole reader: answers from all of a log in one prompt."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
-from service.config import Config
 from service.domain import whole
 from service.domain.citations import best_excerpt, best_position
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
@@ -11,11 +10,11 @@ from service.domain.whole import BYTES_PER_TOKEN, WHOLE, Quote, WholeDraft
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.usecases.answering import EXCERPT_CHARACTERS, AnswerCalls, MadeAnswer
+from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit
 from service.usecases.spans import located, quoted, spanned
 from storage import log
 from storage.answers import StoredAnswer, StoredCitation
-from storage.database import Database, Transaction
+from storage.database import Transaction
 
 #: Characters of a quote that is looked for in other texts than the one that it is said to
 #: be of; fewer may stand anywhere.
@@ -33,28 +32,17 @@ Chunks = Sequence[tuple[int, str]]
 class WholeReader:
     """Answers from whole logs in one worker process."""
 
-    def __init__(
-        self,
-        database: Database,
-        calls: AnswerCalls,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-        config: Config,
-    ) -> None:
-        self._database = database
-        self._calls = calls
-        self._facts = facts
-        self._marker_key = marker_key
-        self._config = config
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """The answer that the log gives as it was when the question came.
 
         Raises ModelFailure, TextTooLong.
         """
-        model = asked.wanted_model or self._config.model
-        facts = self._facts(model)
-        async with self._database.transaction(item.tenant_id) as tx:
+        model = asked.wanted_model or self._kit.config.model
+        facts = self._kit.facts(model)
+        async with self._kit.database.transaction(item.tenant_id) as tx:
             chunks = await read_log(tx, asked.session_key, asked.applied_position, facts)
         if chunks is None:
             most = facts.window_tokens * BYTES_PER_TOKEN
@@ -63,12 +51,14 @@ class WholeReader:
         flow = whole.answer(
             chunks,
             asked.query,
-            marker_key=self._marker_key,
+            marker_key=self._kit.marker_key,
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
-        draft: WholeDraft = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
-        await self._calls.tell(item, asked, _end(draft, asked.applied_position))
+        draft: WholeDraft = await drive(
+            flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
+        )
+        await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
         if draft.no_answer is not None:
             text = NO_ANSWER_TEXTS[draft.no_answer]
             return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)

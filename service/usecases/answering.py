@@ -4,16 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from service.config import Config
 from service.domain.fail_points import FailPoint, reach
-from service.domain.flows import ModelAsk, ModelReply
+from service.domain.flows import Ask, LookUp, ModelAsk, ModelReply
 from service.domain.ledger import CallScope
-from service.domain.trajectory import (
-    Event,
-    EventKind,
-    NoAnswer,
-)
+from service.domain.trajectory import Event, EventKind, NoAnswer, Tell
 from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
+from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.usecases.ask import occasion
 from service.usecases.text_telling import telling_text
@@ -110,3 +108,44 @@ class AnswerCalls:
         key = asked.session_key, asked.answer_id
         async with self._database.transaction(item.tenant_id) as tx:
             return await trajectories.next_ordinal(tx, key, kind, after)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReaderKit:
+    """What every reader of one worker process works with."""
+
+    database: Database
+    calls: AnswerCalls
+    #: What is known of a model, by its name.
+    facts: Callable[[str], ModelFacts]
+    #: Derives the marks about texts from outside.
+    marker_key: bytes
+    config: Config
+
+
+class LooksUp(Protocol):
+    """What a reading looks up between its model calls."""
+
+    async def look_up(self, ask: LookUp) -> Any:
+        """What the reading wants to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingReplies:
+    """Answers what the reading of one question asks: models, what it reads, and who waits."""
+
+    calls: AnswerCalls
+    item: WorkItem
+    asked: StoredAnswer
+    source: LooksUp
+    model: str
+
+    async def to(self, ask: Ask) -> Any:
+        """The reply to an ask of any kind."""
+        match ask:
+            case ModelAsk():
+                return await self.calls.call(self.item, self.asked, ask, self.model)
+            case Tell():
+                return await self.calls.tell(self.item, self.asked, ask.event)
+            case LookUp():
+                return await self.source.look_up(ask)

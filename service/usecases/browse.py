@@ -2,24 +2,23 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 import structlog
 
-from service.config import Config
 from service.domain.dciso.browsing import Browsed, browse
 from service.domain.dciso.packing import frames
 from service.domain.dciso.pieces import Frame, Span
 from service.domain.dciso.prompts import piece_tokens
 from service.domain.dciso.spec import BrowseRequest
-from service.domain.flows import Ask, LookingFlow, LookUp, ModelAsk
-from service.domain.trajectory import Action, Event, EventKind, NoAnswer, Tell
+from service.domain.flows import LookingFlow
+from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem
 from service.llm.driver import drive, within
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
-from service.usecases.answering import EXCERPT_CHARACTERS, AnswerCalls, MadeAnswer
+from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit, ReadingReplies
 from service.usecases.browsed_log import BrowsedLog, LogRange, Ranks, Texts
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
@@ -132,21 +131,9 @@ def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:
 class Browser:
     """Browses logs in one worker process."""
 
-    def __init__(
-        self,
-        database: Database,
-        calls: AnswerCalls,
-        ranks: OpensRanks,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-        config: Config,
-    ) -> None:
-        self._database = database
-        self._calls = calls
+    def __init__(self, kit: ReaderKit, ranks: OpensRanks) -> None:
+        self._kit = kit
         self._ranks = ranks
-        self._facts = facts
-        self._marker_key = marker_key
-        self._config = config
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """Finds the answer to a question in the log, and what it rests on.
@@ -158,49 +145,28 @@ class Browser:
         """
         terms = BrowseTerms.of(
             asked,
-            model=asked.wanted_model or self._config.model,
-            facts=self._facts,
-            structured=self._calls.structured,
-            marker_key=self._marker_key,
+            model=asked.wanted_model or self._kit.config.model,
+            facts=self._kit.facts,
+            structured=self._kit.calls.structured,
+            marker_key=self._kit.marker_key,
         )
         log = await BrowsedLog.open(
-            log_of(self._database, item.tenant_id, asked),
+            log_of(self._kit.database, item.tenant_id, asked),
             terms.pack(asked.query),
             self._ranks(item, asked, terms),
             await self._ranked(item, asked),
         )
-        replies = _Replies(self._calls, item, asked, log, terms.model)
+        replies = ReadingReplies(self._kit.calls, item, asked, log, terms.model)
         flow = within(terms.flow(asked.query, log.frames), terms.window_tokens, terms.facts.count)
-        browsed = await drive(flow, replies.to, limit=self._config.browse_concurrency)
+        browsed = await drive(flow, replies.to, limit=self._kit.config.browse_concurrency)
         return await _made(log, asked, browsed, terms.model)
 
     async def _ranked(self, item: WorkItem, asked: StoredAnswer) -> Sequence[tuple[int, ...]]:
         # Behind the choice: another reader may have looked before.
         after = 0 if asked.chosen is None else asked.chosen.events
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id) as tx:
             key = asked.session_key, asked.answer_id
             return ranked_in(await trajectories.list_events(tx, key, after))
-
-
-@dataclass(frozen=True, slots=True)
-class _Replies:
-    """Answers what the browsing of one question asks."""
-
-    calls: AnswerCalls
-    item: WorkItem
-    asked: StoredAnswer
-    log: BrowsedLog
-    model: str
-
-    async def to(self, ask: Ask) -> Any:
-        """The reply to an ask of any kind."""
-        match ask:
-            case ModelAsk():
-                return await self.calls.call(self.item, self.asked, ask, self.model)
-            case Tell():
-                return await self.calls.tell(self.item, self.asked, ask.event)
-            case LookUp():
-                return await self.log.look_up(ask)
 
 
 async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: str) -> MadeAnswer:

@@ -5,20 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from service.config import Config
 from service.domain.citations import best_excerpt, best_position
-from service.domain.flows import Ask, LookingFlow, LookUp, ModelAsk
+from service.domain.flows import LookingFlow, LookUp
 from service.domain.memory_choices import ReplyFormat
 from service.domain.specs import MemoryKind, MemorySpec, kind_of
 from service.domain.state.navigating import navigation_spec
 from service.domain.state.spec import StateSpec
-from service.domain.trajectory import (
-    Action,
-    Event,
-    EventKind,
-    NoAnswer,
-    Tell,
-)
+from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.tree.navigation import Question, navigate
 from service.domain.tree.nodes import View
 from service.domain.tree.spec import TreeSpec
@@ -27,7 +20,7 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
-from service.usecases.answering import EXCERPT_CHARACTERS, AnswerCalls, MadeAnswer
+from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit, ReadingReplies
 from service.usecases.spans import spanned
 from service.usecases.state_reading import StateReader
 from service.usecases.tree_reading import Held, TreeReader
@@ -129,19 +122,8 @@ class Terms:
 class Navigator:
     """Navigates trees and state memories in one worker process."""
 
-    def __init__(
-        self,
-        database: Database,
-        calls: AnswerCalls,
-        facts: Callable[[str], ModelFacts],
-        marker_key: bytes,
-        config: Config,
-    ) -> None:
-        self._database = database
-        self._calls = calls
-        self._facts = facts
-        self._marker_key = marker_key
-        self._config = config
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
         """Finds the answer to a question, and what it rests on.
@@ -152,15 +134,15 @@ class Navigator:
         """
         terms = Terms.of(
             asked.spec,
-            default_model=self._config.model,
-            facts=self._facts,
-            structured=self._calls.structured,
-            marker_key=self._marker_key,
+            default_model=self._kit.config.model,
+            facts=self._kit.facts,
+            structured=self._kit.calls.structured,
+            marker_key=self._kit.marker_key,
         )
-        reader = await terms.reader(self._database, item.tenant_id, asked)
+        reader = await terms.reader(self._kit.database, item.tenant_id, asked)
         if reader is None:
             return _made(await self._empty(item, asked), (), asked, terms.model)
-        replies = _Replies(self._calls, item, asked, reader, terms.model)
+        replies = ReadingReplies(self._kit.calls, item, asked, reader, terms.model)
         navigation = await drive(terms.flow(asked, reader.root), replies.to)
         leaves = navigation.leaves if navigation.no_answer is None else ()
         citations = [await _cite(reader, leaf, navigation) for leaf in leaves]
@@ -169,29 +151,8 @@ class Navigator:
     async def _empty(self, item: WorkItem, asked: StoredAnswer) -> Navigation:
         why = NoAnswer.EMPTY
         event = Event(ordinal=1, kind=EventKind.END, action=Action.NONE, text=why)
-        await self._calls.tell(item, asked, event)
+        await self._kit.calls.tell(item, asked, event)
         return Navigation(text="", no_answer=why, leaves=(), reasoning="", statistics=Statistics())
-
-
-@dataclass(frozen=True, slots=True)
-class _Replies:
-    """Answers what the navigation of one question asks."""
-
-    calls: AnswerCalls
-    item: WorkItem
-    asked: StoredAnswer
-    reader: LevelsReader
-    model: str
-
-    async def to(self, ask: Ask) -> Any:
-        """The reply to an ask of any kind."""
-        match ask:
-            case ModelAsk():
-                return await self.calls.call(self.item, self.asked, ask, self.model)
-            case Tell():
-                return await self.calls.tell(self.item, self.asked, ask.event)
-            case LookUp():
-                return await self.reader.look_up(ask)
 
 
 def _levels_spec(kept: MemorySpec) -> TreeSpec:
