@@ -6,9 +6,8 @@ marks cost little of each chunk. The model says with which words of which chunk 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
@@ -259,13 +258,3 @@ def told(unfinished: str) -> str:
     said = section_text(unfinished, header("ANSWER"), header("QUOTES", "QUOTE"), last=True)
     bare = said.strip(_AROUND).casefold()
     return "" if "no answer".startswith(bare) or _NOTHING.fullmatch(bare) else said
-
-
-def facts_of(draft: WholeDraft) -> Mapping[str, Any]:
-    """Tokens of all replies together, as events have them."""
-    cached = [one.cached_tokens for one in draft.replies]
-    return {
-        "input_tokens": sum(one.input_tokens for one in draft.replies),
-        "cached_tokens": None if None in cached or not cached else sum(c or 0 for c in cached),
-        "output_tokens": sum(one.output_tokens for one in draft.replies),
-    }

@@ -9,6 +9,7 @@ from service.domain.dciso.understanding import choosable, understand
 from service.domain.dciso.understood import Understanding
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.readers import ReaderName
+from service.domain.recording import reply_fields
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.tree.fitting import TextTooLong
 from service.domain.work import WorkItem
@@ -175,8 +176,6 @@ def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: 
 def _event(chosen: Chosen, understood: _Understood | None) -> Event:
     """What was chosen, why, and what understanding the question cost."""
     exchanges = understood.exchanges if understood else ()
-    replies = [reply for _, reply in exchanges]
-    cached = [reply.cached_tokens for reply in replies]
     said = chosen.reader.value
     if chosen.browsing is not None:
         said = f"{said}, {chosen.browsing.option.value}"
@@ -191,8 +190,5 @@ def _event(chosen: Chosen, understood: _Understood | None) -> Event:
         text=f"{said} of {chosen.memory_name}" if chosen.memory_name else said,
         reasoning=chosen.reason,
         template=exchanges[-1][0].template if exchanges else "",
-        reply=replies[-1].text if replies else "",
-        input_tokens=sum(reply.input_tokens for reply in replies),
-        cached_tokens=None if None in cached or not cached else sum(one or 0 for one in cached),
-        output_tokens=sum(reply.output_tokens for reply in replies),
+        **reply_fields([reply for _, reply in exchanges]),
     )

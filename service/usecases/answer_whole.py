@@ -5,6 +5,7 @@ from uuid import UUID
 
 from service.domain import whole
 from service.domain.citations import best_excerpt, best_position
+from service.domain.recording import reply_fields
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.whole import BYTES_PER_TOKEN, WHOLE, Quote, WholeDraft
 from service.domain.work import WorkItem
@@ -90,8 +91,7 @@ def _end(draft: WholeDraft, upto: int) -> Event:
         attempt=max(len(draft.replies), 1),
         text=draft.no_answer or draft.text,
         template=WHOLE if draft.replies else "",
-        reply=draft.replies[-1].text if draft.replies else "",
-        **whole.facts_of(draft),
+        **reply_fields(draft.replies),
     )
 
 

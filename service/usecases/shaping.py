@@ -7,6 +7,7 @@ from typing import Any
 from service.domain.errors import InvalidInput
 from service.domain.json_values import canonical
 from service.domain.reasons import Reason
+from service.domain.recording import reply_fields
 from service.domain.shaping import SHAPE, ShapeContent, Shaped, shape
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem
@@ -82,9 +83,6 @@ class Shaper:
                 attempt=number + 1,
                 text=one.fault or canonical(shaped.value),
                 template=SHAPE,
-                reply=one.reply.text,
-                input_tokens=one.reply.input_tokens,
-                cached_tokens=one.reply.cached_tokens,
-                output_tokens=one.reply.output_tokens,
+                **reply_fields([one.reply]),
             )
             await self._calls.record(item, asked, event)

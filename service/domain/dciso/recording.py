@@ -1,10 +1,10 @@
-"""Recording: what browsing did, as events, and how many calls that took."""
+"""Recording: what browsing did, as events."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from service.domain.dciso.pieces import Frame
-from service.domain.flows import ModelAsk, ModelReply
+from service.domain.recording import EventSequence
 from service.domain.trajectory import Action, Event, EventKind
 
 
@@ -23,33 +23,16 @@ class Recorder:
     - END: ANSWER with the answer, or NONE with the value of NoAnswer.
     """
 
-    _ordinal: int = 0
+    _events: EventSequence = field(default_factory=EventSequence)
 
     def event(
-        self,
-        kind: EventKind,
-        action: Action,
-        *,
-        frame: Frame | None = None,
-        ask: ModelAsk | None = None,
-        reply: ModelReply | None = None,
-        **said: Any,
+        self, kind: EventKind, action: Action, *, frame: Frame | None = None, **said: Any
     ) -> Event:
-        """The next event; `said` are further fields of it."""
-        self._ordinal += 1
+        """The next event, at a piece if one is given; `said` as `EventSequence.add` takes it."""
         if frame is not None:
             said |= {
                 "node_id": frame.piece_id,
                 "from_position": frame.from_position,
                 "to_position": frame.to_position,
             }
-        if ask is not None and reply is not None:
-            said |= {
-                "attempt": ask.attempt + 1,
-                "template": ask.template,
-                "reply": reply.text,
-                "input_tokens": reply.input_tokens,
-                "cached_tokens": reply.cached_tokens,
-                "output_tokens": reply.output_tokens,
-            }
-        return Event(ordinal=self._ordinal, kind=kind, action=action, **said)
+        return self._events.add(kind, action, **said)

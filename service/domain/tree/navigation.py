@@ -305,7 +305,7 @@ class _Walk:
                 rivals={one.answer.text for one in self.found},
             )
             leaves = self._cited(move) if isinstance(move, Answered) else ()
-            event = self.recorder.merge(move, ask, reply, again.attempt, self.found_leaves, leaves)
+            event = self.recorder.merge(move, ask, reply, self.found_leaves, leaves)
             yield [Tell(event=event)]
             if isinstance(move, Answered):
                 return (yield from self._succeed(move, leaves))

@@ -4,11 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.domain.flows import ModelAsk, ModelReply
-from service.domain.trajectory import (
-    Action,
-    Event,
-    EventKind,
-)
+from service.domain.recording import EventSequence
+from service.domain.trajectory import Action, Event, EventKind
 from service.domain.tree.exploring import Spot
 from service.domain.tree.moves import Answered, Enter, Revert, Unreadable
 from service.domain.tree.trajectory import Statistics
@@ -21,7 +18,7 @@ class Recorder:
     #: Of the tree's text.
     text_tokens: int
     _statistics: Statistics = field(default_factory=Statistics)
-    _ordinal: int = 0
+    _events: EventSequence = field(default_factory=EventSequence)
     _read: set[str] = field(default_factory=set)
 
     @property
@@ -54,7 +51,6 @@ class Recorder:
             EventKind.LEAF if is_leaf else EventKind.TRIAGE,
             _action(move),
             spot=spot,
-            attempt=spot.attempt,
             shown=spot.view.children,
             targets=targets,
             reasoning="" if isinstance(move, Unreadable) else move.reasoning,
@@ -68,7 +64,6 @@ class Recorder:
         move: Answered | Unreadable,
         ask: ModelAsk,
         reply: ModelReply,
-        attempt: int,
         shown: tuple[str, ...],
         targets: tuple[str, ...],
     ) -> Event:
@@ -76,7 +71,6 @@ class Recorder:
         return self.event(
             EventKind.MERGE,
             _action(move),
-            attempt=attempt,
             shown=shown,
             targets=targets,
             reasoning="" if isinstance(move, Unreadable) else move.reasoning,
@@ -91,24 +85,15 @@ class Recorder:
         action: Action,
         *,
         spot: Spot | None = None,
-        ask: ModelAsk | None = None,
         reply: ModelReply | None = None,
         **said: Any,
     ) -> Event:
-        """The next event; `said` are further fields of it."""
-        self._ordinal += 1
+        """The next event, at a node if one is given; `said` as `EventSequence.add` takes it."""
         if spot is not None:
             said |= _place(spot)
-        if ask is not None and reply is not None:
+        if reply is not None:
             self._add(calls=1, tokens=reply.input_tokens + reply.output_tokens)
-            said |= {
-                "template": ask.template,
-                "reply": reply.text,
-                "input_tokens": reply.input_tokens,
-                "cached_tokens": reply.cached_tokens,
-                "output_tokens": reply.output_tokens,
-            }
-        return Event(ordinal=self._ordinal, kind=kind, action=action, **said)
+        return self._events.add(kind, action, reply=reply, **said)
 
     def _add(self, **counts: int) -> None:
         before = self._statistics
