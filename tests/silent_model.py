@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from service.config import Config
 from service.llm.plans import Plan
 from service.llm.transport import LitellmTransport, ModelFailure
-from tests.unit.llm.test_gateway import make_ask
+from tests.unit.llm.scripted_calls import make_ask
 
 
 class SilentModel:

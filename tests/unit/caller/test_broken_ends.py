@@ -17,7 +17,7 @@ from service.llm.routing import Router
 from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
 from tests.unit.caller.test_reading_along import answering, far
-from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger
+from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger
 from tests.unit.llm.test_telling import ASK, Writing
 
 

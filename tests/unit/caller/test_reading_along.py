@@ -18,7 +18,7 @@ from service.llm.gateway import Gateway
 from service.llm.routing import Router
 from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
-from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger
+from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger
 from tests.unit.llm.test_telling import ASK, Heard, Writing, at_once
 
 

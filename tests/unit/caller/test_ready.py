@@ -7,7 +7,7 @@ from typing import Any
 from service.caller.client import RemoteCaller
 from service.caller.wire import NO_ORDER, frame
 from tests.unit.caller.test_reading_along import answering, far
-from tests.unit.llm.test_gateway import Ledger
+from tests.unit.llm.scripted_calls import Ledger
 from tests.unit.llm.test_telling import Writing
 
 

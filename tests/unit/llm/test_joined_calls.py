@@ -13,7 +13,7 @@ from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import prefix_of
 from service.llm.transport import Completion, ModelFailure
 from tests.fake_index import DictIndex
-from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger, make_ask
+from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, make_ask
 
 ASK = make_ask("task")
 KEY = b"k" * 32

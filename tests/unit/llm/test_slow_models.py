@@ -16,7 +16,7 @@ from service.llm.routing import Router
 from service.llm.transport import Completion, LitellmTransport, ModelFailure
 from tests.fake_index import DictIndex
 from tests.silent_model import SilentModel, silent_model, warm_litellm
-from tests.unit.llm.test_gateway import PLAIN, SCOPE, Ledger, make_ask
+from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, make_ask
 
 ASK = make_ask("task")
 

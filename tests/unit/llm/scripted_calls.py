@@ -1,0 +1,122 @@
+"""Model calls by a script: asks, replies and failures in turn, and a ledger in memory."""
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.tokens import estimate_tokens
+from service.llm.caller import Caller
+from service.llm.gateway import Gateway, KnowsForms
+from service.llm.plans import Plan
+from service.llm.routing import Router
+from service.llm.transport import Completion, ModelFailure
+from tests.fake_index import DictIndex
+
+SCOPE = CallScope(
+    tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="revise:1:1"
+)
+PLAIN = ModelPrices(
+    family=CacheFamily.PLAIN,
+    input_usd=None,
+    read=0.1,
+    write=1.0,
+    output=5.0,
+    granularity_tokens=1,
+    min_tokens=0,
+    ttl_seconds=1,
+)
+
+
+def make_ask(*texts: str, chunk: str = "chunk") -> ModelAsk:
+    stable = [Segment(kind=SegmentKind.BASE, text=text) for text in texts]
+    last = Segment(kind=SegmentKind.CHUNK, text=chunk, reusable=False)
+    return ModelAsk(
+        purpose=Purpose.REVISE,
+        template="t/1",
+        segments=(*stable, last),
+        content=None,
+        max_output_tokens=10,
+    )
+
+
+@dataclass
+class Script:
+    """Gives its replies, or raises its failures, one after the other."""
+
+    outcomes: list[str | ModelFailure]
+    asked: int = 0
+    cached_tokens: int | None = None
+
+    async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
+        self.asked += 1
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, ModelFailure):
+            raise outcome
+        return Completion(
+            text=outcome,
+            model=model,
+            input_tokens=sum(estimate_tokens(one.text) for one in ask.segments),
+            output_tokens=5,
+            cached_tokens=self.cached_tokens,
+            cache_write_tokens=None,
+            cost_micro_usd=7,
+        )
+
+
+@dataclass
+class Ledger:
+    calls: list[Call] = field(default_factory=list)
+
+    #: Who may make which call, by fence.
+    intents: dict[bytes, int] = field(default_factory=dict)
+
+    def find_reply(self, key: bytes) -> ModelReply | None:
+        for call in self.calls:
+            if call.key == key and call.reply is not None:
+                return call.as_reply()
+        return None
+
+    async def begin(
+        self, scope: CallScope, key: bytes, wanted: Reservation
+    ) -> ModelReply | Busy | Lease:
+        known = self.find_reply(key)
+        if known is not None:
+            return known
+        if key in self.intents:
+            return Busy(seconds=0)
+        self.intents[key] = 1
+        return Lease(fence=1)
+
+    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
+        return self.intents.get(key) == lease.fence
+
+    async def record(
+        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
+    ) -> ModelReply | None:
+        known = self.find_reply(call.key)
+        if known is None:
+            self.calls.append(call)
+        if call.reply is not None or last:
+            self.intents.pop(call.key, None)
+        return None if call.reply is None else self.find_reply(call.key)
+
+
+def gateway(
+    script: Script,
+    ledger: Ledger,
+    index: DictIndex,
+    waits: list[float],
+    forms: KnowsForms | None = None,
+) -> Gateway:
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    caller = Caller(
+        script, ledger, index, prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=sleep
+    )
+    chooser = Router((), index, lambda _: PLAIN)
+    return Gateway(
+        ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9, forms=forms, sleep=sleep
+    )
