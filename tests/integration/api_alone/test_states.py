@@ -4,7 +4,6 @@ No worker runs: the vectors are written by hand.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -14,8 +13,6 @@ import palimpsest
 from palimpsest import errors
 from palimpsest.states import State
 from palimpsest.v1 import (
-    edits_pb2,
-    edits_pb2_grpc,
     history_pb2,
     history_pb2_grpc,
     memories_pb2,
@@ -29,36 +26,14 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from service.domain.state.working_context import as_messages, as_text
 from storage.database import Database
-from tests.harness import Servers, api
+from tests.integration.api_alone.refusals import SCHEMA, calls_for_prism, refusal
 from tests.integration.vector_rows import Keeper, append, chunk
 
 SESSION = "run"
 STATE = "state"
 SPEC = StateSpec(task="Find the key.", period=3, episode_vectors=2)
-SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 NAMED: dict[str, Any] = {"session": SESSION, "memory": STATE}
 Request = states_pb2.GetWorkingContextRequest
-
-
-@pytest.fixture(scope="module")
-def at(servers: Servers) -> Iterator[tuple[str, str]]:
-    """A database, and the address of an API on it."""
-    url = servers.new_database()
-    with api(url) as (_, address):
-        yield url, address
-
-
-@pytest.fixture(scope="module")
-async def client(at: tuple[str, str]) -> AsyncIterator[palimpsest.Client]:
-    async with palimpsest.connect(at[1]) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-async def database(at: tuple[str, str]) -> AsyncIterator[Database]:
-    database = Database.connect(at[0], pool_size=2, name="test")
-    yield database
-    await database.close()
 
 
 async def made(client: palimpsest.Client, database: Database, session: str) -> Keeper:
@@ -99,14 +74,6 @@ async def own(client: palimpsest.Client, database: Database) -> tuple[Keeper, St
     await kept.step(2)
     await kept.step(2)
     return kept, client.session(kept.session).state(STATE)
-
-
-async def refusal(client: palimpsest.Client, method: Any, request: Any) -> errors.PalimpsestError:
-    with pytest.raises(errors.PalimpsestError) as caught:
-        await client.call(method, request, retry=False)
-    assert str(caught.value)
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 async def test_a_context_has_its_parts_its_text_and_its_messages(
@@ -348,42 +315,7 @@ async def test_a_reply_that_fits_no_message_is_refused(
 
 
 FOR_OTHERS = [
-    (
-        edits_pb2_grpc.EditServiceStub,
-        "ReviseMemory",
-        edits_pb2.ReviseMemoryRequest(**NAMED, edits=[edits_pb2.Edit(path="$.a", value_json="1")]),
-    ),
-    (edits_pb2_grpc.EditServiceStub, "FoldMemory", edits_pb2.FoldMemoryRequest(**NAMED)),
-    (
-        edits_pb2_grpc.EditServiceStub,
-        "ConsolidateMemory",
-        edits_pb2.ConsolidateMemoryRequest(**NAMED),
-    ),
-    (
-        edits_pb2_grpc.EditServiceStub,
-        "UpdateSchema",
-        edits_pb2.UpdateSchemaRequest(**NAMED, schema_source=SCHEMA),
-    ),
-    (
-        memories_pb2_grpc.MemoryServiceStub,
-        "ListAmendments",
-        memories_pb2.ListAmendmentsRequest(**NAMED),
-    ),
-    (
-        memories_pb2_grpc.MemoryServiceStub,
-        "ListRejections",
-        memories_pb2.ListRejectionsRequest(**NAMED),
-    ),
-    (
-        history_pb2_grpc.HistoryServiceStub,
-        "GetProvenance",
-        history_pb2.GetProvenanceRequest(**NAMED, path="$.a"),
-    ),
-    (
-        history_pb2_grpc.HistoryServiceStub,
-        "DiffMemories",
-        history_pb2.DiffMemoriesRequest(session=SESSION, memory="facts", other_memory=STATE),
-    ),
+    *calls_for_prism(SESSION, STATE),
     (
         history_pb2_grpc.HistoryServiceStub,
         "DiffMemories",

@@ -1,0 +1,45 @@
+"""An API without a worker: what it serves is written by hand."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+
+import palimpsest
+from palimpsest import Tree
+from service.domain.tree.nodes import Node
+from storage.database import Database
+from tests.harness import Servers, api
+from tests.integration.api_alone.written_tree import write_tree
+from tests.integration.forests import SESSION, TREE
+
+
+@pytest.fixture(scope="module")
+def at(servers: Servers) -> Iterator[tuple[str, str]]:
+    """A database, and the address of an API on it."""
+    url = servers.new_database()
+    with api(url) as (_, address):
+        yield url, address
+
+
+@pytest.fixture(scope="module")
+async def client(at: tuple[str, str]) -> AsyncIterator[palimpsest.Client]:
+    async with palimpsest.connect(at[1]) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def database(at: tuple[str, str]) -> AsyncIterator[Database]:
+    database = Database.connect(at[0], pool_size=3, name="test")
+    yield database
+    await database.close()
+
+
+@pytest.fixture(scope="module")
+async def nodes(client: palimpsest.Client, database: Database) -> Sequence[Node]:
+    """A session with a PRISM memory and a tree that nobody builds on; the tree's nodes."""
+    return await write_tree(client, database)
+
+
+@pytest.fixture
+def tree(client: palimpsest.Client, nodes: Sequence[Node]) -> Tree:
+    return client.session(SESSION).tree(TREE)

@@ -1,0 +1,75 @@
+"""Calls that are refused."""
+
+from typing import Any
+
+import pytest
+
+import palimpsest
+from palimpsest import errors
+from palimpsest.v1 import (
+    edits_pb2,
+    edits_pb2_grpc,
+    history_pb2,
+    history_pb2_grpc,
+    memories_pb2,
+    memories_pb2_grpc,
+)
+
+#: Of a PRISM memory.
+SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
+
+
+async def refusal(client: palimpsest.Client, method: Any, request: Any) -> errors.PalimpsestError:
+    """What a call is refused with: one line."""
+    with pytest.raises(errors.PalimpsestError) as caught:
+        await client.call(method, request, retry=False)
+    assert str(caught.value)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def calls_for_prism(session: str, memory: str) -> list[tuple[Any, str, Any]]:
+    """Stub, name and request of calls that are for PRISM memories, asked of another one.
+
+    `facts` is a PRISM memory of the session.
+    """
+    named: dict[str, Any] = {"session": session, "memory": memory}
+    edits = [edits_pb2.Edit(path="$.a", value_json="1")]
+    return [
+        (
+            edits_pb2_grpc.EditServiceStub,
+            "ReviseMemory",
+            edits_pb2.ReviseMemoryRequest(**named, edits=edits),
+        ),
+        (edits_pb2_grpc.EditServiceStub, "FoldMemory", edits_pb2.FoldMemoryRequest(**named)),
+        (
+            edits_pb2_grpc.EditServiceStub,
+            "ConsolidateMemory",
+            edits_pb2.ConsolidateMemoryRequest(**named),
+        ),
+        (
+            edits_pb2_grpc.EditServiceStub,
+            "UpdateSchema",
+            edits_pb2.UpdateSchemaRequest(**named, schema_source=SCHEMA),
+        ),
+        (
+            memories_pb2_grpc.MemoryServiceStub,
+            "ListAmendments",
+            memories_pb2.ListAmendmentsRequest(**named),
+        ),
+        (
+            memories_pb2_grpc.MemoryServiceStub,
+            "ListRejections",
+            memories_pb2.ListRejectionsRequest(**named),
+        ),
+        (
+            history_pb2_grpc.HistoryServiceStub,
+            "GetProvenance",
+            history_pb2.GetProvenanceRequest(**named, path="$.a"),
+        ),
+        (
+            history_pb2_grpc.HistoryServiceStub,
+            "DiffMemories",
+            history_pb2.DiffMemoriesRequest(session=session, memory="facts", other_memory=memory),
+        ),
+    ]

@@ -1,0 +1,109 @@
+"""Closing a tree over gRPC: where it ends, and what is refused behind that."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import text
+
+import palimpsest
+from palimpsest import Tree, errors
+from service.domain.tenancy import DEFAULT_TENANT
+from storage import work
+from storage.database import Database
+
+
+@pytest.fixture
+async def closing(client: palimpsest.Client, database: Database) -> palimpsest.Tree:
+    """A tree over two chunks that nobody builds."""
+    session = await client.create_session(f"s-{uuid4().hex}")
+    tree = await session.create_tree("t")
+    async with session.producer("p") as producer:
+        await producer.append("one")
+        await producer.append("two")
+        await producer.flush()
+    return tree
+
+
+async def append(tree: Tree, *texts: str) -> str:
+    async with tree.session.producer(f"p-{uuid4().hex}") as producer:
+        for one in texts:
+            await producer.append(one)
+        ack = await producer.flush()
+    assert ack is not None
+    return ack.token
+
+
+async def set_row(database: Database, tree: Tree, changes: str) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        done = await tx.connection.execute(
+            text(
+                f"UPDATE memory SET {changes} WHERE name = :name AND session_key ="
+                " (SELECT session_key FROM session WHERE name = :session)"
+            ),
+            {"name": tree.name, "session": tree.session.name},
+        )
+        assert done.rowcount == 1
+
+
+async def test_closing_is_kept_once(closing: Tree) -> None:
+    assert (await closing.get()).info.seal_position is None
+    info = await closing.seal(wait=False)
+    assert (info.seal_position, info.status) == (2, "active")
+    await append(closing, "three")
+    again = await closing.seal(wait=False)
+    assert (again.seal_position, again.head) == (2, 3)
+
+
+async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) -> None:
+    until_two = (await closing.flush()).token
+    await closing.seal(wait=False)
+    token = await append(closing, "three")
+    wanted: list[dict[str, Any]] = [{"after": token}, {"fully_applied": True}]
+    for options in wanted:
+        with pytest.raises(errors.FailedPrecondition) as caught:
+            await closing.get(**options, timeout=600)
+        assert caught.value.reason == "MEMORY_SEALED"
+        assert caught.value.metadata == {"memory": "t", "wanted": "3", "applied_position": "0"}
+        with pytest.raises(errors.FailedPrecondition) as caught:
+            await closing.ask("What?", **options, timeout=600)
+        assert caught.value.reason == "MEMORY_SEALED"
+    # What it will have is waited for.
+    with pytest.raises(errors.DeadlineExceeded):
+        await closing.get(after=until_two, timeout=0.3)
+
+
+async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database: Database) -> None:
+    await closing.seal(wait=False)
+    await set_row(database, closing, "status = 'sealed', has_work = false")
+    for _ in range(3):
+        await append(closing, "more")
+    async with database.sweeping() as connection:
+        items = await work.runnable(connection, 1000)
+    info = (await closing.get()).info
+    assert (info.status, info.head, info.applied_position) == ("sealed", 5, 0)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found = await tx.connection.execute(
+            text("SELECT memory_id FROM memory WHERE name = 't' AND status = 'sealed'")
+        )
+        assert not {one.item_id for one in items} & set(found.scalars())
+    assert (await closing.seal()).seal_position == 2
+    assert (await closing.get()).value["sealed"] is True
+    assert (await closing.outline()).info.status == "sealed"
+
+
+async def test_a_stalled_tree_is_retried(closing: Tree, database: Database) -> None:
+    await set_row(database, closing, "status = 'stalled', has_work = false")
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.execute(
+            text(
+                "INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id,"
+                " from_position, to_position, attempts, cause)"
+                " SELECT session_key, memory_id, gen_random_uuid(), tenant_id, 0, 1, 3, 'no model'"
+                " FROM memory WHERE name = 't' AND status = 'stalled'"
+            )
+        )
+    with pytest.raises(errors.FailedPrecondition, match="no model"):
+        await closing.seal()
+    assert (await closing.retry()).status == "active"
+    assert (await closing.get()).info.seal_position == 2
