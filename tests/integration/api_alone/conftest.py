@@ -9,6 +9,7 @@ from palimpsest import Tree
 from service.domain.tree.nodes import Node
 from storage.database import Database
 from tests.harness import Servers, api
+from tests.integration.api_alone.answers_by_hand import ByHand
 from tests.integration.api_alone.written_tree import write_tree
 from tests.integration.forests import SESSION, TREE
 
@@ -43,3 +44,10 @@ async def nodes(client: palimpsest.Client, database: Database) -> Sequence[Node]
 @pytest.fixture
 def tree(client: palimpsest.Client, nodes: Sequence[Node]) -> Tree:
     return client.session(SESSION).tree(TREE)
+
+
+@pytest.fixture(scope="module")
+async def by_hand(at: tuple[str, str], client: palimpsest.Client, database: Database) -> ByHand:
+    """The service, with a session `s`."""
+    await client.create_session("s")
+    return ByHand(database, at[1])

@@ -1,0 +1,47 @@
+"""Answers that the test makes, instead of a worker."""
+
+from dataclasses import replace
+from uuid import UUID
+
+from service.domain.telling import TextPiece
+from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.domain.work import WorkKind
+from storage import answer_texts, answers, settling, trajectories
+from storage.database import Database
+from tests.integration.test_trajectories import EVENT
+
+
+class ByHand:
+    """A service whose answers nobody makes but the test, in its session `s`."""
+
+    def __init__(self, database: Database, address: str) -> None:
+        self.address = address
+        self._database = database
+        self._key = session_key(DEFAULT_TENANT, "s")
+
+    async def tell(self, answer_id: str, *ordinals: int) -> None:
+        """Writes events of these ordinals."""
+        async with self._database.transaction(DEFAULT_TENANT) as tx:
+            for ordinal in ordinals:
+                event = replace(EVENT, ordinal=ordinal)
+                await trajectories.append(tx, (self._key, UUID(answer_id)), event)
+
+    async def write(self, answer_id: str, ordinal: int, text: str) -> None:
+        """Writes a piece of the text."""
+        async with self._database.transaction(DEFAULT_TENANT) as tx:
+            piece = TextPiece(ordinal=ordinal, text=text)
+            assert await answer_texts.append(tx, (self._key, UUID(answer_id)), [piece])
+
+    async def complete(self, answer_id: str, text: str = "On Mondays.") -> None:
+        """Ends the answer."""
+        async with self._database.transaction(DEFAULT_TENANT) as tx:
+            assert await answers.complete(
+                tx, self._key, UUID(answer_id), text=text, citations=[], model="m/m"
+            )
+
+    async def fail(self, answer_id: str) -> None:
+        """Ends the answer without one."""
+        async with self._database.transaction(DEFAULT_TENANT) as tx:
+            assert await settling.settle(
+                tx, WorkKind.ANSWER, self._key, UUID(answer_id), status="failed", failure="no"
+            )
