@@ -35,6 +35,7 @@ from storage.database import Database
 from storage.prefix_index import RedisPrefixIndex
 from tests import gateways
 from tests.benchmarks.slow_model import slow_server
+from tests.completions import completion
 from tests.harness import Servers
 
 CALLS = 1143
@@ -58,15 +59,7 @@ class SlowModel:
     async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         """The same reply each time."""
         await asyncio.sleep(MODEL_SECONDS)
-        return Completion(
-            text=REPLY,
-            model=model,
-            input_tokens=1250,
-            output_tokens=120,
-            cached_tokens=0,
-            cache_write_tokens=None,
-            cost_micro_usd=0,
-        )
+        return completion(REPLY, model, input_tokens=1250, output_tokens=120, cost_micro_usd=0)
 
 
 def run(seconds: float) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from service.usecases.revise import Reviser
 from storage import memories, sessions
 from storage.database import Database
 from storage.prefix_index import RedisPrefixIndex
+from tests.completions import completion
 from tests.gateways import gateway
 from tests.harness import Servers
 from tests.integration.writing import append_texts
@@ -59,14 +60,8 @@ class InstantModel:
             f' "what was said about it in step {number}, in some words more"}}}}\n'
             "[OBJECTS FOR ADD]\n{}"
         )
-        return Completion(
-            text=reply,
-            model=model,
-            input_tokens=1000,
-            output_tokens=40,
-            cached_tokens=None,
-            cache_write_tokens=None,
-            cost_micro_usd=0,
+        return completion(
+            reply, model, input_tokens=1000, output_tokens=40, cached_tokens=None, cost_micro_usd=0
         )
 
 

@@ -41,6 +41,7 @@ from storage.database import Database
 from storage.prefix_index import RedisPrefixIndex
 from tests.benchmarks.calls import cpu_seconds
 from tests.benchmarks.slow_model import slow_server
+from tests.completions import completion
 from tests.gateways import gateway
 from tests.harness import Process, Servers, api, worker
 
@@ -245,15 +246,7 @@ class PausingModel:
     async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         """The same summary each time."""
         await asyncio.sleep(MODEL_SECONDS)
-        return Completion(
-            text=SUMMARY,
-            model=model,
-            input_tokens=1250,
-            output_tokens=200,
-            cached_tokens=0,
-            cache_write_tokens=None,
-            cost_micro_usd=0,
-        )
+        return completion(SUMMARY, model, input_tokens=1250, output_tokens=200, cost_micro_usd=0)
 
 
 async def _paused(servers: Servers, chunks: Sequence[str]) -> dict[str, Any]:

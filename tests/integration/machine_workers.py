@@ -19,8 +19,9 @@ from service.usecases.compress import Compressor
 from service.usecases.revise import Reviser
 from storage.database import Database
 from tests.chaos.history import Event, ModelCalled
+from tests.completions import completion
 from tests.gateways import SHORT_LEASE_SECONDS, gateway
-from tests.integration.scripted import PRICES
+from tests.prices import PLAIN
 
 #: A step that fails is tried again at once, and stalls its memory soon.
 CONFIG = Config(step_backoff_seconds=0.0001, step_tries=2, drain_seconds=600)
@@ -60,15 +61,7 @@ class Model:
         )
         if not is_paid:
             raise ModelFailure("it is tired", retryable=fault == "tired")
-        return Completion(
-            text=_spoilt(_reply(ask, serial), fault),
-            model=model,
-            input_tokens=9,
-            output_tokens=3,
-            cached_tokens=0,
-            cache_write_tokens=None,
-            cost_micro_usd=None,
-        )
+        return completion(_spoilt(_reply(ask, serial), fault), model)
 
 
 def _spoilt(text: str, fault: str) -> str:
@@ -163,7 +156,7 @@ def worker_of(kind: str, database: Database, model: Model) -> Worker:
         return MachineBuilder(database, calls, facts, b"marker", CONFIG)
     if kind == "state":
         return MachineCompressor(database, calls, facts, b"marker", CONFIG)
-    return MachineReviser(database, calls, facts, lambda _: PRICES, b"marker", CONFIG)
+    return MachineReviser(database, calls, facts, lambda _: PLAIN, b"marker", CONFIG)
 
 
 class Death:

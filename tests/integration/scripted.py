@@ -8,7 +8,7 @@ from uuid import UUID
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
-from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.prices import ModelPrices
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.specs import MemorySpec
 from service.domain.state.spec import StateSpec
@@ -30,9 +30,11 @@ from service.usecases.revise import Reviser
 from storage import memories, sessions, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
+from tests.completions import completion
 from tests.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.integration.ranks import Ranked
 from tests.integration.writing import append_texts
+from tests.prices import PLAIN
 
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
@@ -48,16 +50,6 @@ SPEC = PrismSpec(
     model="test/scripted",
     encoding=Encoding.AMENDMENTS,
     fold_tokens=FOLD_TOKENS,
-)
-PRICES = ModelPrices(
-    family=CacheFamily.PLAIN,
-    input_usd=None,
-    read=0.1,
-    write=1.25,
-    output=5,
-    granularity_tokens=1,
-    min_tokens=0,
-    ttl_seconds=300,
 )
 
 
@@ -83,15 +75,7 @@ class Script:
             text = self.reply(ask, len(self.asked))
         elif ask.purpose is Purpose.ANSWER:
             text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.t1\n"
-        return Completion(
-            text=text,
-            model=model,
-            input_tokens=9,
-            output_tokens=3,
-            cached_tokens=0,
-            cache_write_tokens=None,
-            cost_micro_usd=None,
-        )
+        return completion(text, model)
 
 
 def summary_reply(ask: ModelAsk, number: int) -> str:
@@ -135,7 +119,7 @@ def reviser(
     config: Config = CONFIG,
     *,
     window: int = 32_768,
-    prices: ModelPrices = PRICES,
+    prices: ModelPrices = PLAIN,
 ) -> Reviser:
     """A worker's reviser, whose model has a window of so many tokens."""
 

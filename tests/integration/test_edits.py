@@ -10,6 +10,7 @@ import pytest
 import palimpsest
 from palimpsest import Edit, errors, sync
 from palimpsest.v1 import edits_pb2, edits_pb2_grpc
+from tests.sending import send
 
 SCHEMA = """
 class Museum:
@@ -35,15 +36,6 @@ async def memory(session: palimpsest.Session) -> palimpsest.Memory:
 
 async def value_of(memory: palimpsest.Memory, revision: int | None = None) -> dict[str, Any]:
     return (await memory.get(revision=revision)).value
-
-
-async def fill(session: palimpsest.Session, *texts: str) -> str:
-    async with session.producer(f"p-{uuid4().hex}") as producer:
-        for text in texts:
-            await producer.append(text)
-        ack = await producer.flush()
-    assert ack is not None
-    return ack.token
 
 
 async def test_edits_are_one_revision_in_their_order(memory: palimpsest.Memory) -> None:
@@ -201,10 +193,10 @@ async def test_edits_that_come_at_once_all_count(memory: palimpsest.Memory) -> N
 
 async def test_a_rollback_restores_a_state_byte_for_byte(session: palimpsest.Session) -> None:
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
-    await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
+    await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     await memory.get(fully_applied=True)
     await memory.revise([Edit.put("$.visitors", 3), Edit.remove("$.title")])
-    await fill(session, "The bakery\n====\n\nThe bakery sells rolls at night.")
+    await send(session, "The bakery\n====\n\nThe bakery sells rolls at night.")
     await memory.get(fully_applied=True)
     states = [await memory.get(revision=number) for number in range(4)]
     for target in (0, 1, 2, 3, 1):
@@ -220,7 +212,7 @@ async def test_a_rollback_restores_a_state_byte_for_byte(session: palimpsest.Ses
         await memory.get(revision=n) for n in range(4)
     ]
     # What comes next builds on what was restored.
-    token = await fill(session, "The mill\n====\n\nThe mill is a house with a wheel.")
+    token = await send(session, "The mill\n====\n\nThe mill is a house with a wheel.")
     after = await memory.get(after=token)
     assert set(after.value["topics"]) == {*states[1].value["topics"], "mill"}
     with pytest.raises(errors.OutOfRange) as caught:
@@ -378,12 +370,12 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
 async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
     one = await session.create_memory("one", SCHEMA, linger=3600, encoding="amendments")
     two = await session.create_memory("two", SCHEMA, linger=3600, encoding="amendments")
-    await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
+    await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     flushed = await one.flush()
     assert flushed.head == 1
     assert (await one.get(after=flushed.token)).applied_position == 1
     assert (await two.get()).applied_position == 0, "only the one was named"
-    token = await fill(session, "The mill\n====\n\nThe mill is a house with a wheel.")
+    token = await send(session, "The mill\n====\n\nThe mill is a house with a wheel.")
     assert (await session.flush()).head == 2
     for memory in (one, two):
         assert (await memory.get(after=token)).applied_position == 2
@@ -393,7 +385,7 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
 
 async def test_a_rebuild_does_not_wait_for_more_chunks(session: palimpsest.Session) -> None:
     memory = await session.create_memory("m", SCHEMA, linger=3600, encoding="amendments")
-    await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
+    await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     made = await memory.rebuild("n")
     assert (await made.get()).applied_position == 1
     assert (await memory.get()).applied_position == 0
@@ -404,7 +396,7 @@ async def test_linger_ends_by_itself_and_a_full_step_does_not_wait(
 ) -> None:
     short = await session.create_memory("short", SCHEMA, linger=0.01)
     full = await session.create_memory("full", SCHEMA, linger=3600, chunk_tokens=1)
-    token = await fill(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
+    token = await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     for memory in (short, full):
         assert (await memory.get(after=token)).applied_position == 1
 

@@ -14,6 +14,7 @@ import palimpsest
 from palimpsest import Edit, errors
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, worker
+from tests.sending import send
 
 SCHEMA = "class A:\n    topics: dict[str, list[str]]\n    count: int\n"
 QUICK = {
@@ -68,15 +69,6 @@ def update(path: str, value: object) -> str:
     return f"[OBJECTS FOR UPDATE]\n{json.dumps({path: {'update': value}})}\n"
 
 
-async def fill(session: palimpsest.Session, *texts: str) -> str:
-    async with session.producer(f"p-{uuid4().hex}") as producer:
-        for text in texts:
-            await producer.append(text)
-        ack = await producer.flush()
-    assert ack is not None
-    return ack.token
-
-
 async def kinds(memory: palimpsest.Memory) -> list[str]:
     return [one.kind async for one in memory.revisions()]
 
@@ -94,7 +86,7 @@ async def test_a_step_under_way_is_made_again_on_the_edited_memory(
 
     model.reply = reply
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
-    token = await fill(session, "one", "two")
+    token = await send(session, "one", "two")
     assert await asyncio.to_thread(asked.wait, 60)
     edited = await memory.revise([Edit.put("$.count", 7)])
     assert (edited.info.revision, edited.info.applied_position) == (1, 0)
@@ -121,7 +113,7 @@ async def test_edits_amid_many_steps_lose_nothing(
             await memory.revise([Edit.put("$.count", number)])
             await asyncio.sleep(0.02)
 
-    token, _ = await asyncio.gather(fill(session, *texts), edit())
+    token, _ = await asyncio.gather(send(session, *texts), edit())
     state = await memory.get(after=token, timeout=60)
     assert state.value["count"] == 10
     assert len(state.value["topics"]) == 15
@@ -137,7 +129,7 @@ async def test_a_stalled_memory_can_be_edited_and_goes_on_behind_it(
 ) -> None:
     model.script = [(401, {}, '{"error": {"message": "no"}}')]
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
-    token = await fill(session, "one")
+    token = await send(session, "one")
     with pytest.raises(errors.FailedPrecondition):
         await memory.get(after=token)
     edited = await memory.revise([Edit.put("$.count", 1)])
@@ -166,7 +158,7 @@ async def test_a_consolidation_waits_until_the_log_is_read(
 
     model.reply = reply
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
-    await fill(session, "chunk-a", "chunk-b")
+    await send(session, "chunk-a", "chunk-b")
     asked = await memory.consolidate()
     assert asked.consolidate_position == 2
     assert (await memory.consolidate()).consolidate_position == 2
@@ -199,7 +191,7 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
     memory = await session.create_memory(
         "m", SCHEMA, chunk_tokens=1, task="The old task.", encoding="amendments"
     )
-    token = await fill(session, "one", "two", "three")
+    token = await send(session, "one", "two", "three")
     await memory.get(after=token)
     before = await memory.get()
     prompts = len(model.prompts)
@@ -236,7 +228,7 @@ async def test_a_rebuild_that_stalls_says_so_and_stays(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
-    await memory.get(after=await fill(session, "one", "two"))
+    await memory.get(after=await send(session, "one", "two"))
     calls = len(model.prompts)
 
     def reply(number: int) -> str:
@@ -269,7 +261,7 @@ async def test_a_memory_in_place_is_shown_whole_and_answers(
     ]
     model.reply = lambda n: replies[n - 1]
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="in_place")
-    token = await fill(session, "one", "two", "three")
+    token = await send(session, "one", "two", "three")
     state = await memory.get(after=token)
     assert state.value == {"topics": {"a": ["second"]}, "count": 3}
     shown = [_memory_of(prompt) for prompt in model.prompts]
@@ -303,7 +295,7 @@ async def test_the_model_may_only_add_where_the_memory_says_so(
         coercion="lossless",
         encoding="amendments",
     )
-    state = await memory.get(after=await fill(session, "one", "two"))
+    state = await memory.get(after=await send(session, "one", "two"))
     assert state.value == {"topics": {"a": ["x"], "b": ["z"]}, "count": 3}
     (rejection,) = [one async for one in memory.rejections()]
     assert (rejection.revision, rejection.reason) == (2, "this memory takes no updates")
@@ -316,5 +308,5 @@ async def test_structured_replies_are_asked_for_and_read(
 ) -> None:
     memory = await session.create_memory("m", SCHEMA, reply_format="structured")
     model.reply = lambda _: '{"amendments": []}'
-    await memory.get(after=await fill(session, "one"))
+    await memory.get(after=await send(session, "one"))
     assert "[OBJECTS FOR ADD]" not in model.prompts[0]

@@ -19,14 +19,15 @@ from service.usecases.revise import Reviser
 from storage import history, memories, revisions, states
 from storage.database import Database
 from storage.history import StoredRevision
-from tests.integration.scripted import ITEM, KEY, MEMORY, PRICES, SPEC, Script, make, read, reviser
+from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
 from tests.integration.writing import append_texts, drop_hints
+from tests.prices import PLAIN
 
 ADAPTIVE: dict[str, Any] = {"encoding": Encoding.ADAPTIVE, "fold_tokens": ADAPTIVE_FOLD_TOKENS}
 OTHER = memory_id(KEY, "other")
 KEYS = 5
 #: A fold that rewrites more than the last key is hardly ever worth it.
-DEAR = replace(PRICES, write=50.0)
+DEAR = replace(PLAIN, write=50.0)
 
 
 def topic(number: int) -> str:
@@ -168,7 +169,7 @@ async def test_a_prompt_that_was_paid_for_is_not_folded_for_at_other_prices(
     before = await folds(database)
     assert (len(made.asked), max(before) < (await read(database)).revision) == (10, True)
     # Configured anew before another worker takes over: a fold costs nothing.
-    free = replace(PRICES, read=1.0, write=1.0)
+    free = replace(PLAIN, read=1.0, write=1.0)
     await reviser(database, made, prices=free).drain(ITEM)
     assert (await read(database)).applied_position == 12
     assert len(made.asked) == 12, "no prompt was paid for twice"

@@ -11,6 +11,7 @@ import pytest
 import palimpsest
 from palimpsest import Edit, errors, values
 from palimpsest.v1 import history_pb2, history_pb2_grpc, memories_pb2, memories_pb2_grpc
+from tests.sending import send
 
 SCHEMA = """
 class Museum:
@@ -30,20 +31,11 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
     return await client.create_session(f"history-{uuid4().hex}")
 
 
-async def fill(session: palimpsest.Session, texts: list[str]) -> str:
-    async with session.producer(f"p-{uuid4().hex}") as producer:
-        for text in texts:
-            await producer.append(text)
-        ack = await producer.flush()
-    assert ack is not None
-    return ack.token
-
-
 @pytest.fixture
 async def memory(session: palimpsest.Session) -> palimpsest.Memory:
     """Three steps over three chunks: revisions 1 to 3."""
     made = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
-    await fill(session, TEXTS)
+    await send(session, *TEXTS)
     assert (await made.get(fully_applied=True)).revision == 3
     return made
 
@@ -85,7 +77,7 @@ async def test_a_position_reads_what_was_known_then(memory: palimpsest.Memory) -
 
 
 async def test_within_a_step_the_state_before_it_is_read(session: palimpsest.Session) -> None:
-    await fill(session, TEXTS)
+    await send(session, *TEXTS)
     memory = await session.create_memory("m", SCHEMA)
     state = await memory.get(fully_applied=True)
     assert (state.revision, state.applied_position) == (1, 3)
@@ -251,7 +243,7 @@ async def test_a_list_that_grew_is_followed_to_where_each_element_came_from(
 async def test_the_chunk_that_says_it_is_found_among_those_of_a_step(
     session: palimpsest.Session,
 ) -> None:
-    await fill(session, TEXTS)
+    await send(session, *TEXTS)
     memory = await session.create_memory("m", SCHEMA)
     await memory.get(fully_applied=True)
     found = await entries(memory, "$.topics.'bakery'")

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import palimpsest
 from palimpsest import errors, sync
 from palimpsest.values import Reading, Waiting
+from tests.sending import send
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 TEXTS = [
@@ -26,20 +27,11 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
     return await client.create_session(f"memory-{uuid4().hex}")
 
 
-async def fill(session: palimpsest.Session, texts: list[str]) -> str:
-    async with session.producer(f"p-{uuid4().hex}") as producer:
-        for text in texts:
-            await producer.append(text)
-        ack = await producer.flush()
-    assert ack is not None
-    return ack.token
-
-
 async def test_an_ask_with_the_acks_token_sees_what_was_written(session: Any) -> None:
     memory = await session.create_memory(
         "notes", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
     )
-    token = await fill(session, TEXTS)
+    token = await send(session, *TEXTS)
     heard: list[Waiting | Reading] = []
     answer = await memory.ask(
         "When is the harbour museum closed?", after=token, on_event=heard.append
@@ -57,7 +49,7 @@ async def test_any_revision_can_be_read_and_the_log_explains_it(session: Any) ->
     memory = await session.create_memory(
         "notes", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
     )
-    await fill(session, TEXTS)
+    await send(session, *TEXTS)
     newest = await memory.get(fully_applied=True)
     assert (newest.revision, newest.applied_position) == (3, 3)
     assert (await memory.get(revision=0)).value == {}
@@ -78,7 +70,7 @@ async def test_any_revision_can_be_read_and_the_log_explains_it(session: Any) ->
 
 
 async def test_a_late_memory_catches_up_from_the_beginning(session: Any) -> None:
-    await fill(session, TEXTS)
+    await send(session, *TEXTS)
     memory = await session.create_memory("late", schema_source=SCHEMA)
     state = await memory.get(fully_applied=True)
     assert (state.applied_position, state.revision) == (3, 1)
@@ -86,7 +78,7 @@ async def test_a_late_memory_catches_up_from_the_beginning(session: Any) -> None
 
 
 async def test_small_chunks_are_taken_together(session: Any) -> None:
-    await fill(session, [f"{n} " + "word " * 40 for n in range(10)])
+    await send(session, *(f"{n} " + "word " * 40 for n in range(10)))
     memory = await session.create_memory("grouped", schema_source=SCHEMA, chunk_tokens=110)
     assert (await memory.get(fully_applied=True)).revision == 5
 
@@ -95,7 +87,7 @@ async def test_a_fold_is_a_revision_of_its_own_and_changes_nothing(session: Any)
     memory = await session.create_memory(
         "folding", schema_source=SCHEMA, chunk_tokens=1, fold_tokens=1
     )
-    await fill(session, TEXTS)
+    await send(session, *TEXTS)
     state = await memory.get(fully_applied=True)
     assert state.revision in (5, 6), "three steps, and a fold behind each but maybe the last"
     values = [(await memory.get(revision=n)).value for n in range(state.revision + 1)]
@@ -108,7 +100,7 @@ async def test_usage_counts_every_call_and_predicts_the_cache(session: Any) -> N
     memory = await session.create_memory(
         "notes", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
     )
-    token = await fill(session, TEXTS)
+    token = await send(session, *TEXTS)
     await memory.ask("What is the bakery?", after=token)
     report = await session.usage("notes")
     assert {line.purpose: line.usage.calls for line in report.lines} == {"answer": 1, "revise": 3}
@@ -168,7 +160,7 @@ async def test_a_session_has_a_bounded_number_of_memories(session: Any) -> None:
 async def test_wrong_tokens_are_refused(client: Any, session: Any) -> None:
     memory = await session.create_memory("notes", schema_source=SCHEMA)
     other = await client.create_session(f"other-{uuid4().hex}")
-    foreign = await fill(other, ["x y z"])
+    foreign = await send(other, "x y z")
     for token, why in (("nonsense", "not issued"), (foreign, "another session")):
         with pytest.raises(errors.InvalidArgument, match=why) as caught:
             await memory.get(after=token)

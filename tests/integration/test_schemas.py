@@ -30,6 +30,7 @@ from service.usecases.schemas import Schemas, Wanted, occasion
 from service.usecases.waiting import WaitingRoom
 from storage import calls, schema_drafts, sessions, settling, work
 from storage.database import Database
+from tests.completions import completion
 from tests.gateways import gateway
 from tests.integration.writing import drop_hints
 
@@ -187,14 +188,8 @@ class Script:
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, BaseException):
             raise outcome
-        return Completion(
-            text=outcome,
-            model=model,
-            input_tokens=100,
-            output_tokens=5,
-            cached_tokens=None,
-            cache_write_tokens=None,
-            cost_micro_usd=7,
+        return completion(
+            outcome, model, input_tokens=100, output_tokens=5, cached_tokens=None, cost_micro_usd=7
         )
 
 

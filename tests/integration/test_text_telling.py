@@ -23,6 +23,7 @@ from storage.answers import StoredAnswer
 from storage.database import Database
 from storage.errors import Unreachable
 from storage.tables import call
+from tests.completions import completion
 from tests.gateways import gateway
 from tests.integration.scripted import CONFIG, KEY, MEMORY, Script, answerer, make, reviser
 from tests.integration.scripted import ITEM as MEMORY_ITEM
@@ -51,15 +52,7 @@ class Writing:
                 await self.behind()
         if failure is not None:
             raise failure
-        return Completion(
-            text="".join(parts),
-            model=model,
-            input_tokens=9,
-            output_tokens=3,
-            cached_tokens=0,
-            cache_write_tokens=None,
-            cost_micro_usd=None,
-        )
+        return completion("".join(parts), model)
 
 
 @pytest.fixture

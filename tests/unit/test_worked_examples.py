@@ -8,20 +8,19 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path as File
 from typing import Any
 
 import pytest
 
 from service.cli.tasks import TASKS, Task
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.prism import asking as prism
 from service.domain.prism.amendments import Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
+from tests.unit.logged import logged
 
 ROOT = File(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guides" / "worked-examples.md"
@@ -66,7 +65,7 @@ def work(job: Task) -> tuple[PrismMemory, list[Op], prism.AnswerDraft]:
             ask, draft = run(prism.answer(spec, memory, step.question, marker_key=b"k"), step.reply)
             assert memory.value_json in ask.text.replace("\n", "") or memory.batches
             return memory, ops, draft
-        chunks = [chunk(position, job.texts[position - 1]) for position in step.positions]
+        chunks = [logged(position, job.texts[position - 1]) for position in step.positions]
         flow = prism.revise(spec, memory, chunks, marker_key=b"k", rules=Rules())
         ask, revision = run(flow, step.reply)
         assert all(one.chunk.text in ask.text for one in chunks)
@@ -75,16 +74,6 @@ def work(job: Task) -> tuple[PrismMemory, list[Op], prism.AnswerDraft]:
         ops += [one.op for one in revision.amendments]
         memory = memory.apply(number, revision.amendments)
     raise AssertionError("the recording ends with a question")
-
-
-def chunk(position: int, text: str) -> LoggedChunk:
-    return LoggedChunk(
-        position=position,
-        chunk=Chunk(kind=ChunkKind.TEXT, text=text),
-        producer_id="p",
-        producer_sequence=position,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
 
 
 @pytest.mark.parametrize(

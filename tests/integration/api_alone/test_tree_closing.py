@@ -11,6 +11,7 @@ from palimpsest import Tree, errors
 from service.domain.tenancy import DEFAULT_TENANT
 from storage import work
 from storage.database import Database
+from tests.sending import send
 
 
 @pytest.fixture
@@ -23,15 +24,6 @@ async def closing(client: palimpsest.Client, database: Database) -> palimpsest.T
         await producer.append("two")
         await producer.flush()
     return tree
-
-
-async def append(tree: Tree, *texts: str) -> str:
-    async with tree.session.producer(f"p-{uuid4().hex}") as producer:
-        for one in texts:
-            await producer.append(one)
-        ack = await producer.flush()
-    assert ack is not None
-    return ack.token
 
 
 async def set_row(database: Database, tree: Tree, changes: str) -> None:
@@ -50,7 +42,7 @@ async def test_closing_is_kept_once(closing: Tree) -> None:
     assert (await closing.get()).info.seal_position is None
     info = await closing.seal(wait=False)
     assert (info.seal_position, info.status) == (2, "active")
-    await append(closing, "three")
+    await send(closing.session, "three")
     again = await closing.seal(wait=False)
     assert (again.seal_position, again.head) == (2, 3)
 
@@ -58,7 +50,7 @@ async def test_closing_is_kept_once(closing: Tree) -> None:
 async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) -> None:
     until_two = (await closing.flush()).token
     await closing.seal(wait=False)
-    token = await append(closing, "three")
+    token = await send(closing.session, "three")
     wanted: list[dict[str, Any]] = [{"after": token}, {"fully_applied": True}]
     for options in wanted:
         with pytest.raises(errors.FailedPrecondition) as caught:
@@ -77,7 +69,7 @@ async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database:
     await closing.seal(wait=False)
     await set_row(database, closing, "status = 'sealed', has_work = false")
     for _ in range(3):
-        await append(closing, "more")
+        await send(closing.session, "more")
     async with database.sweeping() as connection:
         items = await work.runnable(connection, 1000)
     info = (await closing.get()).info

@@ -17,7 +17,7 @@ from service.llm.routing import Router
 from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
 from tests.unit.caller.test_reading_along import answering, far
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger
 from tests.unit.llm.test_telling import ASK, Writing
 
 
@@ -58,7 +58,7 @@ async def test_an_order_that_broke_while_it_was_sent_is_not_kept(tmp_path: Path)
 
     remote = RemoteCaller(tmp_path / "slow", stop_seconds=1)
     gateway = Gateway(
-        Ledger(), Router((), DictIndex(), lambda _: PLAIN), remote, prices=lambda _: PLAIN,
+        Ledger(), Router((), DictIndex(), lambda _: BRIEF), remote, prices=lambda _: BRIEF,
         lease_seconds=9,
     )  # fmt: skip
     async with answering(tmp_path / "slow", swallow):
@@ -81,7 +81,7 @@ async def test_a_connection_that_breaks_as_an_order_is_sent_is_told_once(
 
     remote = RemoteCaller(tmp_path / "far", stop_seconds=1)
     gateway = Gateway(
-        Ledger(), Router((), DictIndex(), lambda _: PLAIN), remote, prices=lambda _: PLAIN,
+        Ledger(), Router((), DictIndex(), lambda _: BRIEF), remote, prices=lambda _: BRIEF,
         lease_seconds=9,
     )  # fmt: skip
     unheard: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from service.llm.gateway import Gateway
 from service.llm.routing import Router
 from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger
 from tests.unit.llm.test_telling import ASK, Heard, Writing, at_once
 
 
@@ -26,7 +26,7 @@ from tests.unit.llm.test_telling import ASK, Heard, Writing, at_once
 async def far(folder: Path, writing: Writing, ledger: Ledger) -> AsyncIterator[Gateway]:
     """A gateway whose calls a caller makes at the other end of a socket."""
     caller = Caller(
-        writing, ledger, DictIndex(), prices=lambda _: PLAIN, tries=3, lease_seconds=9,
+        writing, ledger, DictIndex(), prices=lambda _: BRIEF, tries=3, lease_seconds=9,
         sleep=at_once,
     )  # fmt: skip
     path, ready, stop = folder / "caller", asyncio.Event(), asyncio.Event()
@@ -43,10 +43,10 @@ async def far(folder: Path, writing: Writing, ledger: Ledger) -> AsyncIterator[G
 @asynccontextmanager
 async def connected(path: Path, ledger: Ledger) -> AsyncIterator[Gateway]:
     remote = RemoteCaller(path, stop_seconds=1)
-    chooser = Router((), DictIndex(), lambda _: PLAIN)
+    chooser = Router((), DictIndex(), lambda _: BRIEF)
     try:
         yield Gateway(
-            ledger, chooser, remote, prices=lambda _: PLAIN, lease_seconds=9, sleep=at_once
+            ledger, chooser, remote, prices=lambda _: BRIEF, lease_seconds=9, sleep=at_once
         )
     finally:
         await remote.close()
@@ -116,7 +116,7 @@ async def test_an_order_is_called_off_that_came_together_with_it(tmp_path: Path)
     ledger = Ledger()
     writing = Writing([(["a"], None)], waits=lambda: asyncio.get_running_loop().create_future())
     caller = Caller(
-        writing, ledger, DictIndex(), prices=lambda _: PLAIN, tries=3, lease_seconds=9,
+        writing, ledger, DictIndex(), prices=lambda _: BRIEF, tries=3, lease_seconds=9,
         sleep=at_once,
     )  # fmt: skip
     orders: list[dict[str, Any]] = []

@@ -1,12 +1,10 @@
 """Every flow that asks a model, with the asks that it yields. New flows join FLOWS."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from service.domain import whole
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseOption, BrowseRequest
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.ledger import CallScope
@@ -31,6 +29,7 @@ from service.domain.tree.summarizing import compress, summarize
 from tests.unit.domain.dciso import browsing
 from tests.unit.domain.navigating import UP, Tree, down, run, says, scripted
 from tests.unit.domain.state.contexts import context, vector
+from tests.unit.logged import logged
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 KEY = b"a key that nobody outside knows"
@@ -56,16 +55,6 @@ def memories(encoding: Encoding = Encoding.AMENDMENTS) -> Iterator[PrismMemory]:
     yield memory.fold()
 
 
-def chunk(text: str) -> LoggedChunk:
-    return LoggedChunk(
-        position=1,
-        chunk=Chunk(kind=ChunkKind.TEXT, text=text),
-        producer_id="p",
-        producer_sequence=1,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
-
-
 def asks_of(flow: Flow[Any], *replies: str) -> list[ModelAsk]:
     """What a flow asks, given these replies."""
     asks = list(next(flow))
@@ -81,7 +70,7 @@ def revise_asks(encoding: Encoding, *, structured: bool) -> list[ModelAsk]:
             prism.revise(
                 one,
                 memory,
-                [chunk(f"text {number}")],
+                [logged(1, f"text {number}")],
                 marker_key=KEY,
                 rules=Rules(),
                 structured=structured,
@@ -229,7 +218,7 @@ def compress_vectors_asks() -> list[ModelAsk]:
 
 
 def step(text: str) -> SizedStep:
-    return SizedStep.of(chunk(text))
+    return SizedStep.of(logged(1, text))
 
 
 def made(number: int, text: str) -> Vector:

@@ -26,10 +26,11 @@ from service.domain.dciso.spec import (
     ReadingOrder,
 )
 from service.domain.dciso.understood import Subject, Understanding
-from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.prices import ModelPrices
 from service.domain.readers import ReaderName
 from service.domain.specs import MemoryKind
 from service.domain.tree.asked import NavigationRequest
+from tests.prices import PLAIN
 
 LOG = SessionFacts(head=1000, log_tokens=400_000, whole_tokens=None)
 SHAPES: dict[MemoryKind, dict[str, int]] = {
@@ -187,16 +188,7 @@ def test_a_context_that_passes_its_window_is_not_read() -> None:
 
 
 def priced(usd: float) -> ModelPrices:
-    return ModelPrices(
-        family=CacheFamily.PLAIN,
-        input_usd=usd,
-        read=0.1,
-        write=1.25,
-        output=5,
-        granularity_tokens=1,
-        min_tokens=0,
-        ttl_seconds=300,
-    )
+    return replace(PLAIN, input_usd=usd)
 
 
 def test_the_price_breaks_ties_and_not_the_tokens() -> None:

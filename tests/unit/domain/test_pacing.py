@@ -1,13 +1,12 @@
 """What a memory needs next, and how much a step reads."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.chunks import Chunk, ChunkKind
 from service.domain.paths import Path
 from service.domain.prism import pacing
 from service.domain.prism.amendments import Amendment, Op
@@ -16,6 +15,7 @@ from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.splitting import split
 from service.domain.tokens import estimate_tokens
+from tests.unit.logged import logged_chunk
 
 SPEC = PrismSpec(schema_source="class N:\n    topics: dict[str, str]\n", fold_tokens=1_000_000)
 NOTHING = Wish(applied_position=9, consolidate_position=None, consolidated_tokens=0)
@@ -114,13 +114,7 @@ def test_groups_shrink_with_the_room() -> None:
 
 
 def sized(text: str, position: int = 1) -> SizedChunk:
-    logged = LoggedChunk(
-        position=position,
-        chunk=Chunk(kind=ChunkKind.MESSAGE, role="user", text=text),
-        producer_id="p",
-        producer_sequence=position,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
+    logged = logged_chunk(position, Chunk(kind=ChunkKind.MESSAGE, role="user", text=text))
     return SizedChunk.of(logged, estimate_tokens)
 
 

@@ -2,11 +2,9 @@
 
 import hmac
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.citations import best_position
 from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.paths import Path
@@ -15,6 +13,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
 from service.domain.schemas.source import parse_source
+from tests.unit.logged import logged
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 SCHEMA = parse_source(SOURCE)
@@ -22,16 +21,6 @@ SPEC = PrismSpec(
     schema_source=SOURCE, task="Keep it.", question="Why?", chunk_tokens=100, fold_tokens=50
 )
 ADD = '[OBJECTS FOR ADD]\n{"$.topics.%s": {"add": ["%s"]}}'
-
-
-def logged(position: int, text: str) -> LoggedChunk:
-    return LoggedChunk(
-        position=position,
-        chunk=Chunk(kind=ChunkKind.TEXT, text=text),
-        producer_id="p",
-        producer_sequence=position,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
 
 
 def step(memory: PrismMemory, position: int, text: str, reply: str) -> tuple[ModelAsk, PrismMemory]:

@@ -3,14 +3,12 @@
 import hmac
 import json
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.json_values import parse
 from service.domain.marking import marked
@@ -24,6 +22,7 @@ from service.domain.prism.revisions import parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
 from service.domain.schemas.source import parse_source
+from tests.unit.logged import logged
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
 SCHEMA = parse_source(SOURCE)
@@ -34,16 +33,6 @@ KEY = b"a key that nobody outside knows"
 DEFAULT = Rules()
 ALL_RULES = [Rules(add_only=a, may_remove=m) for a in (False, True) for m in (False, True)]
 MUSEUM = parse_source("class Museum:\n    facts: dict[str, list[str]]\n")
-
-
-def chunk(position: int, text: str) -> LoggedChunk:
-    return LoggedChunk(
-        position=position,
-        chunk=Chunk(kind=ChunkKind.TEXT, text=text),
-        producer_id="p",
-        producer_sequence=position,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
 
 
 def memory(value: dict[str, Any]) -> PrismMemory:
@@ -61,7 +50,7 @@ def asked(flow: Flow[Revision]) -> ModelAsk:
 def revise(
     held: PrismMemory, *texts: str, rules: Rules = DEFAULT, structured: bool = False
 ) -> ModelAsk:
-    chunks = [chunk(number, text) for number, text in enumerate(texts, start=1)]
+    chunks = [logged(number, text) for number, text in enumerate(texts, start=1)]
     return asked(
         prism.revise(SPEC, held, chunks, marker_key=KEY, rules=rules, structured=structured)
     )

@@ -20,22 +20,13 @@ from service.domain.prism.schedules import (
     scheduled,
 )
 from service.domain.prism.spec import PrismSpec
+from tests.prices import PLAIN
 
 SCHEMA = PrismSpec(schema_source="class N:\n    topics: dict[str, str]\n").schema()
-PRICES = ModelPrices(
-    family=CacheFamily.PLAIN,
-    input_usd=None,
-    read=0.1,
-    write=1.25,
-    output=5,
-    granularity_tokens=1,
-    min_tokens=0,
-    ttl_seconds=300,
-)
-HALF = replace(PRICES, read=0.5, write=1.0, output=4)
-FREE = replace(PRICES, read=0.0, write=1.0, output=3)
-COARSE = replace(PRICES, granularity_tokens=8, min_tokens=16)
-MARKED = replace(PRICES, family=CacheFamily.EXPLICIT)
+HALF = replace(PLAIN, read=0.5, write=1.0, output=4)
+FREE = replace(PLAIN, read=0.0, write=1.0, output=3)
+COARSE = replace(PLAIN, granularity_tokens=8, min_tokens=16)
+MARKED = replace(PLAIN, family=CacheFamily.EXPLICIT)
 
 amendments = st.builds(
     lambda key, letter, size: Amendment(
@@ -51,7 +42,7 @@ steps = st.builds(
     st.lists(amendments, max_size=2),
     st.sampled_from((False, False, False, True)),
 )
-prices = st.sampled_from((PRICES, HALF, FREE, COARSE, MARKED))
+prices = st.sampled_from((PLAIN, HALF, FREE, COARSE, MARKED))
 
 
 def log_of(made: list[LoggedStep], task_tokens: int = 0) -> Log:
@@ -83,7 +74,7 @@ def test_no_schedule_is_cheaper_than_the_optimum(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, min_size=1, max_size=9), prices)
-@example([put("a", "x" * 60), put("a", "y"), put("a", "x" * 60), put("b", "y" * 60)], PRICES)
+@example([put("a", "x" * 60), put("a", "y"), put("a", "x" * 60), put("b", "y" * 60)], PLAIN)
 def test_the_search_is_exact_for_keys_in_the_order_they_came(
     made: list[LoggedStep], at: ModelPrices
 ) -> None:
@@ -100,13 +91,13 @@ def test_the_search_is_exact_for_keys_in_the_order_they_came(
 
 def test_a_value_that_comes_back_makes_a_fold_cheap() -> None:
     log = log_of([put("a", "x" * 400), put("b", "z" * 400), put("a", "y"), put("a", "x" * 400)])
-    found = compare(log_of([*log.steps, *[put("b", "z" * 400)] * 6]), PRICES)
-    assert found.optimum.cost(PRICES) < found.amendments.cost(PRICES)
+    found = compare(log_of([*log.steps, *[put("b", "z" * 400)] * 6]), PLAIN)
+    assert found.optimum.cost(PLAIN) < found.amendments.cost(PLAIN)
 
 
 def test_all_tokens_are_counted_once() -> None:
     log = log_of([put("a", "one"), put("b", "two" * 50), put("a", "three")], task_tokens=30)
-    found = compare(log, PRICES)
+    found = compare(log, PLAIN)
     for tokens in (found.in_place, found.amendments, found.adaptive, found.optimum):
         assert tokens.output == 30
         assert tokens.fresh == 300
@@ -118,19 +109,19 @@ def test_all_tokens_are_counted_once() -> None:
 
 def test_prices_that_are_compared_together_are_as_if_alone() -> None:
     log = log_of([put(key, f"{n}" * 40) for n, key in enumerate("abacabadabacaba")])
-    many = [PRICES, HALF, FREE]
+    many = [PLAIN, HALF, FREE]
     assert list(compare_all(log, many)) == [compare(log, one) for one in many]
 
 
 def test_a_log_of_nothing_costs_nothing() -> None:
-    found = compare(log_of([]), PRICES)
+    found = compare(log_of([]), PLAIN)
     assert found.optimum == found.adaptive == found.in_place
-    assert found.optimum.cost(PRICES) == 0
+    assert found.optimum.cost(PLAIN) == 0
 
 
 def test_adaptive_folds_and_is_near_the_optimum() -> None:
     log = log_of([put(f"k{n % 7}", f"value {n} " * 10) for n in range(200)])
-    for at in (PRICES, HALF, COARSE, MARKED):
+    for at in (PLAIN, HALF, COARSE, MARKED):
         found = compare(log, at)
         assert found.adaptive.folds > 1
         assert found.adaptive.cost(at) <= 1.05 * found.optimum.cost(at)
@@ -141,21 +132,21 @@ def test_adaptive_folds_and_is_near_the_optimum() -> None:
 def test_a_cold_prompt_is_the_time_to_fold() -> None:
     base = '{"topics":{"a":"x","b":"' + "y" * 8000 + '"}}'
     warm = log_of([put("a", "z"), put("c", "q"), put("c", "r")])
-    assert adaptive(replace(warm, base_json=base), PRICES).folds == 0
+    assert adaptive(replace(warm, base_json=base), PLAIN).folds == 0
     cold = log_of([put("a", "z"), put("c", "q"), put("c", "r", cold=True)])
-    assert adaptive(replace(cold, base_json=base), PRICES).folds == 1
+    assert adaptive(replace(cold, base_json=base), PLAIN).folds == 1
 
 
 def test_replaying_a_log_gives_the_same_again() -> None:
     log = log_of([put(f"k{n % 5}", f"value {n} " * (n % 4 + 1)) for n in range(120)])
-    assert adaptive(log, PRICES) == adaptive(log, PRICES)
+    assert adaptive(log, PLAIN) == adaptive(log, PLAIN)
 
 
 def test_a_search_that_keeps_few_candidates_still_finds_a_schedule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = log_of([put(f"k{n % 9}", f"value {n} " * 5) for n in range(150)])
-    exact = compare(log, PRICES).optimum.cost(PRICES)
+    exact = compare(log, PLAIN).optimum.cost(PLAIN)
     monkeypatch.setattr(searching, "MAX_CANDIDATES", 8)
-    found = compare(log, PRICES)
-    assert exact <= found.optimum.cost(PRICES) <= found.in_place.cost(PRICES)
+    found = compare(log, PLAIN)
+    assert exact <= found.optimum.cost(PLAIN) <= found.in_place.cost(PLAIN)

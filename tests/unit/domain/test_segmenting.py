@@ -2,7 +2,6 @@
 
 import tracemalloc
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -14,6 +13,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.tree.nodes import Place
 from service.domain.tree.segmenting import Cut, Piece, Segmenter, joined, piece_of
 from service.splitter import first_piece
+from tests.unit.logged import logged_chunk
 
 START = Place(1)
 WORDS = [
@@ -35,13 +35,7 @@ def chunk(position: int, kind: ChunkKind, text: str) -> LoggedChunk:
         ChunkKind.MESSAGE: Chunk(kind=kind, role="user", text=text),
         ChunkKind.STEP: Chunk(kind=kind, thought="I think", action=text),
     }
-    return LoggedChunk(
-        position=position,
-        chunk=made[kind],
-        producer_id="p",
-        producer_sequence=position,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
+    return logged_chunk(position, made[kind])
 
 
 @st.composite

@@ -1,32 +1,25 @@
 """Model calls by a script: asks, replies and failures in turn, and a ledger in memory."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
-from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
 from service.llm.gateway import Gateway, KnowsForms
 from service.llm.plans import Plan
 from service.llm.routing import Router
 from service.llm.transport import Completion, ModelFailure
+from tests.completions import completion
 from tests.fake_index import DictIndex
+from tests.prices import PLAIN
 
 SCOPE = CallScope(
     tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="revise:1:1"
 )
-PLAIN = ModelPrices(
-    family=CacheFamily.PLAIN,
-    input_usd=None,
-    read=0.1,
-    write=1.0,
-    output=5.0,
-    granularity_tokens=1,
-    min_tokens=0,
-    ttl_seconds=1,
-)
+#: What is cached is gone after a second.
+BRIEF = replace(PLAIN, write=1.0, ttl_seconds=1)
 
 
 def make_ask(*texts: str, chunk: str = "chunk") -> ModelAsk:
@@ -54,13 +47,12 @@ class Script:
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, ModelFailure):
             raise outcome
-        return Completion(
-            text=outcome,
-            model=model,
+        return completion(
+            outcome,
+            model,
             input_tokens=sum(estimate_tokens(one.text) for one in ask.segments),
             output_tokens=5,
             cached_tokens=self.cached_tokens,
-            cache_write_tokens=None,
             cost_micro_usd=7,
         )
 
@@ -114,9 +106,9 @@ def gateway(
         waits.append(seconds)
 
     caller = Caller(
-        script, ledger, index, prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=sleep
+        script, ledger, index, prices=lambda _: BRIEF, tries=3, lease_seconds=9, sleep=sleep
     )
-    chooser = Router((), index, lambda _: PLAIN)
+    chooser = Router((), index, lambda _: BRIEF)
     return Gateway(
-        ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9, forms=forms, sleep=sleep
+        ledger, chooser, caller, prices=lambda _: BRIEF, lease_seconds=9, forms=forms, sleep=sleep
     )

@@ -12,8 +12,9 @@ from service.llm.caller import Caller, LeaseLost
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import prefix_of
 from service.llm.transport import Completion, ModelFailure
+from tests.completions import completion
 from tests.fake_index import DictIndex
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, make_ask
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, make_ask
 
 ASK = make_ask("task")
 KEY = b"k" * 32
@@ -34,13 +35,12 @@ class Slow:
         await self.go_on.wait()
         if self.failures:
             raise self.failures.pop(0)
-        return Completion(
-            text=f"reply {self.asked}",
-            model=model,
+        return completion(
+            f"reply {self.asked}",
+            model,
             input_tokens=3,
             output_tokens=5,
             cached_tokens=None,
-            cache_write_tokens=None,
             cost_micro_usd=7,
         )
 
@@ -99,7 +99,7 @@ def order(lease: Lease, *, deadline: float = float("inf")) -> CallOrder:
 
 
 def caller(model: Slow, ledger: Ledger) -> Caller:
-    return Caller(model, ledger, DictIndex(), prices=lambda _: PLAIN, tries=1, lease_seconds=90)
+    return Caller(model, ledger, DictIndex(), prices=lambda _: BRIEF, tries=1, lease_seconds=90)
 
 
 async def begun(made: Caller, given: CallOrder) -> asyncio.Task[ModelReply]:

@@ -16,22 +16,14 @@ from service.llm.prefix_cache import prefix_of
 from service.llm.residuals import Residual
 from service.llm.routing import Router
 from tests.fake_index import DictIndex
+from tests.prices import PLAIN
 
 MODEL = "m/x"
 SCOPE = CallScope(
     tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=UUID(int=3), occasion="revise:1:1"
 )
-PLAIN = ModelPrices(
-    family=CacheFamily.PLAIN,
-    input_usd=None,
-    read=0.1,
-    write=1.0,
-    output=5.0,
-    granularity_tokens=16,
-    min_tokens=0,
-    ttl_seconds=300,
-)
-EXPLICIT = replace(PLAIN, family=CacheFamily.EXPLICIT, granularity_tokens=1, max_marks=4)
+ROUNDED = replace(PLAIN, write=1.0, granularity_tokens=16)
+EXPLICIT = replace(ROUNDED, family=CacheFamily.EXPLICIT, granularity_tokens=1, max_marks=4)
 
 
 REPLY = ModelReply(text="said", model=MODEL)
@@ -90,7 +82,7 @@ def call(made: CallOrder, *, input_tokens: int, reported: int | None) -> Call:
     )
 
 
-def learner(index: DictIndex, clock: Clock, prices: ModelPrices = PLAIN) -> Learner:
+def learner(index: DictIndex, clock: Clock, prices: ModelPrices = ROUNDED) -> Learner:
     return Learner(index, lambda _: prices, clock=clock)
 
 
@@ -119,7 +111,7 @@ async def test_predictions_come_true_to_a_block_whatever_the_tokenizer(
 ) -> None:
     """A memory that grows by amendments, and a provider that counts otherwise than we do."""
     index, clock, engine = DictIndex(), Clock(), Engine(tokens_per_character)
-    router = Router((), index, lambda _: PLAIN, clock=clock)
+    router = Router((), index, lambda _: ROUNDED, clock=clock)
     teacher = learner(index, clock)
     texts = ["task " * 200, "base " * 400]
     residuals = []
@@ -141,7 +133,7 @@ async def test_predictions_come_true_to_a_block_whatever_the_tokenizer(
 async def test_a_memory_that_is_written_in_place_is_not_taken_for_evicted() -> None:
     """Its text begins like the one before, for longer or shorter: never less than the task."""
     index, clock, engine = DictIndex(), Clock(), Engine(0.25)
-    router = Router((), index, lambda _: PLAIN, clock=clock)
+    router = Router((), index, lambda _: ROUNDED, clock=clock)
     teacher = learner(index, clock)
     task, predicted = "task " * 200, 0
     for step in range(40):

@@ -19,7 +19,7 @@ from service.llm.prefix_cache import (
 )
 from service.llm.routing import Router
 from tests.fake_index import DictIndex
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, Script, gateway, make_ask
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, Script, gateway, make_ask
 
 
 async def test_the_prompt_before_is_predicted_to_be_cached() -> None:
@@ -43,7 +43,7 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
 
     async def check() -> None:
         index, before = DictIndex(), prefix(sent)
-        router = Router((), index, lambda _: PLAIN, clock=lambda: 1000.0)
+        router = Router((), index, lambda _: BRIEF, clock=lambda: 1000.0)
 
         async def predicted(now: Prefix, model: str = "m") -> int:
             return (await router.choose(now, model, "t:key"))[0].predicted_tokens
@@ -86,7 +86,7 @@ def test_long_segments_are_told_apart_and_not_kept() -> None:
 
 
 def test_predictions_respect_the_providers_minimum_and_granularity() -> None:
-    coarse = replace(PLAIN, granularity_tokens=128, min_tokens=1024)
+    coarse = replace(BRIEF, granularity_tokens=128, min_tokens=1024)
     assert [expected_tokens(tokens, coarse) for tokens in (0, 1023, 1024, 1151, 1152)] == [
         0,
         0,

@@ -16,7 +16,7 @@ from service.llm.prefix_cache import (
 from service.llm.routing import Router
 from service.llm.transport import Completion, ModelFailure
 from tests.fake_index import DictIndex
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, Script, gateway, make_ask
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, Script, gateway, make_ask
 
 
 async def test_what_may_pass_is_tried_again_and_every_try_is_in_the_ledger() -> None:
@@ -113,7 +113,7 @@ async def test_an_order_that_waited_is_renewed_before_it_is_made(left: float, re
         Script(["a reply"]),
         ledger,
         DictIndex(),
-        prices=lambda _: PLAIN,
+        prices=lambda _: BRIEF,
         tries=1,
         lease_seconds=lease_seconds,
     )
@@ -144,11 +144,11 @@ def shared(script: Script, ledger: Ledger, waits: list[float], places: int) -> G
     index = DictIndex()
     deployments = [Deployment(name=f"place-{n}", model="m/x") for n in range(places)]
     caller = Caller(
-        script, ledger, index, prices=lambda _: PLAIN, tries=2, lease_seconds=9, sleep=sleep
+        script, ledger, index, prices=lambda _: BRIEF, tries=2, lease_seconds=9, sleep=sleep
     )
-    router = Router(deployments, index, lambda _: PLAIN)
+    router = Router(deployments, index, lambda _: BRIEF)
     return Gateway(
-        ledger, router, caller, prices=lambda _: PLAIN, lease_seconds=9, forms=None, sleep=sleep
+        ledger, router, caller, prices=lambda _: BRIEF, lease_seconds=9, forms=None, sleep=sleep
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.deployment_config import Deployment
-from service.domain.prices import CacheFamily, ModelPrices
+from service.domain.prices import ModelPrices
 from service.domain.warmth import Sent
 from service.llm.plans import Route
 from service.llm.prefix_cache import Prefix
@@ -24,18 +24,10 @@ from service.llm.routing import (
 )
 from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
+from tests.prices import PLAIN
 
 MODEL = "openai/shared"
-PRICES = ModelPrices(
-    family=CacheFamily.PLAIN,
-    input_usd=None,
-    read=0.1,
-    write=1.0,
-    output=5.0,
-    granularity_tokens=16,
-    min_tokens=0,
-    ttl_seconds=300,
-)
+PRICES = replace(PLAIN, write=1.0, granularity_tokens=16)
 BUSY = ModelFailure("busy", retryable=True)
 
 

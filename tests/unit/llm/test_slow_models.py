@@ -16,7 +16,7 @@ from service.llm.routing import Router
 from service.llm.transport import Completion, LitellmTransport, ModelFailure
 from tests.fake_index import DictIndex
 from tests.silent_model import SilentModel, silent_model, warm_litellm
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, make_ask
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, make_ask
 
 ASK = make_ask("task")
 
@@ -94,10 +94,10 @@ async def test_a_call_that_waits_for_its_next_try_is_called_off() -> None:
         await asyncio.get_running_loop().create_future()
 
     caller = Caller(
-        failing, ledger, DictIndex(), prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=sleep
+        failing, ledger, DictIndex(), prices=lambda _: BRIEF, tries=3, lease_seconds=9, sleep=sleep
     )
-    chooser = Router((), DictIndex(), lambda _: PLAIN)
-    gateway = Gateway(ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9)
+    chooser = Router((), DictIndex(), lambda _: BRIEF)
+    gateway = Gateway(ledger, chooser, caller, prices=lambda _: BRIEF, lease_seconds=9)
     call = asyncio.create_task(gateway.call(ASK, model="m", scope=SCOPE))
     async with asyncio.timeout(30):
         await waits.wait()

@@ -15,8 +15,9 @@ from service.llm.plans import Plan
 from service.llm.routing import Router
 from service.llm.telling import Told
 from service.llm.transport import Completion, ModelFailure
+from tests.completions import completion
 from tests.fake_index import DictIndex
-from tests.unit.llm.scripted_calls import PLAIN, SCOPE, Ledger, make_ask
+from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, make_ask
 
 ASK = make_ask("task")
 FAILED = ModelFailure("it broke", retryable=True)
@@ -55,14 +56,8 @@ class Writing:
             await self.waits()
         if failure is not None:
             raise failure
-        return Completion(
-            text="".join(parts),
-            model=model,
-            input_tokens=9,
-            output_tokens=5,
-            cached_tokens=None,
-            cache_write_tokens=None,
-            cost_micro_usd=7,
+        return completion(
+            "".join(parts), model, output_tokens=5, cached_tokens=None, cost_micro_usd=7
         )
 
     async def until_asked(self) -> None:
@@ -80,10 +75,10 @@ async def at_once(_: float) -> None:
 def gateway(writing: Writing, ledger: Ledger) -> Gateway:
     index = DictIndex()
     caller = Caller(
-        writing, ledger, index, prices=lambda _: PLAIN, tries=3, lease_seconds=9, sleep=at_once
+        writing, ledger, index, prices=lambda _: BRIEF, tries=3, lease_seconds=9, sleep=at_once
     )
-    chooser = Router((), index, lambda _: PLAIN)
-    return Gateway(ledger, chooser, caller, prices=lambda _: PLAIN, lease_seconds=9, sleep=at_once)
+    chooser = Router((), index, lambda _: BRIEF)
+    return Gateway(ledger, chooser, caller, prices=lambda _: BRIEF, lease_seconds=9, sleep=at_once)
 
 
 async def test_a_reply_is_heard_as_it_is_written() -> None:

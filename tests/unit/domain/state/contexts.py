@@ -1,26 +1,17 @@
 """Working contexts as tests write them down."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Levels, Made, State, Vector
 from service.domain.state.working_context import WorkingContext
 from service.domain.tokens import estimate_tokens
+from tests.unit.logged import logged
 
 
 def step(position: int, text: str) -> SizedStep:
     """A step whose text is this and nothing else."""
-    return SizedStep.of(
-        LoggedChunk(
-            position=position,
-            chunk=Chunk(kind=ChunkKind.TEXT, text=text),
-            producer_id="p",
-            producer_sequence=position,
-            created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        )
-    )
+    return SizedStep.of(logged(position, text))
 
 
 def vector(

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.chunks import Chunk, ChunkKind
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.state.compressing import Compression
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
+from tests.unit.logged import logged_chunk
 
 KEY = b"a key that nobody outside knows"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -16,12 +17,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 def step(position: int, text: str = "text", *, seconds: float = 0) -> SizedStep:
     """A chunk of the log as a step, written so many seconds after START."""
     return SizedStep.of(
-        LoggedChunk(
-            position=position,
-            chunk=Chunk(kind=ChunkKind.TEXT, text=text),
-            producer_id="p",
-            producer_sequence=position,
-            created_at=START + timedelta(seconds=seconds),
+        logged_chunk(
+            position, Chunk(kind=ChunkKind.TEXT, text=text), START + timedelta(seconds=seconds)
         )
     )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Levels, Made, State, Vector, first_state
@@ -22,21 +22,14 @@ from service.domain.state.working_context import (
     is_due,
 )
 from service.domain.tokens import estimate_tokens
+from tests.unit.logged import logged_chunk
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def step(position: int, chunk: Chunk) -> SizedStep:
     """A step of the log, one a second."""
-    return SizedStep.of(
-        LoggedChunk(
-            position=position,
-            chunk=chunk,
-            producer_id="p",
-            producer_sequence=position,
-            created_at=START + timedelta(seconds=position),
-        )
-    )
+    return SizedStep.of(logged_chunk(position, chunk, START + timedelta(seconds=position)))
 
 
 def vector(level: int, text: str, *, revision: int = 1) -> Vector:
