@@ -32,6 +32,15 @@ class FakeModel:
     #: Each request has a thread, and each a number of its own.
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The environment of a service that asks it."""
+        return {
+            "PALIMPSEST_MODEL": "openai/fake",
+            "PALIMPSEST_MODEL_BASE_URL": self.url,
+            "PALIMPSEST_MODEL_API_KEY": "sk-not-to-be-logged",
+        }
+
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a completion request."""
         content = request["messages"][-1]["content"]

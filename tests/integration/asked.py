@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid4
 
 from service.domain.dciso.contents import (
     CloseContent,
@@ -14,14 +13,11 @@ from service.domain.dciso.contents import (
 from service.domain.dciso.spec import BrowseOption, BrowseRequest
 from service.domain.flows import ModelAsk
 from service.domain.readers import ReaderName
-from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import Event
-from service.domain.work import WorkItem, WorkKind
-from storage import answers, trajectories
-from storage.answers import StoredAnswer
+from service.domain.work import WorkItem
 from storage.database import Database
-from tests.integration.browsing import KEY
+from tests.integration.stored_answers import store_question
 
 #: Small, so that few chunks make several pieces.
 WINDOW = 768
@@ -60,33 +56,17 @@ async def ask_log(
     database: Database, *, up_to: int, model: str = "", query: str = "What of it?", **wanted: Any
 ) -> WorkItem:
     """A question to the log, as it is stored."""
-    answer_id = uuid4()
     request = BrowseRequest(**{"window_tokens": WINDOW, **wanted})
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(
-            tx,
-            session_key=KEY,
-            answer_id=answer_id,
-            memory_id=None,
-            query=query,
-            revision=0,
-            applied_position=up_to,
-            reader=ReaderName.DCISO,
-            browsing=request,
-            model=model,
-        )
-    return WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    return await store_question(
+        database,
+        None,
+        query,
+        revision=0,
+        applied_position=up_to,
+        reader=ReaderName.DCISO,
+        browsing=request,
+        model=model,
     )
-
-
-async def read_answer(database: Database, answer_id: UUID) -> tuple[StoredAnswer, list[Event]]:
-    """An answer and its events."""
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await answers.get(tx, KEY, answer_id)
-        events = await trajectories.list_events(tx, (KEY, answer_id), 0)
-    assert stored is not None
-    return stored, list(events)
 
 
 def path(events: list[Event]) -> list[tuple[str, str, str]]:

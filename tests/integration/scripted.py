@@ -1,8 +1,10 @@
 """A memory in a database of the test's own, and a model that follows a script."""
 
+import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +22,7 @@ from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.llm.plans import Plan
-from service.llm.transport import Completion
+from service.llm.transport import Completion, ModelFailure
 from service.usecases.answer import Answerer
 from service.usecases.browse import OpensRanks
 from service.usecases.browsed_log import Ranks
@@ -76,6 +78,39 @@ class Script:
         elif ask.purpose is Purpose.ANSWER:
             text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.t1\n"
         return completion(text, model)
+
+
+def fail_at(script: Script, call: int) -> None:
+    """Has the model be busy at its n-th call, from 1, and never again."""
+    calls = count(1)
+
+    async def fails() -> None:
+        if next(calls) == call:
+            raise ModelFailure("busy", retryable=True)
+
+    script.meanwhile = fails
+
+
+async def die_in_call(
+    script: Script, call: int, making: Coroutine[Any, Any, None]
+) -> asyncio.Event:
+    """Runs a worker, and kills it while its model thinks for the n-th time, from 1.
+
+    The call goes on, as in a process of its own, once what is returned is set.
+    """
+    reached, let_go = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        if len(script.asked) == call:
+            reached.set()
+            await let_go.wait()
+
+    script.meanwhile = hang
+    dying = asyncio.create_task(making)
+    await asyncio.wait_for(reached.wait(), 60)
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    return let_go
 
 
 def summary_reply(ask: ModelAsk, number: int) -> str:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,11 +15,10 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
 from storage import accounting
 from storage.database import Database
+from tests.integration.agent_runs import RUNS, chunks_of
 from tests.integration.state_rows import StateRows
 from tests.loops import Simulated, loop, recursive, simulate, sums_of
 
-#: Recorded agent runs beside the repository, where they are there.
-RUNS = Path(__file__).parents[3] / "shared/data/agent_hotpotqa_react/dev.jsonl"
 WORDS = ("", "a", "ß", "日本", "🚢", "pier", "a grey stone", "line\nline", " ", "x" * 997)
 
 
@@ -144,20 +142,6 @@ def made_up() -> list[dict[str, Any]]:
         ]
         runs.append({"id": f"made-up-{number}", "task": "Which pier is of stone?", "steps": steps})
     return runs
-
-
-def chunks_of(run: dict[str, Any]) -> list[Chunk]:
-    """A run's steps as an agent would record them; one of nothing is none."""
-    chunks = [
-        Chunk(
-            kind=ChunkKind.STEP,
-            observation=step["observation"] or "",
-            thought=step["thought"] or "",
-            action=step["action"] or "",
-        )
-        for step in run["steps"]
-    ]
-    return [chunk for chunk in chunks if not chunk.is_empty()]
 
 
 async def check_run(database: Database, run: dict[str, Any], period: int) -> None:

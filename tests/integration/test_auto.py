@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 
@@ -18,20 +18,21 @@ from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.whole import WHOLE
-from service.domain.work import WorkItem, WorkKind
+from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.transport import ModelFailure
 from service.usecases.answer import Answerer
 from service.usecases.answer_auto import AutoReader
 from service.usecases.answering import AnswerCalls, MadeAnswer
 from service.usecases.reading_facts import Knowledge
-from storage import answers, calls, trajectories
+from storage import calls
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 from tests.gateways import gateway
 from tests.integration import test_navigate, tree_rows
 from tests.integration.compressed_rows import KEY, STATE, StateRows, make_state
 from tests.integration.scripted import CONFIG, SPEC, Script, add_memory, answerer
+from tests.integration.stored_answers import read_told, store_question
 from tests.integration.test_trajectory_reading import trajectories as served
 
 STEPS = (
@@ -46,7 +47,6 @@ SMALL = CONFIG.model_copy(update={"model": "test/scripted"})
 
 
 async def ask(database: Database, head: int, **said: Any) -> WorkItem:
-    answer_id = uuid4()
     values: dict[str, Any] = {
         "memory_id": None,
         "query": QUERY,
@@ -55,19 +55,7 @@ async def ask(database: Database, head: int, **said: Any) -> WorkItem:
         "reader": ReaderName.AUTO,
         **said,
     }
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(tx, session_key=KEY, answer_id=answer_id, **values)
-    return WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
-    )
-
-
-async def read(database: Database, item: WorkItem) -> tuple[StoredAnswer, list[Event]]:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await answers.get(tx, KEY, item.item_id)
-        events = await trajectories.list_events(tx, (KEY, item.item_id), 0)
-    assert stored is not None
-    return stored, list(events)
+    return await store_question(database, **values)
 
 
 def without_browsing(database: Database, script: Script) -> Answerer:
@@ -108,7 +96,7 @@ async def test_a_log_that_fits_is_read_whole(database: Database) -> None:
     item = await ask(database, rows.head)
     script = Script(reply=says())
     await answerer(database, gateway(script, database), SMALL).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.status, stored.text) == ("complete", "It is in box 7.")
     assert [one.template for one in script.asked] == [WHOLE], "no understanding is paid for"
     assert told(events) == [(1, "choice", "whole"), (2, "end", "It is in box 7.")]
@@ -137,7 +125,7 @@ async def test_whole_up_to_the_last_token_of_the_window(database: Database, room
     config = SMALL.model_copy(update={"auto_whole_tokens": window + room})
     item = await ask(database, rows.head)
     await answerer(database, gateway(Script(reply=says()), database), config).make(item)
-    stored, _ = await read(database, item)
+    stored, _ = await read_told(database, item)
     assert stored.chosen is not None
     assert stored.chosen.reader is (ReaderName.PCC if room else ReaderName.WHOLE)
 
@@ -147,7 +135,7 @@ async def test_a_log_without_text_says_so(database: Database) -> None:
     item = await ask(database, 0)
     script = Script()
     await answerer(database, gateway(script, database), SMALL).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.no_answer, script.asked) == (NoAnswer.EMPTY, [])
     assert [one.kind for one in events] == [EventKind.CHOICE, EventKind.END]
 
@@ -162,7 +150,7 @@ async def test_the_reader_whole_refuses_a_log_that_does_not_fit(database: Databa
     script = Script()
     calling = gateway(script, database)
     await Answerer(database, calling, facts, b"marker", SMALL).make(item)
-    stored, _ = await read(database, item)
+    stored, _ = await read_told(database, item)
     assert (stored.status, stored.attempts, script.asked) == ("failed", 0, [])
     assert "the log has " in stored.failure
     assert "has room for 1372 tokens" in stored.failure
@@ -174,7 +162,7 @@ async def test_how_things_are_is_asked_of_the_working_context(database: Database
     item = await ask(database, rows.head)
     script = Script(reply=says("state"))
     await answerer(database, gateway(script, database), NEVER_WHOLE).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert [one.template for one in script.asked] == [UNDERSTAND, pcc.ANSWER]
     assert (stored.text, [one.position for one in stored.citations]) == ("It is in box 7.", [3])
     chosen = stored.chosen
@@ -197,7 +185,7 @@ async def test_a_named_memory_is_read_without_a_call_to_choose(database: Databas
     item = await ask(database, rows.head, memory_id=identity)
     script = Script()
     await without_browsing(database, script).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.text, len(script.asked)) == ("It is x.", 1)
     assert told(events) == [(1, "choice", "prism of notes")]
     assert stored.chosen is not None
@@ -211,7 +199,7 @@ async def test_a_named_memory_that_is_not_as_fresh_as_asked_leaves_the_log(
     identity = await notes(database, rows.head)
     item = await ask(database, rows.head, memory_id=identity, wanted_position=3)
     await answerer(database, gateway(Script(reply=says()), database), SMALL).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.text, events[0].text) == ("It is in box 7.", "whole")
     assert "memory 'notes' is not as far as was asked for" in events[0].reasoning
 
@@ -225,7 +213,7 @@ async def test_a_fact_is_looked_for_in_the_tree(database: Database) -> None:
         return says("fact")(ask, number) if ask.template == UNDERSTAND else moves(ask, number)
 
     await without_browsing(database, Script(reply=reply)).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert stored.text == "It brought partridges."
     assert [one.ordinal for one in events] == list(range(1, len(events) + 1))
     kinds = [one.kind for one in events]
@@ -250,13 +238,13 @@ async def test_the_first_choice_stays(database: Database) -> None:
 
     script = Script(reply=fails_late)
     await answerer(database, gateway(script, database), NEVER_WHOLE).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.status, [one.kind for one in events]) == ("pending", [EventKind.CHOICE])
     assert stored.chosen is not None
     # By now all of it would be read whole.
     again = Script(reply=reply)
     await answerer(database, gateway(again, database), SMALL).make(item)
-    later, events = await read(database, item)
+    later, events = await read_told(database, item)
     assert (later.status, later.chosen) == ("complete", stored.chosen)
     assert [one.template for one in again.asked] == [pcc.ANSWER]
     assert [one.kind for one in events] == [EventKind.CHOICE]
@@ -283,7 +271,7 @@ async def test_behind_a_navigation_that_finds_nothing_the_log_is_browsed(
 
     script = Script(reply=reply)
     await answerer(database, gateway(script, database), NEVER_WHOLE).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.status, stored.text) == ("complete", "It ate the mouse at once.")
     assert [one.position for one in stored.citations] == [4]
     assert [one.ordinal for one in events] == list(range(1, len(events) + 1))
@@ -338,9 +326,9 @@ async def browsed(
         known,
         lambda asked: browser if asked.reader is ReaderName.DCISO else others._reader(asked),
     )
-    stored, _ = await read(database, item)
+    stored, _ = await read_told(database, item)
     made = await auto.answer(item, stored)
-    _, events = await read(database, item)
+    _, events = await read_told(database, item)
     return made, events, browser
 
 
@@ -371,7 +359,7 @@ async def test_where_a_memory_has_no_answer_the_log_is_browsed_once(database: Da
         (3, "end", "browsed"),
     ]
     assert events[1].reasoning == "Memory 'w' has no answer; so the log itself is browsed."
-    stored, _ = await read(database, item)
+    stored, _ = await read_told(database, item)
     assert stored.chosen is not None
     assert stored.chosen.reader is ReaderName.PCC, "the first choice stays"
     # A worker that takes over makes the same of it, from the journal.

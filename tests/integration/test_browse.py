@@ -13,7 +13,6 @@ from service.domain.dciso.spec import BrowseAction, BrowseOption
 from service.domain.flows import LookingFlow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import EventKind, NoAnswer
-from service.llm.transport import ModelFailure
 from service.usecases import browse as browsing
 from service.usecases.browsed_log import Hit
 from storage import calls
@@ -26,12 +25,12 @@ from tests.integration.asked import (
     Words,
     ask_log,
     path,
-    read_answer,
     tokens_of,
 )
 from tests.integration.browsing import KEY, write
 from tests.integration.ranks import Ranked
-from tests.integration.scripted import CONFIG, Script, answerer
+from tests.integration.scripted import CONFIG, Script, answerer, die_in_call, fail_at
+from tests.integration.stored_answers import read_told
 
 #: Each takes about 60 tokens: two and no more make a piece of the window.
 TEXTS = tuple(
@@ -70,7 +69,7 @@ async def browsed(
     item = await ask_log(database, up_to=up_to, **wanted)
     script = Script(reply=reply)
     await answerer(database, gateway(script, database)).make(item)
-    return *await read_answer(database, item.item_id), script
+    return *await read_told(database, item), script
 
 
 async def test_each_piece_is_read_and_what_is_said_is_cited(database: Database) -> None:
@@ -119,7 +118,7 @@ async def test_as_many_pieces_are_read_at_once_as_may_be(database: Database, lim
     script.wanted = limit
     config = CONFIG.model_copy(update={"browse_concurrency": limit})
     await answerer(database, gateway(script, database), config).make(item)
-    stored, _ = await read_answer(database, item.item_id)
+    stored, _ = await read_told(database, item)
     assert stored.status == "complete"
     assert script.most == limit
 
@@ -151,7 +150,7 @@ async def test_the_model_s_own_window_counts_when_it_is_smaller(database: Databa
     item = await ask_log(database, up_to=12, option=INDEPENDENT, window_tokens=4096)
     script = Script(reply=Words("mouse"))
     await answerer(database, gateway(script, database), window=700).make(item)
-    stored, _ = await read_answer(database, item.item_id)
+    stored, _ = await read_told(database, item)
     assert stored.status == "complete", stored.failure
     assert max(map(tokens_of, script.asked)) <= 700
 
@@ -203,7 +202,7 @@ async def test_what_retrieval_names_is_read_first(database: Database) -> None:
     script = Script(reply=Words("mouse"))
     maker = answerer(database, gateway(script, database), ranks=lambda *_: ranks)
     await maker.make(item)
-    stored, events = await read_answer(database, item.item_id)
+    stored, events = await read_told(database, item)
     (retrieval,) = [one for one in events if one.kind is EventKind.RETRIEVAL]
     assert len(retrieval.shown) == 1
     assert stored.citations[0].position == 5, "a model orders what is found"
@@ -258,20 +257,12 @@ async def test_a_failed_try_goes_on_where_it_stopped(database: Database) -> None
     item = await ask_log(database, up_to=12, option=BrowseOption.SCAN)
     script = Script(reply=Words("year 9 "))
     maker = answerer(database, gateway(script, database))
-    count = 0
-
-    async def third_fails() -> None:
-        nonlocal count
-        count += 1
-        if count == 3:
-            raise ModelFailure("busy", retryable=True)
-
-    script.meanwhile = third_fails
+    fail_at(script, 3)
     await maker.make(item)
-    stored, before = await read_answer(database, item.item_id)
+    stored, before = await read_told(database, item)
     assert (stored.status, stored.attempts, len(before)) == ("pending", 1, 2)
     await maker.make(item)
-    stored, events = await read_answer(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.status == "complete", stored.failure
     assert events[:2] == before
     assert [event.ordinal for event in events] == list(range(1, len(events) + 1))
@@ -284,24 +275,14 @@ async def test_a_worker_that_dies_is_followed_by_another_that_reads_the_same(
 ) -> None:
     await write(database, TEXTS)
     item = await ask_log(database, up_to=12, option=BrowseOption.RANK, pieces=3)
-    reached, let_go = asyncio.Event(), asyncio.Event()
     first, second = Script(reply=Words("mouse")), Script(reply=Words("mouse"))
 
-    async def hang() -> None:
-        if len(first.asked) == 2:
-            reached.set()
-            await let_go.wait()
-
-    first.meanwhile = hang
     ranks = Ranked([Hit(position=p, from_character=0) for p in (5, 1, 9)])
     other = Ranked([Hit(position=p, from_character=0) for p in (12, 2, 7)])
     config = CONFIG.model_copy(update={"browse_concurrency": 1})
     before_it = answerer(database, gateway(first, database), config, ranks=lambda *_: ranks)
-    dying = asyncio.create_task(before_it.make(item))
-    await asyncio.wait_for(reached.wait(), 60)
-    dying.cancel()
-    await asyncio.gather(dying, return_exceptions=True)
-    _, before = await read_answer(database, item.item_id)
+    let_go = await die_in_call(first, 2, before_it.make(item))
+    _, before = await read_told(database, item)
     assert path(before) == [
         ("understanding", "", "none"),
         ("retrieval", "", "none"),
@@ -311,7 +292,7 @@ async def test_a_worker_that_dies_is_followed_by_another_that_reads_the_same(
     let_go.set()
     behind_it = answerer(database, gateway(second, database), config, ranks=lambda *_: other)
     await behind_it.make(item)
-    stored, events = await read_answer(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.status == "complete", stored.failure
     assert events[: len(before)] == before
     assert other.asked == []
@@ -327,7 +308,7 @@ async def test_two_workers_at_once_tell_each_event_once(database: Database) -> N
     await asyncio.gather(
         *(answerer(database, gateway(script, database)).make(item) for script in scripts)
     )
-    stored, events = await read_answer(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.status == "complete"
     assert [event.ordinal for event in events] == list(range(1, len(events) + 1))
     asked = [ask.text for script in scripts for ask in script.asked]

@@ -18,10 +18,11 @@ from storage import answers, ratings, trajectories
 from storage.answers import Chosen
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.asked import WINDOW, Words, ask_log, read_answer
+from tests.integration.asked import WINDOW, Words, ask_log
 from tests.integration.browsing import KEY, write
 from tests.integration.ranks import Ranked
 from tests.integration.scripted import Script, answerer
+from tests.integration.stored_answers import item_of, read_told
 from tests.integration.test_browse import TEXTS
 from tests.integration.test_trajectory_reading import trajectories as served
 
@@ -42,7 +43,7 @@ async def browsed(
             )
     ranks = Ranked([Hit(position=p, from_character=0) for p in (5, 1, 9)])
     await answerer(database, gateway(script, database), ranks=lambda *_: ranks).make(item)
-    stored, _ = await read_answer(database, item.item_id)
+    stored, _ = await read_told(database, item)
     assert (stored.status, stored.no_answer) == ("complete", None), stored.failure
     return item.item_id
 
@@ -72,7 +73,7 @@ async def test_examples_are_the_prompts_that_were_asked(
     valid = [ask.text for number, ask in enumerate(script.asked, 1) if number != 2]
     assert sorted(one.prompt for one in examples) == sorted(valid)
     assert examples[0].prompt == script.asked[0].text
-    _, events = await read_answer(database, answer_id)
+    _, events = await read_told(database, item_of(answer_id))
     by_ordinal = {event.ordinal: event for event in events}
     assert [one.reply for one in examples] == [by_ordinal[one.ordinal].reply for one in examples]
     assert {one.rating for one in examples} == {None}
@@ -94,7 +95,7 @@ async def test_what_was_chosen_and_shaped_is_no_example(database: Database) -> N
     )
     script = Script(reply=Words("mouse"))
     answer_id = await browsed(database, script, BrowseOption.AUTO, chosen=chosen)
-    _, events = await read_answer(database, answer_id)
+    _, events = await read_told(database, item_of(answer_id))
     assert [one.kind for one in events[:2]] == [EventKind.CHOICE, EventKind.PIECE]
     shaping = replace(events[0], ordinal=len(events) + 1, kind=EventKind.SHAPING)
     async with database.transaction(DEFAULT_TENANT) as tx:
@@ -129,7 +130,7 @@ async def test_examples_go_by_what_somebody_thinks(database: Database) -> None:
 async def test_events_of_any_answer_are_listed(database: Database) -> None:
     await write(database, TEXTS)
     answer_id = await browsed(database, Script(reply=Words("mouse")), BrowseOption.SCAN)
-    _, events = await read_answer(database, answer_id)
+    _, events = await read_told(database, item_of(answer_id))
     found = await served(database).events(DEFAULT_TENANT, "s", answer_id, after=1, limit=2)
     assert list(found) == events[1:3]
 

@@ -20,7 +20,8 @@ from storage import answers
 from storage.database import Database
 from tests.gateways import gateway
 from tests.integration.scripted import Script, answerer
-from tests.integration.test_navigate import LEAVES, TAIL, Moves, ask, read
+from tests.integration.stored_answers import read_told
+from tests.integration.test_navigate import LEAVES, TAIL, Moves, ask
 from tests.integration.tree_rows import KEY, make_tree
 from tests.integration.writing import drop_hints
 
@@ -59,7 +60,7 @@ async def test_what_nobody_has_begun_is_not_begun(database: Database) -> None:
     item, script = await ask(database), Script(reply=Moves("cat"))
     assert await cancelled(database, item) == "cancelled"
     await maker(database, script).make(item)
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert (stored.status, stored.text, events, script.asked) == ("cancelled", "", [], [])
 
 
@@ -73,7 +74,7 @@ async def test_what_is_under_way_ends_at_the_next_look(database: Database) -> No
     assert await cancelled(database, item) == "cancelled"
     await answers_here.in_hand.look()
     await asyncio.wait_for(making, 60)
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert (stored.status, stored.attempts, events) == ("cancelled", 0, [])
     # Nothing is held any more: the next look asks nobody.
     await answers_here.in_hand.look()
@@ -89,7 +90,7 @@ async def test_others_that_are_under_way_go_on(database: Database) -> None:
     await asyncio.wait_for(making[0], 60)
     slow.let_go.set()
     await asyncio.wait_for(making[1], 60)
-    assert [(await read(database, one.item_id))[0].status for one in (unwanted, wanted)] == [
+    assert [(await read_told(database, one))[0].status for one in (unwanted, wanted)] == [
         "cancelled",
         "complete",
     ]
@@ -102,15 +103,15 @@ async def test_a_worker_that_stops_is_no_answer_that_was_cancelled(database: Dat
     making.cancel()
     with pytest.raises(asyncio.CancelledError):
         await making
-    assert (await read(database, item.item_id))[0].status == "pending"
+    assert (await read_told(database, item))[0].status == "pending"
 
 
 async def test_what_is_complete_stays_so_and_twice_is_once(database: Database) -> None:
     item, other = await ask(database), await ask(database)
     await maker(database, Script(reply=Moves("cat"))).make(item)
-    before, _ = await read(database, item.item_id)
+    before, _ = await read_told(database, item)
     assert await cancelled(database, item) == "complete"
-    assert (await read(database, item.item_id))[0] == before
+    assert (await read_told(database, item))[0] == before
     assert [await cancelled(database, other) for _ in range(2)] == ["cancelled"] * 2
     for session in ("s", "none"):
         with pytest.raises(NotFound) as refused:
@@ -138,7 +139,7 @@ async def test_of_a_cancellation_and_an_end_at_once_one_wins(database: Database)
         began = loop.time()
         was_complete, told = await asyncio.gather(complete(item), end(item))
         head_start = loop.time() - began
-        stored, _ = await read(database, item.item_id)
+        stored, _ = await read_told(database, item)
         assert stored.status == told == ("complete" if was_complete else "cancelled")
         assert stored.text == ("x" if was_complete else "")
         won.add(told)

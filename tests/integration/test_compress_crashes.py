@@ -5,28 +5,25 @@ the model fails now and then, and steps come in any batches, also while a worker
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from service.domain.flows import ModelAsk
 from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
-from service.llm.plans import Plan as CallPlan
-from service.llm.transport import Completion, ModelFailure
 from service.usecases.compress import Compressor
 from storage import vectors
 from storage.database import Database
 from tests.gateways import SHORT_LEASE_SECONDS, gateway
-from tests.integration.scripted import CONFIG, STATE, Script, compressor
+from tests.integration.crashing import Crash, FailingScript, Killed, crashes, dying_at_commits
+from tests.integration.scripted import CONFIG, STATE, compressor
 from tests.integration.stepping import Plain, assert_follows_log, begin, step
 from tests.integration.writing import append_chunks
 
@@ -35,19 +32,6 @@ PATIENT = CONFIG.model_copy(update={"step_tries": 1000, "step_backoff_seconds": 
 #: Longer than any example needs, in turns of a worker.
 MAX_TURNS = 200
 SESSIONS = count(1)
-
-
-class Killed(BaseException):
-    """What SIGKILL is to a process."""
-
-
-@dataclass(frozen=True)
-class Crash:
-    """Where a worker is killed."""
-
-    #: "before", "within" or "behind" its `at`-th commit, or "waiting" for the `at`-th time.
-    where: str
-    at: int
 
 
 @dataclass(frozen=True)
@@ -77,29 +61,7 @@ class Story:
         return replace(STATE, period=self.period, episode_vectors=self.episode_vectors)
 
 
-@dataclass
-class Model(Script):
-    """Says what `vector_reply` says, and fails now and then."""
-
-    failing: frozenset[int] = frozenset()
-    calls: int = 0
-    #: The asks that were answered, which is what is paid.
-    paid: list[ModelAsk] = field(default_factory=list)
-
-    async def complete(self, ask: ModelAsk, model: str, plan: CallPlan) -> Completion:
-        self.calls += 1
-        if self.calls in self.failing:
-            raise ModelFailure("busy", retryable=True)
-        done = await super().complete(ask, model, plan)
-        self.paid.append(ask)
-        return done
-
-
-CRASHES = (
-    st.none()
-    | st.builds(Crash, st.sampled_from(["before", "within", "behind"]), st.integers(1, 3))
-    | st.builds(Crash, st.just("waiting"), st.integers(1, 90))
-)
+CRASHES = crashes(1, 90)
 TURNS = st.lists(
     st.builds(Turn, steps=st.integers(0, 9), meanwhile=st.booleans(), crash=CRASHES), max_size=6
 )
@@ -189,7 +151,7 @@ class World:
 
     database: Database
     spec: StateSpec
-    model: Model
+    model: FailingScript
     gateway: Gateway
     name: str
     item: WorkItem
@@ -199,7 +161,7 @@ class World:
     async def begin(
         cls, database: Database, spec: StateSpec, failing: frozenset[int] = frozenset()
     ) -> "World":
-        model, name = Model(failing=failing), f"s{next(SESSIONS)}"
+        model, name = FailingScript(failing=failing), f"s{next(SESSIONS)}"
         item = await begin(database, name, spec)
         return cls(
             database,
@@ -227,9 +189,8 @@ class World:
         elif crash.where == "waiting":
             await self.cut_off(crash.at)
         else:
-            async with _dying(crash):
-                with suppress(Killed):
-                    await self.drain()
+            with _dying(crash), suppress(Killed):
+                await self.drain()
 
     async def cut_off(self, waits: int) -> bool:
         """Kills a worker where it waits for the n-th time; whether it was done before."""
@@ -259,21 +220,11 @@ class World:
         await assert_follows_log(self.database, self.item, plain)
 
 
-@asynccontextmanager
-async def _dying(crash: Crash) -> AsyncIterator[None]:
+@contextmanager
+def _dying(crash: Crash) -> Iterator[None]:
     """Kills the worker at a commit of a revision."""
-    commit: Callable[..., Awaitable[bool]] = vectors.commit
     write: Callable[..., Awaitable[Any]] = Compressor._commit
-    numbers, written = count(1), count(1)
-
-    async def killing(*arguments: Any, **named: Any) -> bool:
-        at = next(numbers)
-        if crash.where == "before" and at == crash.at:
-            raise Killed
-        has_work = await commit(*arguments, **named)
-        if crash.where == "within" and at == crash.at:
-            raise Killed
-        return has_work
+    written = count(1)
 
     async def behind(*arguments: Any, **named: Any) -> Any:
         done = await write(*arguments, **named)
@@ -281,7 +232,6 @@ async def _dying(crash: Crash) -> AsyncIterator[None]:
             raise Killed
         return done
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(vectors, "commit", killing)
+    with dying_at_commits(crash, vectors) as patched:
         patched.setattr(Compressor, "_commit", behind)
         yield

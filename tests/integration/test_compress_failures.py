@@ -13,6 +13,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.transport import ModelFailure
 from storage import calls, resting, revisions, stalls
 from storage.database import Database
+from tests.integration.crashing import Killed
 from tests.integration.scripted import (
     ITEM,
     KEY,
@@ -262,10 +263,6 @@ async def test_what_a_dead_worker_paid_for_is_asked_again_though_more_has_come(
     await compressor(database, script).drain(ITEM)
     assert (await lines_of(database))[0] == (1, "step", 0, 2)
     assert len(script.asked) == 1
-
-
-class Killed(BaseException):
-    """What SIGKILL is to a process."""
 
 
 async def dying(*_: object, **__: object) -> None:

@@ -38,9 +38,7 @@ def service(servers: Servers) -> Iterator[Service]:
     with fake_model() as model:
         settings = {
             **QUICK,
-            "PALIMPSEST_MODEL": "openai/fake",
-            "PALIMPSEST_MODEL_BASE_URL": model.url,
-            "PALIMPSEST_MODEL_API_KEY": "none",
+            **model.settings,
         }
         with api(url, **settings) as (_, address), worker(url, **settings):
             yield Service(address, model)

@@ -19,6 +19,7 @@ from service.usecases.revise import Reviser
 from storage import history, memories, revisions, states
 from storage.database import Database
 from storage.history import StoredRevision
+from tests.integration.crashing import Killed
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
 from tests.integration.writing import append_texts, drop_hints
 from tests.prices import PLAIN
@@ -122,9 +123,6 @@ async def test_a_worker_that_dies_between_a_fold_and_its_step_is_taken_over(
 ) -> None:
     await chunks(database, 40)
 
-    class Killed(BaseException):
-        pass
-
     fold = Reviser._fold
 
     async def dies(self: Reviser, *arguments: Any) -> Any:
@@ -150,9 +148,6 @@ async def test_a_prompt_that_was_paid_for_is_not_folded_for_at_other_prices(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await chunks(database, 12)
-
-    class Killed(BaseException):
-        pass
 
     made = script()
     with monkeypatch.context() as patched:

@@ -15,7 +15,7 @@ from service.domain.errors import Exhausted
 from service.domain.flows import ModelReply
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
-from service.domain.work import WorkItem, WorkKind
+from service.domain.work import WorkItem
 from service.llm.gateway import Gateway
 from service.usecases.budgets import Budgets, Limits, hold
 from service.usecases.consistency import Consistency, Watcher
@@ -40,6 +40,7 @@ from tests.integration.scripted import (
     read,
     reviser,
 )
+from tests.integration.stored_answers import read_answer, store_question
 from tests.integration.test_budgets import reserve
 from tests.integration.writing import append_texts, drop_hints
 
@@ -275,25 +276,15 @@ async def test_an_answer_under_an_exhausted_budget_fails_at_once_and_can_be_aske
 
 
 async def _answered(database: Database, script: Script) -> answers.StoredAnswer:
-    answer_id = uuid4()
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(
-            tx,
-            session_key=KEY,
-            answer_id=answer_id,
-            memory_id=MEMORY,
-            query="What?",
-            revision=1,
-            applied_position=1,
-        )
-    item = WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    item = await store_question(
+        database,
+        MEMORY,
+        "What?",
+        revision=1,
+        applied_position=1,
     )
     await answerer(database, gateway(database, script)).make(item)
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await answers.get(tx, KEY, answer_id)
-    assert stored is not None
-    return stored
+    return await read_answer(database, item)
 
 
 # Over gRPC

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
@@ -20,15 +19,15 @@ from service.domain.trajectory import (
 )
 from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.contents import LeafContent, TriageContent
-from service.domain.work import WorkItem, WorkKind
+from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
-from service.llm.transport import ModelFailure
 from service.usecases.answer import Answerer
-from storage import answers, calls, trajectories
+from storage import calls
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.scripted import CONFIG, Script, answerer
+from tests.integration.scripted import CONFIG, Script, answerer, die_in_call, fail_at
+from tests.integration.stored_answers import read_told, store_question
 from tests.integration.tree_rows import KEY, TREE, make_tree
 
 LEAVES = (
@@ -68,29 +67,14 @@ class Moves:
 async def ask(
     database: Database, *, revision: int = 2, applied: int = 5, **wanted: Any
 ) -> WorkItem:
-    answer_id = uuid4()
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(
-            tx,
-            session_key=KEY,
-            answer_id=answer_id,
-            memory_id=TREE,
-            query="What of the cat?",
-            revision=revision,
-            applied_position=applied,
-            navigation=NavigationRequest(**wanted),
-        )
-    return WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    return await store_question(
+        database,
+        TREE,
+        "What of the cat?",
+        revision=revision,
+        applied_position=applied,
+        navigation=NavigationRequest(**wanted),
     )
-
-
-async def read(database: Database, answer_id: UUID) -> tuple[StoredAnswer, list[Event]]:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await answers.get(tx, KEY, answer_id)
-        events = await trajectories.list_events(tx, (KEY, answer_id), 0)
-    assert stored is not None
-    return stored, list(events)
 
 
 async def answered(
@@ -103,7 +87,7 @@ async def answered(
 ) -> tuple[StoredAnswer, list[Event]]:
     item = await ask(database, revision=revision, applied=applied, **wanted)
     await answerer(database, gateway(Script(reply=reply), database)).make(item)
-    return await read(database, item.item_id)
+    return await read_told(database, item)
 
 
 def path(events: list[Event]) -> list[tuple[str, str, str]]:
@@ -251,7 +235,7 @@ async def test_several_leaves_are_read_at_once_and_all_cited(database: Database)
 
     item = await ask(database, hybrid_leaves=3, beam=3)
     await answerer(database, gateway(Together(reply=reply), database)).make(item)
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert [event.ordinal for event in events] == list(range(1, len(events) + 1))
     assert {one.node_id for one in stored.citations} == set(events[0].shown)
     assert len(stored.citations) == 3
@@ -263,20 +247,12 @@ async def test_a_failed_try_goes_on_where_it_stopped(database: Database) -> None
     moves = Moves("king")
     script = Script(reply=moves)
     maker = answerer(database, gateway(script, database))
-    count = 0
-
-    async def third_fails() -> None:
-        nonlocal count
-        count += 1
-        if count == 3:
-            raise ModelFailure("busy", retryable=True)
-
-    script.meanwhile = third_fails
+    fail_at(script, 3)
     await maker.make(item)
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert (stored.status, stored.attempts, len(events)) == ("pending", 1, 2)
     await maker.make(item)
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.status == "complete"
     assert [event.ordinal for event in events] == [1, 2, 3, 4]
     assert len(script.asked) == 4, "what was paid for is not asked again"
@@ -285,25 +261,15 @@ async def test_a_failed_try_goes_on_where_it_stopped(database: Database) -> None
 async def test_a_worker_that_dies_is_followed_by_another(database: Database) -> None:
     await make_tree(database, LEAVES, tail=TAIL)
     item = await ask(database)
-    reached, let_go = asyncio.Event(), asyncio.Event()
     first = Script(reply=Moves("king"))
 
-    async def hang() -> None:
-        if len(first.asked) == 3:
-            reached.set()
-            await let_go.wait()
-
-    first.meanwhile = hang
-    dying = asyncio.create_task(answerer(database, gateway(first, database)).make(item))
-    await asyncio.wait_for(reached.wait(), 60)
-    dying.cancel()
-    await asyncio.gather(dying, return_exceptions=True)
-    _, before = await read(database, item.item_id)
+    let_go = await die_in_call(first, 3, answerer(database, gateway(first, database)).make(item))
+    _, before = await read_told(database, item)
     assert [event.ordinal for event in before] == [1, 2]
     let_go.set()
     second = Script(reply=Moves("king"))
     await answerer(database, gateway(second, database)).make(item)
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.status == "complete"
     assert events[:2] == before
     assert [event.ordinal for event in events] == [1, 2, 3, 4]
@@ -317,7 +283,7 @@ async def test_two_workers_at_once_tell_each_event_once(database: Database) -> N
     await asyncio.gather(
         *(answerer(database, gateway(script, database)).make(item) for script in scripts)
     )
-    stored, events = await read(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.text == "It is so."
     assert [event.ordinal for event in events] == [1, 2, 3, 4]
     assert sum(len(script.asked) for script in scripts) == 3
@@ -333,7 +299,7 @@ async def test_a_text_that_fits_no_prompt_fails_at_once(database: Database) -> N
     script = Script(reply=Moves("word"))
     config: Config = CONFIG
     await Answerer(database, gateway(script, database), facts, b"marker", config).make(item)
-    stored, _ = await read(database, item.item_id)
+    stored, _ = await read_told(database, item)
     assert (stored.status, script.asked) == ("failed", [])
     assert "window" in stored.failure
 

@@ -11,9 +11,10 @@ from service.usecases.ranks import SearchRanks
 from service.usecases.search import Searcher
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.asked import WINDOW, Words, ask_log, read_answer
+from tests.integration.asked import WINDOW, Words, ask_log
 from tests.integration.browsing import write
 from tests.integration.scripted import CONFIG, Script, answerer
+from tests.integration.stored_answers import read_told
 from tests.integration.test_browse import TEXTS
 
 
@@ -47,7 +48,7 @@ async def ranked(
     script = Script(reply=Words(word))
     ranks = partial(SearchRanks, searcher)
     await answerer(database, gateway(script, database), ranks=ranks).make(item)
-    stored, events = await read_answer(database, item.item_id)
+    stored, events = await read_told(database, item)
     assert stored.status == "complete", stored.failure
     (retrieval,) = [one for one in events if one.kind is EventKind.RETRIEVAL]
     return stored, retrieval.shown

@@ -34,12 +34,7 @@ def service(servers: Servers) -> Iterator[tuple[str, FakeModel]]:
     """The address of a service, and its model."""
     url = servers.new_database()
     with fake_model() as model:
-        settings = {
-            "PALIMPSEST_MODEL": "openai/fake",
-            "PALIMPSEST_MODEL_BASE_URL": model.url,
-            "PALIMPSEST_MODEL_API_KEY": "none",
-        }
-        with api(url, **settings) as (_, address), worker(url, **settings):
+        with api(url, **model.settings) as (_, address), worker(url, **model.settings):
             yield address, model
 
 

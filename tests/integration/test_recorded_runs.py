@@ -7,13 +7,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from service.domain.chunks import Chunk, ChunkKind
+from service.domain.chunks import Chunk
 from service.domain.flows import ModelAsk
 from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT
@@ -22,12 +21,11 @@ from service.domain.work import WorkItem
 from storage import contexts
 from storage.contexts import Bounds
 from storage.database import Database
+from tests.integration.agent_runs import RUNS, chunks_of
 from tests.integration.scripted import Script, compressor
 from tests.integration.stepping import Plain, assert_follows_log, begin
 from tests.integration.writing import append_chunks
 
-#: Recorded agent runs beside the repository, where they are there.
-RUNS = Path(__file__).parents[3] / "shared/data/agent_hotpotqa_react/dev.jsonl"
 #: Of these runs the steps come one at a time, each as soon as the worker is done.
 STEP_BY_STEP = 10
 SENTENCES = 120
@@ -70,20 +68,6 @@ def made_up() -> list[dict[str, Any]]:
         }
         for number, count in enumerate((0, 10, 3, 1, 26, 31))
     ]
-
-
-def chunks_of(run: dict[str, Any]) -> list[Chunk]:
-    """A run's steps as an agent would record them; one of nothing is none."""
-    chunks = [
-        Chunk(
-            kind=ChunkKind.STEP,
-            observation=step["observation"] or "",
-            thought=step["thought"] or "",
-            action=step["action"] or "",
-        )
-        for step in run["steps"]
-    ]
-    return [chunk for chunk in chunks if not chunk.is_empty()]
 
 
 async def context_at(database: Database, item: WorkItem, position: int | None) -> Context:

@@ -8,15 +8,14 @@ import pytest
 from service.config import Limits
 from service.domain.flows import ModelAsk
 from service.domain.memory_choices import OnFailure
-from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.domain.work import WorkItem, WorkKind
+from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.plans import Plan
 from service.llm.transport import Completion, ModelFailure
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Edit, Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
-from storage import amendment_log, answers, calls, stalls
+from storage import amendment_log, calls, stalls
 from storage.database import Database
 from tests.gateways import gateway
 from tests.integration.scripted import (
@@ -31,6 +30,7 @@ from tests.integration.scripted import (
     reviser,
 )
 from tests.integration.statements import statements
+from tests.integration.stored_answers import read_answer, store_question
 from tests.integration.writing import append_texts, drop_hints
 
 
@@ -164,28 +164,11 @@ async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Data
     await reviser(database, Script()).drain(ITEM)
     script = Script([ModelFailure("wrong key", retryable=False)])
     maker = answerer(database, gateway(script, database))
-    for number, (status, failure) in enumerate([("failed", "wrong key"), ("complete", "")]):
-        item = WorkItem(
-            kind=WorkKind.ANSWER,
-            tenant_id=DEFAULT_TENANT,
-            session_key=KEY,
-            item_id=session_key(DEFAULT_TENANT, f"answer {number}"),
-        )
-        async with database.transaction(DEFAULT_TENANT) as tx:
-            await answers.create(
-                tx,
-                session_key=KEY,
-                answer_id=item.item_id,
-                memory_id=MEMORY,
-                query="?",
-                revision=1,
-                applied_position=1,
-            )
+    for status, failure in (("failed", "wrong key"), ("complete", "")):
+        item = await store_question(database, MEMORY, "?", revision=1, applied_position=1)
         await maker.make(item)
         await maker.make(item)
-        async with database.transaction(DEFAULT_TENANT) as tx:
-            made = await answers.get(tx, KEY, item.item_id)
-        assert made is not None
+        made = await read_answer(database, item)
         assert (made.status, made.failure) == (status, failure)
         cited = [1] if status == "complete" else []
         assert [one.position for one in made.citations] == cited

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -13,15 +12,15 @@ from service.domain.flows import ModelAsk
 from service.domain.shaping import SHAPE
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
-from service.domain.work import WorkItem, WorkKind
+from service.domain.work import WorkItem
 from service.rpc import convert
 from service.usecases.ask import Answered
-from storage import answers, trajectories
 from storage.answers import StoredAnswer
 from storage.database import Database
 from tests.gateways import gateway
-from tests.integration.compressed_rows import KEY, STATE, StateRows, make_state
+from tests.integration.compressed_rows import STATE, StateRows, make_state
 from tests.integration.scripted import Script, answerer
+from tests.integration.stored_answers import read_told, store_question
 
 STEPS = ("Ann puts the red key into box 3.", "Ben takes the red key to box 7.")
 BOX = {
@@ -33,20 +32,13 @@ BOX = {
 
 
 async def ask(rows: StateRows, schema: Any) -> WorkItem:
-    answer_id = uuid4()
-    async with rows.database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(
-            tx,
-            session_key=KEY,
-            answer_id=answer_id,
-            memory_id=STATE,
-            query="Where is the red key?",
-            revision=rows.revision,
-            applied_position=rows.head,
-            response_schema=schema,
-        )
-    return WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    return await store_question(
+        rows.database,
+        STATE,
+        "Where is the red key?",
+        revision=rows.revision,
+        applied_position=rows.head,
+        response_schema=schema,
     )
 
 
@@ -62,14 +54,6 @@ def says(*shapes: str, answer: str = "It is in box 7.") -> Callable[[ModelAsk, i
     return reply
 
 
-async def read(database: Database, item: WorkItem) -> tuple[StoredAnswer, list[Event]]:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await answers.get(tx, KEY, item.item_id)
-        events = await trajectories.list_events(tx, (KEY, item.item_id), 0)
-    assert stored is not None
-    return stored, list(events)
-
-
 async def shaped(
     database: Database, schema: Any, *replies: str
 ) -> tuple[StoredAnswer, list[Event], Script]:
@@ -77,7 +61,7 @@ async def shaped(
     item = await ask(rows, schema)
     script = Script(reply=says(*replies))
     await answerer(database, gateway(script, database)).make(item)
-    return *await read(database, item), script
+    return *await read_told(database, item), script
 
 
 @pytest.mark.parametrize(
@@ -132,9 +116,9 @@ async def test_what_is_no_answer_is_not_shaped(database: Database) -> None:
     rows = await make_state(database, STEPS)
     item = await ask(rows, BOX)
     script = Script(reply=says(answer="no answer"))
-    assert not (await read(database, item))[0].has_value, "there is no answer yet"
+    assert not (await read_told(database, item))[0].has_value, "there is no answer yet"
     await answerer(database, gateway(script, database)).make(item)
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.no_answer, stored.value, events) == (NoAnswer.NOT_FOUND, None, [])
     assert convert.answer(Answered(answer=stored, usage=())).value_json == ""
     assert len(script.asked) == 1
@@ -154,6 +138,6 @@ async def test_a_worker_that_takes_over_tells_the_same_events(database: Database
     await asyncio.wait_for(
         answerer(database, gateway(second, database)).produce(item, wanted), timeout=60
     )
-    stored, events = await read(database, item)
+    stored, events = await read_told(database, item)
     assert (stored.value, second.asked) == ({"box": 7}, [])
     assert [one.ordinal for one in events] == [1, 2]

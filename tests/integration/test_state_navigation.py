@@ -26,8 +26,9 @@ from storage.database import Database
 from tests.gateways import gateway
 from tests.integration.compressed_rows import KEY, StateRows, make_state
 from tests.integration.scripted import CONFIG, Script, answerer
+from tests.integration.stored_answers import read_answer, read_told
 from tests.integration.test_navigate import Moves, path
-from tests.integration.test_state_questions import STEPS, ask, episodes, read, two_generations
+from tests.integration.test_state_questions import STEPS, ask, episodes, two_generations
 
 
 async def navigated(
@@ -35,7 +36,7 @@ async def navigated(
 ) -> tuple[StoredAnswer, list[Event]]:
     item = await ask(rows, **{"max_calls": 50, **wanted})
     await answerer(rows.database, gateway(Script(reply=reply), rows.database)).make(item)
-    return await read(rows.database, item.item_id), await events(rows.database, item.item_id)
+    return await read_told(rows.database, item)
 
 
 async def events(database: Database, answer_id: UUID) -> list[Event]:
@@ -44,7 +45,7 @@ async def events(database: Database, answer_id: UUID) -> list[Event]:
 
 
 async def opened(rows: StateRows) -> StateReader | None:
-    asked = await read(rows.database, (await ask(rows, max_calls=1)).item_id)
+    asked = await read_answer(rows.database, await ask(rows, max_calls=1))
     return await StateReader.open(
         rows.database,
         DEFAULT_TENANT,

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
@@ -15,16 +14,17 @@ from service.domain.trajectory import (
     NoAnswer,
 )
 from service.domain.tree.asked import NavigationRequest
-from service.domain.work import WorkItem, WorkKind
+from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.usecases import tracing_back
 from service.usecases.answer import Answerer
-from storage import answers, calls
+from storage import calls
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 from tests.gateways import gateway
 from tests.integration.compressed_rows import KEY, STATE, StateRows, make_state
-from tests.integration.scripted import CONFIG, Script, answerer
+from tests.integration.scripted import CONFIG, Script, answerer, die_in_call
+from tests.integration.stored_answers import read_answer, store_question
 
 STEPS = (
     "Ann gives me a map of the cellar.",
@@ -39,28 +39,14 @@ QUERY = "Where is the red key?"
 
 async def ask(rows: StateRows, query: str = QUERY, **navigation: Any) -> WorkItem:
     """A question as it is stored: with the revision and the head of this moment."""
-    answer_id = uuid4()
-    async with rows.database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(
-            tx,
-            session_key=KEY,
-            answer_id=answer_id,
-            memory_id=STATE,
-            query=query,
-            revision=rows.revision,
-            applied_position=rows.head,
-            navigation=NavigationRequest(**navigation) if navigation else None,
-        )
-    return WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    return await store_question(
+        rows.database,
+        STATE,
+        query,
+        revision=rows.revision,
+        applied_position=rows.head,
+        navigation=NavigationRequest(**navigation) if navigation else None,
     )
-
-
-async def read(database: Database, answer_id: UUID) -> StoredAnswer:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        stored = await answers.get(tx, KEY, answer_id)
-    assert stored is not None
-    return stored
 
 
 def says(text: str, *positions: int) -> Callable[[ModelAsk, int], str]:
@@ -78,7 +64,7 @@ async def answered(
     script.reply = reply
     item = await ask(rows, query)
     await answerer(rows.database, gateway(script, rows.database)).make(item)
-    return await read(rows.database, item.item_id)
+    return await read_answer(rows.database, item)
 
 
 async def two_generations(database: Database) -> StateRows:
@@ -213,7 +199,7 @@ async def test_the_answer_is_as_of_the_question(database: Database) -> None:
     await rows.compress("All is lost.", 3)
     script = Script(reply=says("In box 7.", 5))
     await answerer(database, gateway(script, database)).make(item)
-    stored = await read(database, item.item_id)
+    stored = await read_answer(database, item)
     assert (stored.revision, stored.applied_position) == (2, 6)
     assert [one.position for one in stored.citations] == [5]
     assert "All is lost." not in script.asked[0].text
@@ -253,7 +239,7 @@ async def test_a_context_that_fits_no_prompt_fails_and_says_what_to_do(
         item = await ask(rows)
         script = Script(reply=says("x"))
         await Answerer(database, gateway(script, database), facts, b"marker", CONFIG).make(item)
-        stored = await read(database, item.item_id)
+        stored = await read_answer(database, item)
         assert (stored.status, script.asked) == ("failed", [])
         return stored.failure
 
@@ -265,24 +251,14 @@ async def test_a_context_that_fits_no_prompt_fails_and_says_what_to_do(
 async def test_a_worker_that_dies_is_followed_by_another(database: Database) -> None:
     rows = await two_generations(database)
     item = await ask(rows)
-    reached, let_go = asyncio.Event(), asyncio.Event()
     first = Script(reply=lambda ask, number: "" if number == 1 else "[ANSWER]\nIn box 7.")
 
-    async def hang() -> None:
-        if len(first.asked) == 2:
-            reached.set()
-            await let_go.wait()
-
-    first.meanwhile = hang
-    dying = asyncio.create_task(answerer(database, gateway(first, database)).make(item))
-    await asyncio.wait_for(reached.wait(), 60)
-    dying.cancel()
-    await asyncio.gather(dying, return_exceptions=True)
-    assert (await read(database, item.item_id)).status == "pending"
+    let_go = await die_in_call(first, 2, answerer(database, gateway(first, database)).make(item))
+    assert (await read_answer(database, item)).status == "pending"
     let_go.set()
     second = Script(reply=says("Elsewhere."))
     await answerer(database, gateway(second, database)).make(item)
-    stored = await read(database, item.item_id)
+    stored = await read_answer(database, item)
     assert stored.text == "In box 7.", "the reply that was paid for counts"
     assert ([one.attempt for one in first.asked], second.asked) == ([0, 1], [])
 
@@ -295,7 +271,7 @@ async def test_two_workers_at_once_pay_once(database: Database) -> None:
         *(answerer(database, gateway(script, database)).make(item) for script in scripts)
     )
     assert sum(len(script.asked) for script in scripts) == 1
-    assert (await read(database, item.item_id)).text == "In box 7."
+    assert (await read_answer(database, item)).text == "In box 7."
 
 
 async def test_steps_that_imitate_a_prompt_stay_data(database: Database) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +14,7 @@ from sqlalchemy import select
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.telling import TextPiece, text_of
 from service.domain.tenancy import DEFAULT_TENANT
-from service.domain.work import WorkItem, WorkKind
+from service.domain.work import WorkItem
 from service.llm.plans import Plan
 from service.llm.transport import Completion, ModelFailure
 from service.usecases import cancelling, text_telling
@@ -27,6 +27,7 @@ from tests.completions import completion
 from tests.gateways import gateway
 from tests.integration.scripted import CONFIG, KEY, MEMORY, Script, answerer, make, reviser
 from tests.integration.scripted import ITEM as MEMORY_ITEM
+from tests.integration.stored_answers import store_question
 
 REPLY = "[ANSWER]\nA ship that lies\nin the harbour.\n[PATHS]\n$.topics.t1\n"
 TEXT = "A ship that lies\nin the harbour."
@@ -64,20 +65,13 @@ async def memory(database: Database) -> Database:
 
 
 async def ask(database: Database, *, tells_text: bool = True) -> WorkItem:
-    answer_id = uuid4()
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await answers.create(
-            tx,
-            session_key=KEY,
-            answer_id=answer_id,
-            memory_id=MEMORY,
-            query="What is it?",
-            revision=1,
-            applied_position=1,
-            tells_text=tells_text,
-        )
-    return WorkItem(
-        kind=WorkKind.ANSWER, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=answer_id
+    return await store_question(
+        database,
+        MEMORY,
+        "What is it?",
+        revision=1,
+        applied_position=1,
+        tells_text=tells_text,
     )
 
 

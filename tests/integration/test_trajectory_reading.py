@@ -20,7 +20,8 @@ from tests.gateways import gateway
 from tests.harness import Servers
 from tests.integration import scripted
 from tests.integration.scripted import CONFIG, Script, answerer
-from tests.integration.test_navigate import LEAVES, TAIL, Moves, ask, read
+from tests.integration.stored_answers import read_told
+from tests.integration.test_navigate import LEAVES, TAIL, Moves, ask
 from tests.integration.tree_rows import KEY, make_tree
 
 
@@ -36,7 +37,7 @@ async def answered(
 ) -> UUID:
     item = await ask(database, hybrid_leaves=hybrid, beam=beam, max_calls=calls)
     await answerer(database, gateway(script, database)).make(item)
-    stored, _ = await read(database, item.item_id)
+    stored, _ = await read_told(database, item)
     assert stored.status == "complete", stored.failure
     return item.item_id
 

@@ -5,18 +5,15 @@ the model fails now and then, and chunks come in any batches, also while a worke
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from service.config import Limits
-from service.domain.appending import Submission, SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
@@ -29,18 +26,15 @@ from service.domain.tree.summarizing import compress, summarize
 from service.domain.work import WorkItem, WorkKind
 from service.llm.driver import drive
 from service.llm.gateway import Gateway
-from service.llm.plans import Plan as CallPlan
-from service.llm.transport import Completion, ModelFailure
 from service.splitter import first_piece
-from service.usecases.append import Appender
 from service.usecases.build_tree import Builder
-from service.usecases.hints import Hints
 from storage import log, memories, sessions, trees
 from storage.database import Database
 from tests.gateways import SHORT_LEASE_SECONDS, gateway
+from tests.integration.crashing import Crash, FailingScript, Killed, crashes, dying_at_commits
 from tests.integration.growing import assert_is_tree, nodes_of, want_seal
-from tests.integration.scripted import CONFIG, TREE, Script, builder, summary_reply
-from tests.integration.writing import drop_hints
+from tests.integration.scripted import CONFIG, TREE, builder, summary_reply
+from tests.integration.writing import append_chunks
 
 #: Nobody gives up: failures only cost time here.
 PATIENT = CONFIG.model_copy(
@@ -49,20 +43,6 @@ PATIENT = CONFIG.model_copy(
 #: Longer than any example needs, in turns of a worker.
 MAX_TURNS = 200
 SESSIONS = count(1)
-
-
-class Killed(BaseException):
-    """What SIGKILL is to a process."""
-
-
-@dataclass(frozen=True)
-class Crash:
-    """Where a worker is killed."""
-
-    #: "before", "within" or "behind" its `at`-th commit, or "waiting": after so many turns
-    #: of the loop.
-    where: str
-    at: int
 
 
 @dataclass(frozen=True)
@@ -84,24 +64,6 @@ class Story:
     #: Of the model's calls, those that fail.
     failing: frozenset[int]
     max_children: int
-
-
-@dataclass
-class Model(Script):
-    """Says what `summary_reply` says, and fails now and then."""
-
-    failing: frozenset[int] = frozenset()
-    calls: int = 0
-    #: The prompts that were answered, which is what is paid.
-    paid: list[str] = field(default_factory=list)
-
-    async def complete(self, ask: ModelAsk, model: str, plan: CallPlan) -> Completion:
-        self.calls += 1
-        if self.calls in self.failing:
-            raise ModelFailure("busy", retryable=True)
-        done = await super().complete(ask, model, plan)
-        self.paid.append(ask.text)
-        return done
 
 
 _WORDS = [
@@ -140,11 +102,7 @@ def _chunk(number: int, drawn: tuple[ChunkKind, int, int]) -> Chunk:
 CHUNKS = st.lists(
     st.tuples(st.sampled_from(ChunkKind), st.integers(0, 99), st.integers(1, 80)), max_size=16
 ).map(lambda drawn: [_chunk(number, one) for number, one in enumerate(drawn)])
-CRASHES = (
-    st.none()
-    | st.builds(Crash, st.sampled_from(["before", "within", "behind"]), st.integers(1, 3))
-    | st.builds(Crash, st.just("waiting"), st.integers(0, 120))
-)
+CRASHES = crashes(0, 120)
 TURNS = st.lists(
     st.builds(Turn, chunks=st.integers(0, 9), meanwhile=st.booleans(), crash=CRASHES), max_size=6
 )
@@ -181,7 +139,8 @@ async def test_a_tree_is_the_same_however_it_was_built(database: Database, story
     tree = await nodes_of(database, *world.keys)
     assert tree == await _in_one_go(story, await world.read_log())
     assert_is_tree(tree, story.max_children, sealed=True)
-    assert len(world.model.paid) == len(set(world.model.paid)), "nothing is paid twice"
+    paid = [ask.text for ask in world.model.paid]
+    assert len(paid) == len(set(paid)), "nothing is paid twice"
 
 
 async def _in_one_go(story: Story, chunks: Sequence[LoggedChunk]) -> dict[str, Node]:
@@ -217,7 +176,7 @@ class World:
     """A session of its own with a tree, its producer and its workers."""
 
     database: Database
-    model: Model
+    model: FailingScript
     gateway: Gateway
     name: str
     sent: int = 0
@@ -236,7 +195,7 @@ class World:
 
     @classmethod
     async def begin(cls, database: Database, story: Story) -> "World":
-        model = Model(failing=story.failing)
+        model = FailingScript(failing=story.failing)
         world = cls(
             database,
             model,
@@ -260,32 +219,9 @@ class World:
     async def append(self, chunks: Sequence[Chunk]) -> None:
         if not chunks:
             return
-        submitted = tuple(
-            SubmittedChunk(
-                sequence=self.sent + number,
-                chunk=chunk,
-                digest=chunk.digest(),
-                content_bytes=chunk.content_bytes(),
-            )
-            for number, chunk in enumerate(chunks, start=1)
-        )
+        first = self.sent + 1
         self.sent += len(chunks)
-        appender = Appender(self.database, Hints(drop_hints), b"token-key", Limits())
-        running = asyncio.create_task(appender.run())
-        try:
-            await appender.submit(
-                DEFAULT_TENANT,
-                Submission(
-                    session=self.name,
-                    session_key=self.keys[0],
-                    producer_id="p",
-                    epoch=0,
-                    expected_head=None,
-                    chunks=submitted,
-                ),
-            )
-        finally:
-            running.cancel()
+        await append_chunks(self.database, self.name, chunks, first=first)
 
     async def seal(self) -> None:
         await want_seal(self.database, self.sent, *self.keys)
@@ -297,9 +233,8 @@ class World:
         if crash.where == "waiting":
             await _cut_off(drain, crash.at)
             return None
-        async with _dying(crash):
-            with suppress(Killed):
-                await drain
+        with _dying(crash), suppress(Killed):
+            await drain
         return None
 
     async def work_to_the_end(self) -> None:
@@ -330,28 +265,17 @@ async def _cut_off(doing: Awaitable[Any], turns: int) -> None:
         await task
 
 
-@asynccontextmanager
-async def _dying(crash: Crash) -> AsyncIterator[None]:
+@contextmanager
+def _dying(crash: Crash) -> Iterator[None]:
     """Kills the worker at a commit of a revision."""
-    commit: Callable[..., Awaitable[bool]] = trees.commit
     store = Builder._stored
-    numbers, stores = count(1), count(1)
-
-    async def killing(*arguments: Any, **named: Any) -> bool:
-        at = next(numbers)
-        if crash.where == "before" and at == crash.at:
-            raise Killed
-        has_work = await commit(*arguments, **named)
-        if crash.where == "within" and at == crash.at:
-            raise Killed
-        return has_work
+    stores = count(1)
 
     def stored(*arguments: Any) -> None:
         if crash.where == "behind" and next(stores) == crash.at:
             raise Killed
         store(*arguments)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(trees, "commit", killing)
+    with dying_at_commits(crash, trees) as patched:
         patched.setattr(Builder, "_stored", stored)
         yield

@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field
 
 from palimpsest.schemas import json_schema_of, schema_fields
 from service.domain.errors import SchemaInvalid
-from service.domain.schemas.json_source import parse_json_schema
 from service.domain.schemas.source import parse_source
-from service.domain.schemas.tree import Schema, render
+from service.domain.schemas.tree import render
+from tests.unit.taken_schemas import taken
 
 SOURCE = "class Flat:\n    a: int\n"
 
@@ -31,16 +31,6 @@ SOURCE = "class Flat:\n    a: int\n"
 class Flat:
     a: int | None
     b: dict[str, bool]
-
-
-def read(schema: Any) -> Schema:
-    """What the service makes of it."""
-    match schema_fields(schema):
-        case {"schema_source": source}:
-            return parse_source(source)
-        case {"json_schema": text}:
-            return parse_json_schema(text)
-    raise AssertionError
 
 
 def test_class_source_and_documents_pass_as_they_are() -> None:
@@ -139,7 +129,7 @@ class Record:
     town: str
     many: list[int]  # One of them.
 """)
-    assert read(Record) == expected
+    assert taken(Record) == expected
 
 
 def test_guidance_from_all_places_is_kept_once() -> None:
@@ -148,7 +138,7 @@ def test_guidance_from_all_places_is_kept_once() -> None:
         a: Annotated[int, "One."] = field(metadata={"doc": "Two.", "description": "One."})
         """Three."""
 
-    (a,) = read(Record).root.fields
+    (a,) = taken(Record).root.fields
     assert a.doc == "One.\nTwo.\nThree."
 
 
@@ -156,7 +146,7 @@ def test_a_class_without_a_file_has_its_other_guidance() -> None:
     scope: dict[str, Any] = {"dataclass": dataclass, "Annotated": Annotated}
     source = "@dataclass\nclass A:\n  'All.'\n  a: Annotated[int, 'One.']\n  'Lost.'\n"
     exec(source, scope)
-    assert read(scope["A"]) == parse_source("class A:\n  'All.'\n  a: int\n  'One.'\n")
+    assert taken(scope["A"]) == parse_source("class A:\n  'All.'\n  a: int\n  'One.'\n")
 
 
 def test_two_classes_of_one_name_get_two_names() -> None:
@@ -164,8 +154,8 @@ def test_two_classes_of_one_name_get_two_names() -> None:
         return dataclasses.make_dataclass("P", [("x", kind)])
 
     both = dataclasses.make_dataclass("Both", [("a", make(int)), ("b", make(str))])
-    assert render(read(both)).count("class P") == 2
-    assert read(both) == parse_source(
+    assert render(taken(both)).count("class P") == 2
+    assert taken(both) == parse_source(
         "class Both:\n  class P:\n    x: int\n  class P2:\n    x: str\n  a: P\n  b: P2\n"
     )
 
@@ -180,7 +170,7 @@ def test_models_within_records_bring_their_own() -> None:
 
     other = dataclasses.make_dataclass("Inner", [("y", str)])
     whole = dataclasses.make_dataclass("Whole", [("a", Outer), ("b", other)])
-    assert read(whole) == parse_source("""
+    assert taken(whole) == parse_source("""
 class Whole:
     class Inner:
         x: int
@@ -264,7 +254,7 @@ def test_what_only_the_service_can_see_is_refused_there() -> None:
         age: int = Field(ge=0)
 
     with pytest.raises(SchemaInvalid) as refused:
-        read(Aged)
+        taken(Aged)
     assert refused.value.pointer == "/properties/age"
 
 

@@ -16,10 +16,10 @@ from typing import (
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from palimpsest.schemas import json_schema_of, schema_fields
-from service.domain.schemas.json_source import parse_json_schema
+from palimpsest.schemas import json_schema_of
 from service.domain.schemas.source import parse_source
-from service.domain.schemas.tree import Schema, render
+from service.domain.schemas.tree import render
+from tests.unit.taken_schemas import taken
 
 TALE_SOURCE = '''
 class Tale:
@@ -228,16 +228,6 @@ class SharedModel(BaseModel):
     origin: Point
 
 
-def read(schema: Any) -> Schema:
-    """What the service makes of it."""
-    match schema_fields(schema):
-        case {"schema_source": source}:
-            return parse_source(source)
-        case {"json_schema": text}:
-            return parse_json_schema(text)
-    raise AssertionError
-
-
 @pytest.mark.parametrize(
     ("source", "others"),
     [
@@ -249,5 +239,5 @@ def read(schema: Any) -> Schema:
 def test_all_forms_of_a_schema_are_one(source: str, others: list[Any]) -> None:
     expected = parse_source(source)
     for other in others:
-        assert render(read(other)) == render(expected)
-        assert read(other) == expected
+        assert render(taken(other)) == render(expected)
+        assert taken(other) == expected
