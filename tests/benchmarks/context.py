@@ -10,8 +10,6 @@ import asyncio
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from grpc import aio
@@ -21,6 +19,7 @@ from palimpsest.v1 import states_pb2, states_pb2_grpc
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from storage.database import Database
+from tests.benchmarks.alternating import alternate
 from tests.harness import Servers, api
 from tests.integration.vector_rows import Keeper, append
 
@@ -140,9 +139,10 @@ async def _measure(address: str, bare_port: int, kept: Keeper, seconds: float) -
         stub = states_pb2_grpc.StateServiceStub(channel)
         request = _request(kept)
         read: Any = bare_channel.unary_unary("/bench.Bare/Read")
-        times = await _alternate(
+        times = await alternate(
             {"context": lambda: stub.GetWorkingContext(request), "bare": lambda: read(b"")},
             seconds,
+            warm=WARM_READS,
         )
         reply = len(await read(b""))
     medians = {name: statistics.median(taken) for name, taken in times.items()}
@@ -155,19 +155,3 @@ async def _measure(address: str, bare_port: int, kept: Keeper, seconds: float) -
         "reads": len(times["context"]),
         **{f"{name}_ms": round(taken * 1000, 3) for name, taken in medians.items()},
     }
-
-
-async def _alternate(
-    jobs: dict[str, Callable[[], Awaitable[object]]], seconds: float
-) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(WARM_READS):
-        for job in jobs.values():
-            await job()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            await job()
-            times[name].append(time.perf_counter() - start)
-    return times

@@ -23,6 +23,7 @@ from redis.asyncio import Redis as AsyncRedis
 from service.domain.warmth import Question, Sent
 from service.embedded.valkey import ValkeyServer
 from storage.prefix_index import RedisPrefixIndex
+from tests.benchmarks.alternating import alternate
 
 SEGMENTS = 1_000_000
 OF_A_MEMORY = 100
@@ -83,16 +84,7 @@ async def _measure(url: str, seconds: float) -> dict[str, Any]:
 async def _medians(
     jobs: dict[str, Callable[[], Awaitable[object]]], seconds: float
 ) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(100):
-        for job in jobs.values():
-            await job()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            await job()
-            times[name].append(time.perf_counter() - start)
+    times = await alternate(jobs, seconds, warm=100)
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 

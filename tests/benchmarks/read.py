@@ -9,8 +9,6 @@ import json
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -19,6 +17,7 @@ from grpc import aio
 import palimpsest
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from tests.benchmarks.alternating import alternate
 from tests.harness import Servers, api
 
 #: Size of the memory that is read, in keys of about 400 bytes.
@@ -90,13 +89,14 @@ async def _measure(address: str, url: str, echo_port: int, seconds: float) -> di
             )
             await cursor.fetchone()
 
-        times = await _alternate(
+        times = await alternate(
             {
                 "get": lambda: stub.GetMemory(request),
                 "echo": lambda: call(payload),
                 "select": select,
             },
             seconds,
+            warm=50,
         )
     await bare.close()
     medians = {name: statistics.median(taken) for name, taken in times.items()}
@@ -107,19 +107,3 @@ async def _measure(address: str, url: str, echo_port: int, seconds: float) -> di
         "reads": len(times["get"]),
         **{f"{name}_ms": round(taken * 1000, 3) for name, taken in medians.items()},
     }
-
-
-async def _alternate(
-    jobs: dict[str, Callable[[], Awaitable[object]]], seconds: float
-) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(50):
-        for job in jobs.values():
-            await job()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            await job()
-            times[name].append(time.perf_counter() - start)
-    return times

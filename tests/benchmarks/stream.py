@@ -56,12 +56,7 @@ def run(seconds: float) -> dict[str, Any]:
     with Servers.started() as servers, fake_model() as model:
         url = servers.new_database()
         model.streaming = Streaming(part_characters=PART_CHARACTERS, before=clock.before)
-        settings = {
-            "PALIMPSEST_MODEL": "openai/fake",
-            "PALIMPSEST_MODEL_BASE_URL": model.url,
-            "PALIMPSEST_MODEL_API_KEY": "none",
-        }
-        with api(url, **settings) as (_, address), worker(url, **settings):
+        with api(url, **model.settings) as (_, address), worker(url, **model.settings):
             return asyncio.run(_measure(address, model, clock, seconds))
 
 
