@@ -1,7 +1,7 @@
 """Retrieval: the words of leaves, for ranking them by a question.
 
 Words are what PostgreSQL's configuration 'simple' makes of a text, in leaves, questions
-and pieces of the tail alike. How they are ranked is in `service.domain.tree.ranking`.
+and pieces of the tail alike. How they are ranked is in `service.domain.ranking`.
 """
 
 from collections.abc import Mapping, Sequence

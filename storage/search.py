@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 from service.domain.chunks import LoggedChunk
 from service.domain.fusing import Hit
-from service.domain.tree.ranking import K1, B
+from service.domain.ranking import K1, B
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import DirectTransaction
 from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, cut_to, prompt_tokens
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.json_values import Json, canonical, parse
 from service.domain.marking import marked
 from service.domain.thoughts import is_thought, spoken
-from service.domain.tree.fitting import MARGIN_TOKENS, Count, TextTooLong, cut_to, prompt_tokens
 
 SHAPE = "answer.shape/1"
 #: Tokens of a reply at most; never more than a third of the window.

@@ -3,6 +3,15 @@
 import re
 from collections.abc import Callable, Sequence
 
+#: Characters of the first piece of a text, at its best border; the piece has at most the
+#: tokens given (`estimate_tokens`). 1 or more for a text that is not empty.
+Cutter = Callable[[str, int], int]
+
+#: Of a piece: how much text a `Cutter` should see behind the longest one. With half, what is
+#: left makes one piece or two that are not small, and it sees whether what follows a piece of
+#: less than half would fit by itself.
+LOOK_AHEAD = 1 / 2
+
 #: Where a piece may end, best first.
 _BORDERS = (
     re.compile(r"\n\s*\n"),

@@ -2,6 +2,8 @@
 
 import re
 
+from service.domain.flows import CUT_OFF
+
 # What repeats is bounded: a model that has lost its way writes blanks without end.
 _THOUGHTS = re.compile(r"\s{0,64}<think(?:ing)?>")
 _THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]{0,16}$", re.MULTILINE)
@@ -15,6 +17,16 @@ def spoken(text: str) -> str:
     for match in _THOUGHT_END.finditer(text):
         end = match.end()
     return text[end:]
+
+
+def said(reply: str) -> str:
+    """A reply without the thoughts that it begins with; empty when it is nothing else."""
+    text = spoken(reply.removesuffix(CUT_OFF))
+    if not is_thought(text):
+        return text
+    # They may end within a line, or not at all.
+    _, end, behind = text.rpartition("</think")
+    return behind.partition(">")[2] if end else ""
 
 
 def is_thought(text: str) -> bool:

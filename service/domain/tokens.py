@@ -7,6 +7,8 @@ the same way wherever it is read.
 
 import re
 
+#: Bytes of a token, as `estimate_tokens` has it.
+TOKEN_BYTES = 4
 #: The lines about a text from outside (`marking.marked`) and what one has in tokens: 14 to
 #: 29 by tokenizer, since nothing in a hash is a word. By its bytes it would be 9.
 _MARK = re.compile(r"(?:<<<|>>>)data [0-9a-f]{24}\n")
@@ -20,7 +22,7 @@ def estimate_tokens(text: str) -> int:
     byte-pair vocabularies; other scripts have more bytes a character and more
     tokens a character, which the byte count follows.
     """
-    return (len(text.encode()) + 3) // 4
+    return -(-len(text.encode()) // TOKEN_BYTES)
 
 
 def marks_in(text: str) -> int:

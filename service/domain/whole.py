@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.telling import header, section_text
 from service.domain.thoughts import is_thought, spoken
 from service.domain.trajectory import NoAnswer
-from service.domain.tree.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 
 WHOLE = "whole.answer/1"
 #: Tokens of a reply at most, thoughts before it included; never more than a quarter of the

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
+from service.domain.fitting import share_of
 from service.domain.shortening import shortened
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import CompressContent, SummarizeContent
-from service.domain.tree.fitting import share_of
 from service.llm.texts import NO_TITLE, terms, unwrapped
 
 #: Parts of a text that have a turn each, at most, and what a summary has for each at least,

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.domain.prism.diffing import common_characters
+from service.domain.beginnings import common_characters
 
 #: Prompts that are remembered, and characters of all of them; the oldest is forgotten.
 MAX_PROMPTS = 256

@@ -7,11 +7,11 @@ from service.domain.choosing import Choice, choose, fallback, obvious
 from service.domain.dciso.spec import BrowseRequest
 from service.domain.dciso.understanding import choosable, understand
 from service.domain.dciso.understood import Understanding
+from service.domain.fitting import TextTooLong
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.readers import ReaderName
 from service.domain.recording import reply_fields
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
-from service.domain.tree.fitting import TextTooLong
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.usecases.answering import AnswerCalls, MadeAnswer, Reader

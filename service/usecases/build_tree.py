@@ -19,9 +19,10 @@ from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.memory_choices import OnFailure
 from service.domain.specs import MemoryKind
+from service.domain.splitting import Cutter
 from service.domain.tree.nodes import Place
 from service.domain.tree.planning import Plan, Planned
-from service.domain.tree.segmenting import Cutter, Segmenter
+from service.domain.tree.segmenting import Segmenter
 from service.domain.tree.summarizing import Summary, compress, summarize
 from service.domain.work import WorkItem
 from service.llm.driver import drive

@@ -15,7 +15,7 @@ from service.domain.prism.amendments import Amendment
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schedules import Log, LoggedStep, Tokens
 from service.domain.prism.spec import Encoding, PrismSpec
-from service.domain.tokens import estimate_tokens
+from service.domain.tokens import TOKEN_BYTES, estimate_tokens
 from storage import costs, states
 from storage.costs import RevisionFacts, StepFacts
 from storage.database import Database, Transaction
@@ -26,8 +26,6 @@ from storage.spend import SpendFilter
 MAX_STEPS = 300
 #: Bytes of the memory times steps, at most: what the simulation takes grows with both.
 MAX_STEP_BYTES = 50_000_000
-#: Of each token of `estimate_tokens`.
-_TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +155,7 @@ def _logged(
     logged = [
         LoggedStep(
             amendments=tuple(amended),
-            chunk_tokens=sum(-(-size // _TOKEN_BYTES) for size in step.chunk_bytes),
+            chunk_tokens=sum(-(-size // TOKEN_BYTES) for size in step.chunk_bytes),
             output_tokens=replies[step.revision].output_tokens if step.revision in replies else 0,
         )
         for step, amended in zip(steps, changes, strict=True)

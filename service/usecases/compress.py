@@ -20,10 +20,10 @@ from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.memory_choices import OnFailure
 from service.domain.specs import MemoryKind
+from service.domain.splitting import Cutter
 from service.domain.state.compressing import Compression
 from service.domain.state.triggers import SizedStep, least_due
 from service.domain.state.working_context import WorkingContext, is_due
-from service.domain.tree.segmenting import Cutter
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from service.domain.flows import Flow
 from service.domain.ledger import CallScope
+from service.domain.splitting import Cutter
 from service.domain.state.compressing import (
     Compression,
     compress_steps,
@@ -25,7 +26,6 @@ from service.domain.state.vectors import (
     first_state,
 )
 from service.domain.state.working_context import WorkingContext
-from service.domain.tree.segmenting import Cutter
 from service.llm.facts import ModelFacts
 from storage.revisions import Claim
 

@@ -7,8 +7,8 @@ import structlog
 from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
+from service.domain.fitting import TextTooLong
 from service.domain.schemas.generation import NoSchema
-from service.domain.tree.fitting import TextTooLong
 from service.domain.work import WorkItem
 from service.llm.driver import WindowPassed
 from service.llm.gateway import Gateway

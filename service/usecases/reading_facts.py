@@ -10,6 +10,7 @@ from service.domain.choosing import MemoryFacts, SessionFacts
 from service.domain.prices import ModelPrices
 from service.domain.specs import MemoryKind, kind_of
 from service.domain.state.navigating import navigation_spec
+from service.domain.tokens import TOKEN_BYTES
 from service.domain.tree.spec import TreeSpec
 from service.llm.facts import ModelFacts
 from service.usecases.answer_whole import read_log
@@ -18,9 +19,6 @@ from storage.answers import StoredAnswer
 from storage.database import Transaction
 from storage.memories import StoredMemory
 from storage.reading_facts import Sizes
-
-#: Bytes of a token, for estimates.
-TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

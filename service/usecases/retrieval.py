@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.tree.ranking import Ranking, promising
+from service.domain.ranking import Ranking, promising
 from storage import retrieval
 from storage.database import Transaction
 from storage.retrieval import Holder, Totals

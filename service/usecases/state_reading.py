@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.flows import LookUp
+from service.domain.splitting import Cutter
 from service.domain.state.navigating import (
     divided,
     forest_of,
@@ -19,11 +20,11 @@ from service.domain.state.navigating import (
     vector_view,
 )
 from service.domain.state.vectors import STEPS_LEVEL, Vector
-from service.domain.tree.borders import TOKEN_BYTES
+from service.domain.tokens import TOKEN_BYTES
 from service.domain.tree.forest import Forest
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import Place, View
-from service.domain.tree.segmenting import Cut, Cutter, Segmenter, joined
+from service.domain.tree.segmenting import Cut, Segmenter, joined
 from service.domain.tree.spec import TreeSpec
 from service.usecases.state_retrieval import Piece, best_pieces
 from service.usecases.tree_reading import Held, pieces_between

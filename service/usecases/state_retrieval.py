@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.tree.borders import TOKEN_BYTES
-from service.domain.tree.ranking import Ranking, promising
+from service.domain.ranking import Ranking, promising
+from service.domain.tokens import TOKEN_BYTES
 from service.usecases.retrieval import wanted_words
 from storage import retrieval, vector_views
 from storage.database import Transaction

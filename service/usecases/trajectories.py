@@ -8,6 +8,7 @@ from uuid import UUID
 import structlog
 
 from service.config import Config
+from service.domain.fitting import TextTooLong
 from service.domain.flows import LookingFlow, LookUp, ModelAsk
 from service.domain.replaying import NotReplayable, own_events, prompts_of
 from service.domain.specs import MemorySpec
@@ -16,7 +17,6 @@ from service.domain.trajectory import (
     Action,
     Event,
 )
-from service.domain.tree.fitting import TextTooLong
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.usecases.ask import answer_not_found

@@ -6,10 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.flows import LookUp
+from service.domain.splitting import Cutter
 from service.domain.tree.forest import Forest, over, tail_views, view_of
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import Place, View
-from service.domain.tree.segmenting import Cut, Cutter, Piece, Segmenter, joined, piece_of
+from service.domain.tree.segmenting import Cut, Piece, Segmenter, joined, piece_of
 from service.domain.tree.spec import TreeSpec
 from service.llm.facts import ModelFacts
 from service.usecases.retrieval import TailText, best_leaves

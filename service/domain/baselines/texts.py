@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from service.domain.ranking import Ranking
 from service.domain.splitting import split
-from service.domain.tree.ranking import Ranking
 
 _WORD = re.compile(r"\w+")
 

@@ -21,9 +21,9 @@ from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest,
 from service.domain.dciso.understanding import MAX_ATTEMPTS, Understood, choosable, exchanges
 from service.domain.dciso.understood import Subject
 from service.domain.dciso.walking import carry, dynamic, random, scan
+from service.domain.fitting import Count
 from service.domain.flows import LookingFlow
 from service.domain.trajectory import Action, EventKind, NoAnswer
-from service.domain.tree.fitting import Count
 
 __all__ = ["Browsed", "browse"]
 

@@ -7,7 +7,7 @@ knows where it stands in its chunk, so that what is cited can be found.
 from collections.abc import Callable, Iterable, Iterator
 
 from service.domain.dciso.pieces import Frame, Part, Piece, shown
-from service.domain.tree.fitting import Count
+from service.domain.fitting import Count
 
 #: Characters of the first piece of a text that has at most so many tokens by an estimate
 #: (`service.splitter.first_piece`).

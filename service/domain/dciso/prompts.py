@@ -20,15 +20,15 @@ from service.domain.dciso.contents import (
 from service.domain.dciso.options import settled
 from service.domain.dciso.pieces import Part, shown
 from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.marking import marked
-from service.domain.tokens import marks_in
-from service.domain.tree.fitting import (
+from service.domain.fitting import (
     MARGIN_TOKENS,
     Count,
     TextTooLong,
     cut_to,
 )
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.marking import marked
+from service.domain.tokens import marks_in
 
 #: Tokens of a reply at most, and which share of the window.
 OUTPUT_TOKENS = 1024

@@ -14,7 +14,7 @@ from service.domain.dciso.spec import BrowseAction
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import MAX_DEPTH
 from service.domain.telling import json_text, spoken_so_far
-from service.domain.tree.reply_parts import said
+from service.domain.thoughts import said
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 100_000

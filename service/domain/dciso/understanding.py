@@ -13,9 +13,9 @@ from service.domain.dciso.prompts import Again, Prompts, usable
 from service.domain.dciso.replies import Unclear, objects, written
 from service.domain.dciso.spec import NEEDED, BrowseOption, BrowseRequest, ReadingOrder
 from service.domain.dciso.understood import Subject, Understanding
+from service.domain.fitting import Count
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
-from service.domain.tree.fitting import Count
-from service.domain.tree.reply_parts import said
+from service.domain.thoughts import said
 
 T = TypeVar("T")
 

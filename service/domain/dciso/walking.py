@@ -15,9 +15,9 @@ from service.domain.dciso.reading import Note, Read, Reading
 from service.domain.dciso.replies import PieceReply
 from service.domain.dciso.result import Browsed
 from service.domain.dciso.spec import BrowseAction
+from service.domain.fitting import cut_to
 from service.domain.flows import LookingFlow
 from service.domain.trajectory import Action, EventKind
-from service.domain.tree.fitting import cut_to
 
 #: Retrievals of one walk, at most.
 MAX_RETRIEVALS = 3

@@ -1,4 +1,4 @@
-"""PRISM: structured memories, revised chunk by chunk (arXiv 2412.18914).
+"""Asking models about a PRISM memory: what they are shown, as flows.
 
 `revise` and `answer` are the two model calls of the paper's algorithm 1 as flows;
 `consolidate` is a third, for a memory that has grown too long.

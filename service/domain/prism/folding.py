@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from service.domain.beginnings import common_characters
 from service.domain.prices import CacheFamily, ModelPrices
-from service.domain.prism.diffing import common_characters
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.ordering import Changes, ordered
 

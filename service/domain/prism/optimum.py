@@ -1,7 +1,7 @@
 """The optimum: the cheapest times to fold a memory at, for who knows its log in advance."""
 
+from service.domain.beginnings import common_characters
 from service.domain.prices import CacheFamily, ModelPrices
-from service.domain.prism.diffing import common_characters
 from service.domain.prism.folding import prefix
 
 #: Candidates that the search looks at again after this many steps.

@@ -9,6 +9,7 @@ which of the steps it rests on; what it takes from a vector is traced to the log
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.state.asking_replies import read_answer, told_answer
@@ -19,7 +20,6 @@ from service.domain.state.working_context import WorkingContext
 from service.domain.trajectory import (
     NoAnswer,
 )
-from service.domain.tree.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 
 ANSWER = "state.answer/1"
 #: Tokens of a reply at most, thoughts before it included; never more than a quarter of the

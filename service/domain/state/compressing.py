@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from service.domain.errors import FailedPrecondition
+from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
 from service.domain.flows import CUT_OFF, NO_USE, Flow, ModelAsk, Purpose, Segment
 from service.domain.reasons import Reason
 from service.domain.shortening import cut_back, shortened
+from service.domain.splitting import Cutter
 from service.domain.state import prompts
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.packing import Item, Packer
@@ -17,8 +19,6 @@ from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
 from service.domain.thoughts import is_thought, spoken
-from service.domain.tree.fitting import MARGIN_TOKENS, prompt_tokens
-from service.domain.tree.segmenting import Cutter
 
 #: Replies in a row without a vector before the model is given up.
 MAX_TRIES = 3

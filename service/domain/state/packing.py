@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from service.domain.fitting import prompt_tokens
 from service.domain.flows import Segment, SegmentKind
+from service.domain.splitting import LOOK_AHEAD, Cutter
 from service.domain.state.prompts import Shown
-from service.domain.tree.borders import TOKEN_BYTES
-from service.domain.tree.fitting import prompt_tokens
-from service.domain.tree.segmenting import LOOK_AHEAD, Cutter
+from service.domain.tokens import TOKEN_BYTES
 
 #: A piece of a text that does not fit has room for so many tokens at least.
 MIN_PIECE_TOKENS = 64

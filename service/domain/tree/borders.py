@@ -1,15 +1,12 @@
 """Borders: where the next segment ends, given the text that is not cut yet."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Characters of the first piece of a text, at its best border; the piece has at most the
-#: tokens given (`estimate_tokens`). 1 or more for a text that is not empty.
-Cutter = Callable[[str, int], int]
+from service.domain.splitting import Cutter
+from service.domain.tokens import TOKEN_BYTES
 
-#: Bytes of a token, as `estimate_tokens` has it.
-TOKEN_BYTES = 4
 #: Between messages and steps, and what is beside them.
 JOINT = "\n"
 #: Of a segment: one that has as much ends where the next block would have to be cut.

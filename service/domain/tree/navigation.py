@@ -14,7 +14,9 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from service.domain.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
 from service.domain.flows import LookingFlow, LookUp, ModelAsk, ModelReply
+from service.domain.thoughts import said
 from service.domain.trajectory import (
     Action,
     Event,
@@ -23,7 +25,6 @@ from service.domain.trajectory import (
     Tell,
 )
 from service.domain.tree.exploring import Exploration, Spot
-from service.domain.tree.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.moves import (
     Answered,
@@ -38,7 +39,6 @@ from service.domain.tree.nodes import View
 from service.domain.tree.prompts import Again, Prompts
 from service.domain.tree.question import Question
 from service.domain.tree.recording import Recorder
-from service.domain.tree.reply_parts import said
 from service.domain.tree.reply_values import normal
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.trajectory import Navigation

@@ -9,6 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.fitting import (
+    MARGIN_TOKENS,
+    Count,
+    TextTooLong,
+    cut_to,
+    fitted,
+    prompt_tokens,
+)
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.tree import wording
@@ -17,14 +25,6 @@ from service.domain.tree.contents import (
     MergeContent,
     RememberContent,
     TriageContent,
-)
-from service.domain.tree.fitting import (
-    MARGIN_TOKENS,
-    Count,
-    TextTooLong,
-    cut_to,
-    fitted,
-    prompt_tokens,
 )
 from service.domain.tree.moves import Answered
 from service.domain.tree.nodes import View

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from service.domain.flows import CUT_OFF
-from service.domain.thoughts import is_thought, spoken
+from service.domain.thoughts import said
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 100_000
@@ -88,16 +88,6 @@ def _kind(name: str) -> str:
     name = name.strip().lower()
     short = name.removesuffix("ing").removesuffix("s")
     return short if short in ("reason", "action", "answer", "source") else ""
-
-
-def said(reply: str) -> str:
-    """A reply without the thoughts that it begins with; empty when it is nothing else."""
-    text = spoken(reply.removesuffix(CUT_OFF))
-    if not is_thought(text):
-        return text
-    # They may end within a line, or not at all.
-    _, end, behind = text.rpartition("</think")
-    return behind.partition(">")[2] if end else ""
 
 
 class _Pairs(list[tuple[str, Any]]):

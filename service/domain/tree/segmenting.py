@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from service.domain.chunks import ChunkKind, LoggedChunk
-from service.domain.tokens import estimate_tokens
+from service.domain.splitting import LOOK_AHEAD, Cutter
+from service.domain.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.tree.borders import (
     JOINT,
-    TOKEN_BYTES,
-    Cutter,
     Part,
     Spot,
     blocks,
@@ -23,13 +22,6 @@ from service.domain.tree.borders import (
     full_end,
 )
 from service.domain.tree.nodes import Place
-
-__all__ = ["LOOK_AHEAD", "Cut", "Cutter", "Piece", "Segmenter", "joined", "piece_of"]
-
-#: Of a segment: how much text must follow the longest one before it is cut. With half, what
-#: is left makes one segment or two that are not small, and whoever cuts a text sees whether
-#: what follows a piece of less than half would fit by itself.
-LOOK_AHEAD = 1 / 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import ModelAsk, ModelReply
+from service.domain.ranking import Ranking
 from service.domain.state.compressing import NoRoom, NoVector, compress_steps
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
-from service.domain.tree.ranking import Ranking
 from service.evaluation.reliability.playing import Failed, Player, Spent, spent_on
 from service.evaluation.reliability.prompts import Step
 from service.llm.driver import drive

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.beginnings import common_characters
 from service.domain.paths import Path
 from service.domain.prices import CacheFamily
 from service.domain.prism.amendments import Amendment, Op
-from service.domain.prism.diffing import common_characters
 from service.domain.prism.folding import (
     FoldState,
     Sizes,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.fitting import TextTooLong, cut_to, fitted, share_of
 from service.domain.tokens import estimate_prompt_tokens, estimate_tokens
-from service.domain.tree.fitting import TextTooLong, cut_to, fitted, share_of
 from tests.unit.domain.navigating import SPEC, Tree, down, run, says, scripted
 
 _MARKED = re.compile(r"<<<data (\w{24})\n.*?\n>>>data \1\n", re.DOTALL)

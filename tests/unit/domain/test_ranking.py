@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.tree.ranking import Ranking, promising
+from service.domain.ranking import Ranking, promising
 
 TEXTS = st.lists(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 20), min_size=1),

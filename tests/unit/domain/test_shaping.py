@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.fitting import TextTooLong, prompt_tokens
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
 from service.domain.shaping import MAX_TRIES, ShapeContent, Shaped, read_value, shape
 from service.domain.tokens import estimate_tokens
-from service.domain.tree.fitting import TextTooLong, prompt_tokens
 from service.usecases.response_forms import checker
 
 PERSON = {

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain import whole
+from service.domain.fitting import TextTooLong
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import NoAnswer
-from service.domain.tree.fitting import TextTooLong
 from service.domain.whole import Quote, WholeDraft, needed_tokens, read_reply, told
 from service.llm.offline import complete
 

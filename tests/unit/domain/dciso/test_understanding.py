@@ -8,10 +8,10 @@ from service.domain.dciso.contents import CloseContent, PieceContent, Understand
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseOption, ReadingOrder
 from service.domain.dciso.understanding import understand
 from service.domain.dciso.understood import Subject, Understanding
+from service.domain.fitting import TextTooLong
 from service.domain.flows import ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import EventKind
-from service.domain.tree.fitting import TextTooLong
 from tests.unit.domain.dciso.browsing import KEY, NULL, Log, request, run, says, scripted
 
 OPTIONS = frozenset(

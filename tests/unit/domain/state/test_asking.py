@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.fitting import TextTooLong
 from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, SegmentKind
 from service.domain.marking import marked
 from service.domain.state.asking import (
@@ -23,7 +24,6 @@ from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import (
     NoAnswer,
 )
-from service.domain.tree.fitting import TextTooLong
 from service.llm.offline import complete
 from tests.unit.domain.state.contexts import context, vector
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.fitting import prompt_tokens
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.reasons import Reason
@@ -25,7 +26,6 @@ from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made
 from service.domain.tokens import estimate_tokens
-from service.domain.tree.fitting import prompt_tokens
 from service.splitter import first_piece
 from tests.unit.domain.state.making import KEY, answered, run, steps, vector
 
