@@ -19,7 +19,8 @@ from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.llm.caller import Caller
-from service.llm.embedding import CannotEmbed, Embedder, open_embedder
+from service.llm.embedders import open_embedder
+from service.llm.embedding import CannotEmbed, Embedder
 from service.llm.facts import Facts, ModelFacts
 from service.llm.gateway import Gateway, MakesCalls
 from service.llm.labels import LABELS
@@ -72,7 +73,7 @@ from service.usecases.waiting import WaitingRoom
 from service.usecases.watch import Watches
 from service.usecases.working_contexts import WorkingContexts
 from service.worker import Worker
-from storage import state
+from storage import database_state
 from storage.database import Database
 from storage.errors import StorageError
 from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
@@ -388,7 +389,7 @@ async def _reach(database: Database, seconds: float) -> DeploymentKeys:
     until = loop.time() + seconds
     while True:
         try:
-            found = await state.read(database)
+            found = await database_state.read(database)
         except StorageError as error:
             if loop.time() > until:
                 raise CannotStart(f"cannot reach the database: {error}") from error

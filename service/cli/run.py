@@ -122,7 +122,7 @@ def migrate() -> None:
     """
     import migrations
     from service.dispatch.setup import DispatchMismatch, install
-    from service.llm.embedding import known_dimensions
+    from service.llm.embedders import known_dimensions
     from storage import places, search_setup
     from storage.database import sqlalchemy_url
     from storage.errors import StorageError, translated

@@ -6,7 +6,7 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.usecases.answering import MadeAnswer, ReaderKit
 from service.usecases.citing import cite
-from storage import states
+from storage import prism_states
 from storage.answers import StoredAnswer
 from storage.database import Transaction
 
@@ -35,7 +35,7 @@ class PrismReader:
 
 async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:
     spec = asked.prism
-    rows = await states.read_for_prompts(
+    rows = await prism_states.read_for_prompts(
         tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
     )
     assert rows is not None, "the answer's foreign key holds its revision"

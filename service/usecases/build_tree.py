@@ -32,10 +32,10 @@ from service.splitter import first_piece
 from service.telemetry import tracer
 from service.usecases import budgets
 from service.usecases.failing import Failing, asked_anew, cause_of, is_final
+from service.usecases.held_tree import HeldTree, check_room
 from service.usecases.pipeline import WINDOW, NodeFailed, Pipeline, Steps
 from service.usecases.step_meters import FENCED, STEPS
 from service.usecases.tree_log import TreeLog
-from service.usecases.tree_state import Site, check_room
 from storage import intents, revisions, sessions, stalls, trees
 from storage.database import Database
 from storage.errors import StorageError
@@ -81,7 +81,7 @@ class Builder:
         except Fenced:
             return await self._lost(site)
 
-    async def _take(self, item: WorkItem) -> Site | None:
+    async def _take(self, item: WorkItem) -> HeldTree | None:
         async with self._database.transaction(item.tenant_id) as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.TREE)
             if held is None:
@@ -94,7 +94,7 @@ class Builder:
         segmenter = Segmenter(spec.segment_tokens, self._cut, growth.end)
         model = spec.model or self._config.model
         window = WINDOW * self._config.build_concurrency
-        return Site(
+        return HeldTree(
             tenant_id=item.tenant_id,
             held=held,
             digest=growth.digest,
@@ -104,7 +104,7 @@ class Builder:
             facts=self._facts(model),
         )
 
-    async def _grow(self, site: Site, stop: asyncio.Event | None, until: float) -> float | None:
+    async def _grow(self, site: HeldTree, stop: asyncio.Event | None, until: float) -> float | None:
         steps = Steps(
             read=site.log.read,
             make=lambda planned: self._make(site, planned),
@@ -130,7 +130,7 @@ class Builder:
                 return None
         return None
 
-    async def _make(self, site: Site, planned: Planned) -> Summary:
+    async def _make(self, site: HeldTree, planned: Planned) -> Summary:
         async def call(ask: ModelAsk) -> ModelReply:
             check_room(ask, site.facts)
             scope = site.scope(f"node:{planned.name}")
@@ -152,7 +152,7 @@ class Builder:
                 raise
             return site.skip(planned, cause_of(error))
 
-    def _flow(self, site: Site, planned: Planned) -> Flow[Summary]:
+    def _flow(self, site: HeldTree, planned: Planned) -> Flow[Summary]:
         count = site.facts.count
         if planned.cut is not None:
             return summarize(
@@ -161,7 +161,7 @@ class Builder:
         summaries = [child.summary for child in site.plan.children(planned)]
         return compress(summaries, spec=site.spec, marker_key=self._marker_key, count=count)
 
-    async def _store(self, site: Site, nodes: Sequence[Planned], *, last: bool) -> None:
+    async def _store(self, site: HeldTree, nodes: Sequence[Planned], *, last: bool) -> None:
         """Commits nodes; with `last` it leaves the memory too, if nothing came just now."""
         held = site.held
         made = [one.node for one in nodes if one.node is not None]
@@ -197,7 +197,7 @@ class Builder:
         site.is_done = not has_work
         self._stored(site, new)
 
-    async def _rest(self, site: Site) -> bool:
+    async def _rest(self, site: HeldTree) -> bool:
         """Seals the tree where that is wanted, or leaves it at the head; False: come back.
 
         Nothing at all when there is more to read since.
@@ -222,7 +222,7 @@ class Builder:
         self._stored(site, new)
         return True
 
-    async def _seal(self, site: Site) -> None:
+    async def _seal(self, site: HeldTree) -> None:
         position = site.log.position
         async with self._database.transaction(site.tenant_id) as tx:
             reach(FailPoint.SEAL_BEGUN)
@@ -237,11 +237,11 @@ class Builder:
         site.is_done = True
         self._stored(site, new)
 
-    def _stored(self, site: Site, new: NewRevision) -> None:
+    def _stored(self, site: HeldTree, new: NewRevision) -> None:
         site.move(new)
         STEPS.add(1, {"kind": new.kind})
 
-    async def _lost(self, site: Site) -> float | None:
+    async def _lost(self, site: HeldTree) -> float | None:
         """What `drain` returns when something was thrown away."""
         FENCED.add(1)
         held = site.held
@@ -253,12 +253,12 @@ class Builder:
         _log.info("memory is in other hands", memory=str(held.memory_id))
         return None
 
-    async def _hold(self, site: Site, error: BudgetExhausted) -> float | None:
+    async def _hold(self, site: HeldTree, error: BudgetExhausted) -> float | None:
         seconds = await budgets.hold(self._database, site.held, site.scope(""), error)
         _log.info("memory is held", memory=str(site.held.memory_id), cause=error.message)
         return seconds
 
-    async def _failed(self, site: Site, planned: Planned | None, error: Exception) -> bool:
+    async def _failed(self, site: HeldTree, planned: Planned | None, error: Exception) -> bool:
         """Counts a failed try; whether the tree goes on now, without what failed."""
         held = site.held
         if await self._failing.put_off(site.tenant_id, held, error):
@@ -282,7 +282,7 @@ def _kind(held: Claim, to_position: int, *, skipped: bool) -> str:
     return "skip" if skipped else "step"
 
 
-def _empty(site: Site, kind: str, to_position: int) -> NewRevision:
+def _empty(site: HeldTree, kind: str, to_position: int) -> NewRevision:
     """A revision without nodes."""
     return NewRevision(kind=kind, to_position=to_position, digest=trees.digest(site.digest, ()))
 

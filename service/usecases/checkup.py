@@ -15,7 +15,7 @@ from service.domain.checkup import Finding, Level, bad, ok, warn
 from service.llm.checkup import look_at_models
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
-from storage import places, state
+from storage import database_state, places
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -103,7 +103,7 @@ class Checkup:
         """What our role sees."""
         try:
             with look.seen():
-                found = await state.read(database)
+                found = await database_state.read(database)
             unguarded = await look.open_tables(database)
         except StorageError as error:
             advice = "run `palimpsest migrate`, and grant its roles to this login"

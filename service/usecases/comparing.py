@@ -16,7 +16,7 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schedules import Log, LoggedStep, Tokens
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tokens import TOKEN_BYTES, estimate_tokens
-from storage import costs, states
+from storage import costs, prism_states
 from storage.costs import RevisionFacts, StepFacts
 from storage.database import Database, Transaction
 from storage.memories import StoredMemory
@@ -90,12 +90,12 @@ class Comparer:
         steps = await costs.newest_steps(tx, *key, MAX_STEPS)
         if not steps:
             return None
-        newest = await states.read_nearest(tx, *key, stored.revision)
+        newest = await prism_states.read_nearest(tx, *key, stored.revision)
         assert newest is not None, "a memory has its newest state"
         room = max(MAX_STEP_BYTES // max(len(newest.base), 1), 1)
         steps = steps[-room:]
         first = steps[0].revision
-        rows = await states.read_nearest(tx, *key, first - 1)
+        rows = await prism_states.read_nearest(tx, *key, first - 1)
         assert rows is not None, "a revision has the one before it"
         schema = stored.prism.schema()
         before = PrismMemory.load(

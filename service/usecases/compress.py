@@ -31,8 +31,8 @@ from service.llm.gateway import Gateway
 from service.splitter import first_piece
 from service.telemetry import tracer
 from service.usecases import budgets
-from service.usecases.compress_state import Group, Holding, idle_at, wake_position
 from service.usecases.failing import Failing, asked_anew, cause_of
+from service.usecases.held_state import Group, HeldState, idle_at, wake_position
 from service.usecases.step_meters import FENCED, STEPS
 from storage import calls, contexts, intents, log, resting, revisions, stalls, vectors
 from storage.contexts import Bounds
@@ -81,8 +81,8 @@ class Compressor:
         until = asyncio.get_running_loop().time() + self._config.drain_seconds
         if await self._rests_untouched(item):
             return None
-        holding: Holding | float | None = await self._take(item)
-        while isinstance(holding, Holding):
+        holding: HeldState | float | None = await self._take(item)
+        while isinstance(holding, HeldState):
             late = asyncio.get_running_loop().time() > until
             if late or (stop is not None and stop.is_set()):
                 return 0.0
@@ -125,7 +125,7 @@ class Compressor:
         context = WorkingContext(state=stored.state, recent=steps)
         return None if is_due(held.state, context, now=stored.now) else context
 
-    async def _take(self, item: WorkItem) -> Holding | None:
+    async def _take(self, item: WorkItem) -> HeldState | None:
         async with self._database.transaction(item.tenant_id) as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.STATE)
             if held is None:
@@ -138,7 +138,7 @@ class Compressor:
         reach(FailPoint.STATE_TAKEN)
         assert state is not None, "the cursor's foreign key holds the revision"
         model = held.state.model or self._config.model
-        return Holding(
+        return HeldState(
             tenant_id=item.tenant_id,
             held=held,
             state=state,
@@ -147,7 +147,7 @@ class Compressor:
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
-    async def _advance(self, holding: Holding) -> Holding | float | None:
+    async def _advance(self, holding: HeldState) -> HeldState | float | None:
         """One committed revision; else what `drain` returns."""
         level = holding.full_level
         if level is not None:
@@ -157,14 +157,14 @@ class Compressor:
             return await self._rest(holding)
         return await self._guarded(holding, holding.next_steps(number))
 
-    async def _episode(self, holding: Holding, level: int) -> Group:
+    async def _episode(self, holding: HeldState, level: int) -> Group:
         held, run = holding.held, holding.state.levels.run(level)
         async with self._database.transaction(holding.tenant_id) as tx:
             found = await vectors.read_vectors(tx, held.session_key, held.memory_id, run)
         reach(FailPoint.EPISODE_READ)
         return holding.next_episode(level, found)
 
-    async def _next_due(self, holding: Holding) -> tuple[Holding, int | None]:
+    async def _next_due(self, holding: HeldState) -> tuple[HeldState, int | None]:
         """How many of the steps are to be compressed, and the steps read up to there at least.
 
         A flush and the clock say so only of a log that was read to its head just now.
@@ -184,7 +184,7 @@ class Compressor:
                 number = holding.due_anyway()
                 return holding, holding.due_at_head(now) if number is None else number
 
-    async def _guarded(self, holding: Holding, group: Group) -> Holding | float | None:
+    async def _guarded(self, holding: HeldState, group: Group) -> HeldState | float | None:
         with self._span("palimpsest.step", holding, group) as span:
             try:
                 return await self._compress(holding, group)
@@ -197,7 +197,7 @@ class Compressor:
                 span.record_exception(error)
                 return await self._failed(holding, group, error)
 
-    async def _compress(self, holding: Holding, group: Group) -> Holding | float | None:
+    async def _compress(self, holding: HeldState, group: Group) -> HeldState | float | None:
         flow = group.flow(
             holding.spec,
             marker_key=self._marker_key,
@@ -216,8 +216,8 @@ class Compressor:
         return await self._commit(holding, group, done)
 
     async def _commit(
-        self, holding: Holding, group: Group, done: Compression, cause: str | None = None
-    ) -> Holding | float | None:
+        self, holding: HeldState, group: Group, done: Compression, cause: str | None = None
+    ) -> HeldState | float | None:
         """Writes a revision, with the `cause` why it was skipped; then as `_advance`."""
         held, vector = holding.held, group.vector(done)
         moved = holding.moved(holding.state_behind(group, vector))
@@ -243,7 +243,7 @@ class Compressor:
         # What was read last is compressed: as a rule nothing has come since.
         return moved if moved.steps or moved.full_level else await self._rest(moved)
 
-    async def _rest(self, holding: Holding) -> Holding | float | None:
+    async def _rest(self, holding: HeldState) -> HeldState | float | None:
         """Leaves a memory whose steps stay recent, unless more came just now."""
         async with self._database.direct(holding.tenant_id) as tx:
             head = await _leave(tx, holding.held, holding.context)
@@ -252,14 +252,14 @@ class Compressor:
         # Else it was flushed or changed, or is in other hands, since this worker took it.
         return holding if head > holding.read_position else 0.0
 
-    async def _hold(self, holding: Holding, error: BudgetExhausted) -> float | None:
+    async def _hold(self, holding: HeldState, error: BudgetExhausted) -> float | None:
         seconds = await budgets.hold(self._database, holding.held, holding.scope(""), error)
         _log.info("memory is held", memory=str(holding.held.memory_id), cause=error.message)
         return seconds
 
     async def _failed(
-        self, holding: Holding, group: Group, error: Exception
-    ) -> Holding | float | None:
+        self, holding: HeldState, group: Group, error: Exception
+    ) -> HeldState | float | None:
         held = holding.held
         if await self._failing.put_off(holding.tenant_id, held, error):
             return None
@@ -270,7 +270,7 @@ class Compressor:
         await self._failing.stall(holding.tenant_id, before, group.to_position, error)
         return None
 
-    def _span(self, name: str, holding: Holding, group: Group) -> AbstractContextManager[Span]:
+    def _span(self, name: str, holding: HeldState, group: Group) -> AbstractContextManager[Span]:
         return tracer().start_as_current_span(
             name,
             attributes={

@@ -27,7 +27,7 @@ from service.domain.state.spec import StateSpec
 from service.usecases import guard_meters
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
-from storage import amendment_log, revisions, sessions, states, vectors
+from storage import amendment_log, prism_states, revisions, sessions, vectors
 from storage.amendment_log import LoggedAmendment
 from storage.database import Database, Transaction
 from storage.memories import StoredMemory
@@ -141,7 +141,7 @@ class Editor:
         """Writes the amendments into a new base; whether there were any. Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
             held = await _lock(tx, target)
-            rows = await states.read_shown(tx, *item_key(held), held.revision)
+            rows = await prism_states.read_shown(tx, *item_key(held), held.revision)
             assert rows is not None, "the cursor's foreign key holds the revision"
             if held.prism.encoding is Encoding.IN_PLACE or not rows.amendments:
                 return await find_memory(tx, target.session, target.memory), False
@@ -243,7 +243,7 @@ async def _lock(tx: Transaction, target: Target, *, also: MemoryKind | None = No
 
 
 async def _load(tx: Transaction, held: Claim, revision: int) -> PrismMemory:
-    rows = await states.read_nearest(tx, *item_key(held), revision)
+    rows = await prism_states.read_nearest(tx, *item_key(held), revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
     return PrismMemory.load(
         held.prism.schema(),

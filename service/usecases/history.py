@@ -27,7 +27,7 @@ from service.usecases.lookup import (
     refuse_other_kind,
     revision_not_found,
 )
-from storage import amendment_log, history, log, states, vectors
+from storage import amendment_log, history, log, prism_states, vectors
 from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
 from storage.database import Database, Transaction
 from storage.history import StoredRevision
@@ -197,7 +197,7 @@ async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> Pr
     """The state of a memory at a revision. Raises OutOfRange."""
     if revision > stored.revision:
         raise revision_not_found(stored.name, revision, stored.revision)
-    rows = await states.read_nearest(tx, *item_key(stored), revision)
+    rows = await prism_states.read_nearest(tx, *item_key(stored), revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
     return PrismMemory.load(
         stored.prism.schema(),

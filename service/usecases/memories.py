@@ -38,7 +38,7 @@ from service.usecases.lookup import (
 )
 from service.usecases.outline import read_outline
 from service.usecases.working_contexts import ContextReading, WorkingContexts
-from storage import memories, revisions, sessions, stalls, states, vectors
+from storage import memories, prism_states, revisions, sessions, stalls, vectors
 from storage.database import Database
 from storage.memories import StoredMemory
 
@@ -186,7 +186,7 @@ class Memories:
         """The value as it was at `revision`. Raises NotFound, OutOfRange."""
         key = session_key(tenant_id, session)
         async with self._database.direct(tenant_id) as direct:
-            found = await states.read_past(direct, key, memory_id(key, name), revision)
+            found = await prism_states.read_past(direct, key, memory_id(key, name), revision)
         if found is None:
             async with self._database.transaction(tenant_id) as tx:
                 raise await missing(tx, session, name)
@@ -218,7 +218,7 @@ class Memories:
         if position > stored.applied_position:
             raise position_not_applied(name, position, stored.applied_position)
         async with self._database.transaction(tenant_id) as tx:
-            revision = await states.revision_at(
+            revision = await prism_states.revision_at(
                 tx, *item_key(stored), position=position, newest=stored.revision
             )
         return await self.read_revision(tenant_id, session, name, revision)

@@ -38,9 +38,9 @@ from service.llm.gateway import Gateway
 from service.telemetry import tracer
 from service.usecases import budgets
 from service.usecases.failing import Failing, cause_of
+from service.usecases.held_prism import MAX_STEP_CHUNKS, HeldPrism, next_group, no_room
 from service.usecases.step_meters import FENCED, STEPS
-from service.usecases.step_state import MAX_STEP_CHUNKS, State, next_group, no_room
-from storage import calls, intents, log, revisions, sessions, stalls, states
+from storage import calls, intents, log, prism_states, revisions, sessions, stalls
 from storage.database import Database
 from storage.errors import StorageError
 from storage.revisions import Fenced, NewRevision
@@ -85,8 +85,8 @@ class Reviser:
         StorageError when the database cannot be reached.
         """
         until = asyncio.get_running_loop().time() + self._config.drain_seconds
-        state: State | float | None = await self._take(item)
-        while isinstance(state, State):
+        state: HeldPrism | float | None = await self._take(item)
+        while isinstance(state, HeldPrism):
             late = asyncio.get_running_loop().time() > until
             if late or (stop is not None and stop.is_set()):
                 return 0.0
@@ -98,13 +98,13 @@ class Reviser:
                 return None
         return state
 
-    async def _take(self, item: WorkItem) -> State | None:
+    async def _take(self, item: WorkItem) -> HeldPrism | None:
         async with self._database.transaction(item.tenant_id) as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
                 return None
             await intents.forget(tx, held.session_key)
-            rows = await states.read_for_prompts(
+            rows = await prism_states.read_for_prompts(
                 tx, held.session_key, held.memory_id, held.revision, held.prism.encoding
             )
             paid = await calls.find_occasion(
@@ -125,7 +125,7 @@ class Reviser:
             encoding=spec.encoding,
             count=facts.count,
         )
-        return State(
+        return HeldPrism(
             tenant_id=item.tenant_id,
             held=held,
             memory=memory,
@@ -138,7 +138,7 @@ class Reviser:
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
-    async def _advance(self, state: State) -> State | float | None:
+    async def _advance(self, state: HeldPrism) -> HeldPrism | float | None:
         """One committed change; else what `drain` returns."""
         wish = Wish(
             applied_position=state.held.applied_position,
@@ -166,8 +166,8 @@ class Reviser:
         return await self._guarded(state, group[-1].position, self._step(state, group))
 
     async def _guarded(
-        self, state: State, to_position: int, work: Coroutine[Any, Any, State | None]
-    ) -> State | float | None:
+        self, state: HeldPrism, to_position: int, work: Coroutine[Any, Any, HeldPrism | None]
+    ) -> HeldPrism | float | None:
         with self._span("palimpsest.step", state) as span:
             span.set_attribute("palimpsest.to_position", to_position)
             try:
@@ -181,7 +181,7 @@ class Reviser:
                 span.record_exception(error)
                 return await self._failed(state, to_position, error)
 
-    async def _read(self, state: State) -> State:
+    async def _read(self, state: HeldPrism) -> HeldPrism:
         """The state with enough chunks for a step, or all there are."""
         pending = list(state.pending)
         tokens = sum(one.tokens for one in pending)
@@ -199,7 +199,7 @@ class Reviser:
                 break
         return replace(state, pending=tuple(pending))
 
-    async def _linger(self, state: State, group: Sequence[SizedChunk]) -> float | None:
+    async def _linger(self, state: HeldPrism, group: Sequence[SizedChunk]) -> float | None:
         """Puts a step off that could still grow; the seconds until the next look."""
         held, spec = state.held, state.spec
         # A flush lets go what comes with the flushed chunks as well.
@@ -215,7 +215,7 @@ class Reviser:
             )
         return look if waits else None
 
-    async def _step(self, state: State, group: Sequence[SizedChunk]) -> State | None:
+    async def _step(self, state: HeldPrism, group: Sequence[SizedChunk]) -> HeldPrism | None:
         scope = self._scope(state, f"revise:{state.held.revision + 1}:{group[-1].position}")
         limit = pacing.piece_tokens(state.spec, state.memory, state.bounds)
         flow = prism.revise_in_parts(
@@ -245,7 +245,7 @@ class Reviser:
         has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
         return state.moved(new, memory) if has_work else None
 
-    async def _consolidate(self, state: State) -> State:
+    async def _consolidate(self, state: HeldPrism) -> HeldPrism:
         held = state.held
         number = held.revision + 1
         scope = self._scope(state, f"consolidate:{number}:{held.applied_position}")
@@ -279,7 +279,7 @@ class Reviser:
         reach(FailPoint.CONSOLIDATED)
         return state.moved(new, memory)
 
-    async def _fold(self, state: State, group: Sequence[SizedChunk] = ()) -> State:
+    async def _fold(self, state: HeldPrism, group: Sequence[SizedChunk] = ()) -> HeldPrism:
         reach(FailPoint.FOLD_DUE)
         memory, counted = state.folded(group)
         moved = memory.value_json != state.memory.value_json
@@ -296,7 +296,7 @@ class Reviser:
         reach(FailPoint.FOLDED)
         return state.moved(new, memory)
 
-    async def _commit(self, state: State, new: NewRevision, *, may_rest: bool) -> bool:
+    async def _commit(self, state: HeldPrism, new: NewRevision, *, may_rest: bool) -> bool:
         """Writes a revision. With `may_rest` it looks whether that was the last chunk.
 
         Returns whether there is more to do.
@@ -315,7 +315,7 @@ class Reviser:
         STEPS.add(1, {"kind": new.kind})
         return has_work
 
-    async def _rest(self, state: State) -> State | float | None:
+    async def _rest(self, state: HeldPrism) -> HeldPrism | float | None:
         """Leaves a memory that is at the head, unless something came just now."""
         async with self._database.transaction(state.tenant_id) as tx:
             if await sessions.locked_head(tx, state.held.session_key) > state.held.applied_position:
@@ -327,12 +327,14 @@ class Reviser:
         # A consolidation was asked for since this worker took the memory.
         return None if rested else 0.0
 
-    async def _hold(self, state: State, error: BudgetExhausted) -> float | None:
+    async def _hold(self, state: HeldPrism, error: BudgetExhausted) -> float | None:
         seconds = await budgets.hold(self._database, state.held, self._scope(state, ""), error)
         _log.info("memory is held", memory=str(state.held.memory_id), cause=error.message)
         return seconds
 
-    async def _failed(self, state: State, to_position: int, error: Exception) -> State | None:
+    async def _failed(
+        self, state: HeldPrism, to_position: int, error: Exception
+    ) -> HeldPrism | None:
         if await self._failing.put_off(state.tenant_id, state.held, error):
             return None
         if state.spec.on_failure is OnFailure.SKIP:
@@ -340,7 +342,7 @@ class Reviser:
         await self._failing.stall(state.tenant_id, state.held, to_position, error)
         return None
 
-    async def _skip(self, state: State, to_position: int, cause: str) -> State:
+    async def _skip(self, state: HeldPrism, to_position: int, cause: str) -> HeldPrism:
         memory = state.memory
         reads = to_position > state.held.applied_position
         new = NewRevision(
@@ -360,7 +362,7 @@ class Reviser:
         STEPS.add(1, {"kind": new.kind})
         return state.moved(new, memory)
 
-    def _scope(self, state: State, occasion: str) -> CallScope:
+    def _scope(self, state: HeldPrism, occasion: str) -> CallScope:
         return CallScope(
             tenant_id=state.tenant_id,
             session_key=state.held.session_key,
@@ -376,7 +378,7 @@ class Reviser:
             return self._gateway.structured(model)
         return spec.reply_format is ReplyFormat.STRUCTURED
 
-    def _span(self, name: str, state: State) -> AbstractContextManager[Span]:
+    def _span(self, name: str, state: HeldPrism) -> AbstractContextManager[Span]:
         return tracer().start_as_current_span(
             name,
             attributes={

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from service.domain.ranking import Ranking, promising
 from service.domain.tokens import TOKEN_BYTES
-from service.usecases.retrieval import wanted_words
-from storage import retrieval, vector_views
+from service.usecases.tree_retrieval import wanted_words
+from storage import vector_views, word_counts
 from storage.database import Transaction
 from storage.vector_views import Placed
 
@@ -53,7 +53,7 @@ async def best_pieces(
         return []
     ranges = [(one.from_position, one.to_position) for one in placed]
     held = await vector_views.read_range_words(tx, session_key, ranges, words)
-    in_tail = await retrieval.count_in_texts(tx, [piece.text for piece in tail], words)
+    in_tail = await word_counts.count_in_texts(tx, [piece.text for piece in tail], words)
     holders = Counter(words[at] for one in held for at in one.words)
     holders.update(word for occurrences in in_tail for word in occurrences)
     ranking = Ranking(
@@ -68,7 +68,7 @@ async def best_pieces(
     ]
     chosen = sorted(able[at] for at in promising(bounds, count, READ_FOR_ONE * count))
     pieces = await read([placed[number].revision for number in chosen])
-    in_pieces = await retrieval.count_in_texts(tx, [piece.text for piece in pieces], words)
+    in_pieces = await word_counts.count_in_texts(tx, [piece.text for piece in pieces], words)
     ranked = [
         (ranking.score(occurrences, piece.tokens), piece.node_id)
         for piece, occurrences in zip((*pieces, *tail), (*in_pieces, *in_tail), strict=True)

@@ -20,7 +20,7 @@ from service.domain.verifying.differences import Difference
 from service.domain.verifying.prism import PrismCheck, PrismRevision
 from service.domain.verifying.state import StateCheck, StateRevision
 from service.domain.verifying.tree import LeafText, TreeCheck
-from storage import log, memories, states, trees, vectors, verifying
+from storage import log, memories, prism_states, trees, vectors, verifying
 from storage.database import Transaction
 from storage.memories import StoredMemory
 
@@ -148,7 +148,7 @@ async def _amended(
 async def _restored(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
     """The state of an earlier revision, which was compared before; None if it cannot be read."""
     try:
-        rows = await states.read_nearest(tx, stored.session_key, stored.memory_id, revision)
+        rows = await prism_states.read_nearest(tx, stored.session_key, stored.memory_id, revision)
         if rows is None:
             return None
         return PrismMemory.load(

@@ -20,7 +20,7 @@ from service.usecases.citing import cite
 from service.usecases.history import History
 from service.usecases.memories import Memories
 from service.usecases.watch import Committed
-from storage import amendment_log, history, log, states
+from storage import amendment_log, history, log, prism_states
 from storage.amendment_log import LoggedAmendment
 from storage.database import Database
 from storage.history import StoredRevision
@@ -133,7 +133,7 @@ async def check_prompts(database: Database, past: Past, expected: Expected) -> N
         if one.kind != "step":
             continue
         async with database.transaction(DEFAULT_TENANT) as tx:
-            rows = await states.read_shown(tx, *past.key, one.revision - 1)
+            rows = await prism_states.read_shown(tx, *past.key, one.revision - 1)
         assert rows is not None
         memory = PrismMemory.load(
             past.schema,
@@ -222,7 +222,7 @@ async def _check_citation(
     database: Database, past: Past, at: int, path: Path, position: int
 ) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await states.read_nearest(tx, *past.key, at)
+        rows = await prism_states.read_nearest(tx, *past.key, at)
         assert rows is not None
         memory = PrismMemory.load(
             past.schema,

@@ -18,7 +18,7 @@ from service.usecases.edit import Edit, Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.history import History
 from service.usecases.memories import Memories
-from storage import amendment_log, revisions, sessions, states
+from storage import amendment_log, prism_states, revisions, sessions
 from storage.database import Database
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
 from tests.integration.statements import statements
@@ -139,7 +139,7 @@ async def test_a_citation_follows_no_more_of_what_was_merged_than_it_shows(
     await reviser(database, Script(reply=reply)).drain(ITEM)
     monkeypatch.setattr("service.usecases.citing.MAX_SOURCES", 5)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await states.read_nearest(tx, KEY, MEMORY, 31)
+        rows = await prism_states.read_nearest(tx, KEY, MEMORY, 31)
         assert rows is not None
         memory = PrismMemory.load(SPEC.schema(), base_json=rows.base, amendments=rows.amendments)
         with statements() as sent:

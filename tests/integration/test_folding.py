@@ -16,7 +16,7 @@ from service.usecases.edit import Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
 from service.usecases.revise import Reviser
-from storage import history, memories, revisions, states
+from storage import history, memories, prism_states, revisions
 from storage.database import Database
 from storage.history import StoredRevision
 from tests.integration.crashing import Killed
@@ -80,7 +80,7 @@ async def test_an_adaptive_memory_folds_by_itself(database: Database) -> None:
     shown = [[segment.kind.value for segment in ask.segments] for ask in made.asked]
     assert sum("amendments" not in kinds for kinds in shown) >= len(folded)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await states.read_shown(tx, KEY, MEMORY, stored.revision)
+        rows = await prism_states.read_shown(tx, KEY, MEMORY, stored.revision)
         newest = await tx.connection.exec_driver_sql("SELECT value FROM prism_value")
         assert rows is not None
         assert rows.base != "{}"

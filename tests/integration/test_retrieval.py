@@ -11,8 +11,8 @@ import pytest
 
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
-from service.usecases import retrieval
-from service.usecases.retrieval import TailText, best_leaves
+from service.usecases import tree_retrieval
+from service.usecases.tree_retrieval import TailText, best_leaves
 from storage.database import Database
 from tests.integration.tree_rows import KEY, TREE, make_tree
 
@@ -95,7 +95,7 @@ async def test_of_a_long_question_the_longest_words_count(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_tree(database, ["an elephant", "a b c d", "the house"], tail=())
-    monkeypatch.setattr(retrieval, "MAX_WORDS", 1)
+    monkeypatch.setattr(tree_retrieval, "MAX_WORDS", 1)
     assert await find(database, "a b c d elephant", 5, tail=()) == ["0.1"]
 
 

@@ -21,7 +21,7 @@ from service.usecases.consistency import Watcher
 from service.usecases.edit import Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
-from storage import amendment_log, history, revisions, sessions, stalls, states
+from storage import amendment_log, history, prism_states, revisions, sessions, stalls
 from storage.database import Database
 from storage.history import StoredRevision
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
@@ -40,7 +40,7 @@ async def log_of(database: Database) -> list[StoredRevision]:
 async def value(database: Database) -> Any:
     stored = await read(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await states.read_nearest(tx, KEY, MEMORY, stored.revision)
+        rows = await prism_states.read_nearest(tx, KEY, MEMORY, stored.revision)
         newest = await tx.connection.exec_driver_sql("SELECT value FROM prism_value")
         assert rows is not None
         return json.loads(newest.scalar_one())
@@ -394,7 +394,7 @@ async def test_any_revision_is_read_from_the_snapshot_next_to_it(database: Datab
         for number in range(count + 1):
             if number:
                 expected[f"t{number % 7}"] = f"text {number}"
-            rows = await states.read_nearest(tx, KEY, MEMORY, number)
+            rows = await prism_states.read_nearest(tx, KEY, MEMORY, number)
             assert rows is not None
             longest = max(longest, len(rows.amendments))
             made = json.loads(rows.base).get("topics", {})
@@ -403,8 +403,8 @@ async def test_any_revision_is_read_from_the_snapshot_next_to_it(database: Datab
             assert made == expected
         saved = await tx.connection.exec_driver_sql("SELECT count(*) FROM prism_snapshot")
         assert saved.scalar_one() == 3
-        assert await states.read_nearest(tx, KEY, MEMORY, count + 1) is None
-        assert await states.read_nearest(tx, KEY, UUID(int=1), 0) is None
+        assert await prism_states.read_nearest(tx, KEY, MEMORY, count + 1) is None
+        assert await prism_states.read_nearest(tx, KEY, UUID(int=1), 0) is None
     assert longest < revisions.SNAPSHOT_AMENDMENTS + 1
 
 
@@ -420,7 +420,7 @@ async def test_the_revision_at_a_position_holds_no_later_chunk(
             assert held is not None
             new = revisions.NewRevision(kind=kind, to_position=end, digest=b"")
             await revisions.commit_revision(tx, held, new, has_work=None)
-        found = await states.revision_at(tx, KEY, MEMORY, position, newest=4)
+        found = await prism_states.revision_at(tx, KEY, MEMORY, position, newest=4)
         assert found == revision
         assert await sessions.get(tx, KEY) is not None
 
@@ -457,7 +457,7 @@ async def test_what_a_consolidation_merged_is_cited_from_the_chunks_before_it(
 
     await reviser(database, Script(reply=reply)).drain(ITEM)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await states.read_nearest(tx, KEY, MEMORY, 4)
+        rows = await prism_states.read_nearest(tx, KEY, MEMORY, 4)
         assert rows is not None
         memory = PrismMemory.load(SPEC.schema(), base_json=rows.base, amendments=rows.amendments)
         paths = [Path(("topics", "t1")), Path(("topics", "t3"))]

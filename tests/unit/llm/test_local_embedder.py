@@ -8,7 +8,8 @@ import pytest
 
 from service.config import Config
 from service.domain.ledger import CallScope
-from service.llm.embedding import CannotEmbed, EmbeddingFailed, known_dimensions, open_embedder
+from service.llm.embedders import known_dimensions, open_embedder
+from service.llm.embedding import CannotEmbed, EmbeddingFailed
 from service.llm.local_embedder import LocalEmbedder
 from tests.unit.llm.test_litellm_embedder import Ledger
 

@@ -1,4 +1,4 @@
-"""Retrieval: the leaves and pieces of the tail whose words fit a question best."""
+"""Retrieval in trees: the leaves and pieces of the tail whose words fit a question best."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.ranking import Ranking, promising
-from storage import retrieval
+from storage import word_counts
 from storage.database import Transaction
-from storage.retrieval import Holder, Totals
+from storage.word_counts import Holder, Totals
 
 #: Words of a question that are looked for: of more, the longest, which are the rarest as a
 #: rule.
-MAX_WORDS = retrieval.MAX_WORDS
+MAX_WORDS = word_counts.MAX_WORDS
 #: Leaves whose words are counted. There are more to count only where a question has no
 #: words but such as nearly all leaves have.
 MAX_COUNTED = 1000
@@ -48,13 +48,13 @@ async def best_leaves(
     query's words is left out; the earlier wins a tie.
     """
     words = await wanted_words(tx, query)
-    totals = await retrieval.read_totals(tx, key, revision)
-    holders = await retrieval.read_holders(tx, key, revision, words)
-    in_tail = await retrieval.count_in_texts(tx, [piece.text for piece in tail], words)
+    totals = await word_counts.read_totals(tx, key, revision)
+    holders = await word_counts.read_holders(tx, key, revision, words)
+    in_tail = await word_counts.count_in_texts(tx, [piece.text for piece in tail], words)
     ranking = _ranking(words, totals, holders, tail, in_tail)
     chosen = _chosen(ranking, words, holders, count)
     numbers = [leaf.number for leaf in chosen]
-    in_leaves = await retrieval.count_in_leaves(tx, key, numbers, words) if numbers else {}
+    in_leaves = await word_counts.count_in_leaves(tx, key, numbers, words) if numbers else {}
     ranked = [
         _Ranked(
             node_id=f"0.{leaf.number}",
@@ -74,7 +74,7 @@ async def best_leaves(
 
 async def wanted_words(tx: Transaction, query: str) -> Sequence[str]:
     """The words of a question that are looked for; of many, the rarest as a rule."""
-    words = await retrieval.words_of(tx, query)
+    words = await word_counts.words_of(tx, query)
     return sorted(words, key=lambda word: (-len(word), word))[:MAX_WORDS]
 
 

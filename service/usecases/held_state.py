@@ -160,7 +160,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holding:
+class HeldState:
     """A state memory in this worker's hands."""
 
     tenant_id: UUID
@@ -248,7 +248,7 @@ class Holding:
             {one.revision: one for one in (task, *self.state.stack, vector)},
         )
 
-    def moved(self, state: State) -> "Holding":
+    def moved(self, state: State) -> "HeldState":
         """Behind the next revision, which made `state`."""
         held = replace(
             self.held,

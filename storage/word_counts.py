@@ -1,4 +1,4 @@
-"""Retrieval: the words of leaves, for ranking them by a question.
+"""Counts of words: those of leaves, for ranking them by a question.
 
 Words are what PostgreSQL's configuration 'simple' makes of a text, in leaves, questions
 and pieces of the tail alike. How they are ranked is in `service.domain.ranking`.

@@ -1,4 +1,4 @@
-"""A memory in a worker's hands, between two steps."""
+"""A PRISM memory in a worker's hands, between two steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ MAX_STEP_CHUNKS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """A memory in this worker's hands."""
+class HeldPrism:
+    """A PRISM memory in this worker's hands."""
 
     tenant_id: UUID
     held: Claim
@@ -46,7 +46,7 @@ class State:
         """How the memory is kept."""
         return self.held.prism
 
-    def moved(self, new: NewRevision, memory: PrismMemory) -> "State":
+    def moved(self, new: NewRevision, memory: PrismMemory) -> "HeldPrism":
         """The state after the next revision, which is `new`."""
         position = new.to_position
         held = replace(
@@ -120,7 +120,7 @@ class State:
         return waited.total_seconds() > self.prices.ttl_seconds
 
 
-def next_group(state: State) -> tuple[Sequence[SizedChunk], bool]:
+def next_group(state: HeldPrism) -> tuple[Sequence[SizedChunk], bool]:
     """The chunks of the next step, and whether it could not take another one.
 
     A step that was paid for, by a worker that died before the commit, is made again
@@ -134,7 +134,7 @@ def next_group(state: State) -> tuple[Sequence[SizedChunk], bool]:
     return group, full or len(group) == MAX_STEP_CHUNKS
 
 
-def no_room(state: State) -> FailedPrecondition:
+def no_room(state: HeldPrism) -> FailedPrecondition:
     """Why nothing can be read any more."""
     bounds = state.bounds
     return FailedPrecondition(

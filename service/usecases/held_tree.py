@@ -36,7 +36,7 @@ class Skip:
 
 
 @dataclass(kw_only=True, slots=True)
-class Site:
+class HeldTree:
     """A tree in this worker's hands, and how far it is."""
 
     tenant_id: UUID
