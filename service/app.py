@@ -61,7 +61,7 @@ from service.usecases.history import History
 from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
-from service.usecases.ranks import SearchRanks
+from service.usecases.readers.ranks import SearchRanks
 from service.usecases.rebuild import Rebuilder
 from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser

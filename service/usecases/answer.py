@@ -11,17 +11,17 @@ from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.usecases import guard_meters
-from service.usecases.answer_auto import AutoReader
-from service.usecases.answer_prism import PrismReader
-from service.usecases.answer_state import ContextReader
-from service.usecases.answer_whole import WholeReader
-from service.usecases.answering import AnswerCalls, Reader, ReaderKit
-from service.usecases.browse import Browser, OpensRanks
 from service.usecases.cancelling import InHand
 from service.usecases.guard_meters import Guard
 from service.usecases.making import Maker
-from service.usecases.navigate import Navigator
-from service.usecases.reading_facts import Knowledge
+from service.usecases.readers.answering import AnswerCalls, Reader, ReaderKit
+from service.usecases.readers.auto import AutoReader
+from service.usecases.readers.dciso import Browser, OpensRanks
+from service.usecases.readers.memwalker import Navigator
+from service.usecases.readers.pcc import ContextReader
+from service.usecases.readers.prism import PrismReader
+from service.usecases.readers.reading_facts import Knowledge
+from service.usecases.readers.whole import WholeReader
 from service.usecases.shaping import Shaper
 from storage import answer_texts, answers
 from storage.answers import StoredAnswer

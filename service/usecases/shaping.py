@@ -13,7 +13,7 @@ from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.usecases.answering import AnswerCalls, MadeAnswer
+from service.usecases.readers.answering import AnswerCalls, MadeAnswer
 from service.usecases.response_forms import checker, read_form
 from storage.answers import StoredAnswer
 

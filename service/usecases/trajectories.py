@@ -20,10 +20,10 @@ from service.domain.trajectory import (
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.usecases.ask import answer_not_found
-from service.usecases.browse import BrowseTerms, log_of, ranked_in
-from service.usecases.browsed_log import BrowsedLog, Hit
 from service.usecases.lookup import find_navigable, session_not_found
-from service.usecases.navigate import Terms
+from service.usecases.readers.browsed_log import BrowsedLog, Hit
+from service.usecases.readers.dciso import BrowseTerms, log_of, ranked_in
+from service.usecases.readers.memwalker import Terms
 from storage import answers, sessions, trajectories
 from storage.answers import StoredAnswer
 from storage.database import Database

@@ -22,7 +22,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.tree import moves
 from service.domain.whole import read_reply, told
 from service.llm.streams import storable
-from service.usecases.spans import quoted
+from service.usecases.readers.spans import quoted
 from tests.fuzz.mutations import ODD, json_of, text_of
 from tests.fuzz.runs import SECONDS, Broken, Target
 

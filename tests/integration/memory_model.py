@@ -16,9 +16,9 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Encoding
 from service.domain.schemas.tree import Schema
 from service.domain.tenancy import DEFAULT_TENANT
-from service.usecases.citing import cite
 from service.usecases.history import History
 from service.usecases.memories import Memories
+from service.usecases.readers.citing import cite
 from service.usecases.watch import Committed
 from storage import amendment_log, history, log, prism_states
 from storage.amendment_log import LoggedAmendment

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from service.usecases.browsed_log import Hit
+from service.usecases.readers.browsed_log import Hit
 
 
 @dataclass

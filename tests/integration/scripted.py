@@ -24,10 +24,10 @@ from service.llm.gateway import Gateway
 from service.llm.plans import Plan
 from service.llm.transport import Completion, ModelFailure
 from service.usecases.answer import Answerer
-from service.usecases.browse import OpensRanks
-from service.usecases.browsed_log import Ranks
 from service.usecases.build_tree import Builder
 from service.usecases.compress import Compressor
+from service.usecases.readers.browsed_log import Ranks
+from service.usecases.readers.dciso import OpensRanks
 from service.usecases.revise import Reviser
 from storage import memories, sessions, vectors
 from storage.database import Database

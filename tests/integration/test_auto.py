@@ -22,9 +22,9 @@ from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.transport import ModelFailure
 from service.usecases.answer import Answerer
-from service.usecases.answer_auto import AutoReader
-from service.usecases.answering import AnswerCalls, MadeAnswer
-from service.usecases.reading_facts import Knowledge
+from service.usecases.readers.answering import AnswerCalls, MadeAnswer
+from service.usecases.readers.auto import AutoReader
+from service.usecases.readers.reading_facts import Knowledge
 from storage import calls
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database

@@ -12,12 +12,12 @@ from service.domain.paths import Path
 from service.domain.prism.memory import PrismMemory
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.usecases import history as looking_back
-from service.usecases.citing import cite
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Edit, Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.history import History
 from service.usecases.memories import Memories
+from service.usecases.readers.citing import cite
 from storage import amendment_log, prism_states, revisions, sessions
 from storage.database import Database
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
@@ -137,7 +137,7 @@ async def test_a_citation_follows_no_more_of_what_was_merged_than_it_shows(
         )
 
     await reviser(database, Script(reply=reply)).drain(ITEM)
-    monkeypatch.setattr("service.usecases.citing.MAX_SOURCES", 5)
+    monkeypatch.setattr("service.usecases.readers.citing.MAX_SOURCES", 5)
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await prism_states.read_nearest(tx, KEY, MEMORY, 31)
         assert rows is not None

@@ -13,8 +13,8 @@ from service.domain.dciso.spec import BrowseAction, BrowseOption
 from service.domain.flows import LookingFlow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import EventKind, NoAnswer
-from service.usecases import browse as browsing
-from service.usecases.browsed_log import Hit
+from service.usecases.readers import dciso as browsing
+from service.usecases.readers.browsed_log import Hit
 from storage import calls
 from storage.answers import StoredCitation
 from storage.database import Database

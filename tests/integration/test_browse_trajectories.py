@@ -12,7 +12,7 @@ from service.domain.readers import ReaderName
 from service.domain.reasons import Reason
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import Action, Event, EventKind
-from service.usecases.browsed_log import Hit
+from service.usecases.readers.browsed_log import Hit
 from service.usecases.trajectories import Example
 from storage import answers, ratings, trajectories
 from storage.answers import Chosen

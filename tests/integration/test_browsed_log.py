@@ -8,8 +8,8 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.pieces import Part, Span
 from service.domain.flows import LookUp
-from service.usecases import browsed_log
-from service.usecases.browsed_log import BrowsedLog, Hit
+from service.usecases.readers import browsed_log
+from service.usecases.readers.browsed_log import BrowsedLog, Hit
 from storage.database import Database
 from tests.integration.browsing import held, pack, write
 from tests.integration.ranks import Ranked

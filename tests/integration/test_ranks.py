@@ -7,7 +7,7 @@ from typing import Any
 from service.domain.dciso.spec import BrowseOption
 from service.domain.reranking import NoOrder
 from service.domain.trajectory import EventKind
-from service.usecases.ranks import SearchRanks
+from service.usecases.readers.ranks import SearchRanks
 from service.usecases.search import Searcher
 from storage.database import Database
 from tests.gateways import gateway

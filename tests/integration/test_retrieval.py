@@ -11,8 +11,8 @@ import pytest
 
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
-from service.usecases import tree_retrieval
-from service.usecases.tree_retrieval import TailText, best_leaves
+from service.usecases.readers import tree_retrieval
+from service.usecases.readers.tree_retrieval import TailText, best_leaves
 from storage.database import Database
 from tests.integration.tree_rows import KEY, TREE, make_tree
 

@@ -18,7 +18,7 @@ from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import View
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
-from service.usecases.state_reading import StateReader
+from service.usecases.readers.state_reading import StateReader
 from service.usecases.trajectories import Trajectories
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation

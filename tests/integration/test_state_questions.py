@@ -16,8 +16,8 @@ from service.domain.trajectory import (
 from service.domain.tree.asked import NavigationRequest
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
-from service.usecases import tracing_back
 from service.usecases.answer import Answerer
+from service.usecases.readers import tracing_back
 from storage import calls
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database

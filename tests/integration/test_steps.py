@@ -16,11 +16,11 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Coercion, Encoding, Operations
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.transport import ModelFailure
-from service.usecases.citing import cite
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
+from service.usecases.readers.citing import cite
 from storage import amendment_log, history, prism_states, revisions, sessions, stalls
 from storage.database import Database
 from storage.history import StoredRevision

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.citations import best_excerpt
-from service.usecases.spans import located, quoted, spanned
+from service.usecases.readers.spans import located, quoted, spanned
 from storage.answers import StoredCitation
 
 TEXT = "The cat sat. “A cat’s\n life”, said the Cat, is nine lives."

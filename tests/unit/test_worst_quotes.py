@@ -8,7 +8,7 @@ from service.domain.dciso.quoting import located
 from service.domain.dciso.replies import split_reply
 from service.domain.response_schemas import referred
 from service.evaluation.datasets import DatasetError, read
-from service.usecases.spans import quoted
+from service.usecases.readers.spans import quoted
 
 
 def test_a_quote_of_signs_that_could_divide_a_line_of_them_in_any_way() -> None:

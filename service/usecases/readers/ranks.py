@@ -7,9 +7,9 @@ import structlog
 from service.domain.ledger import CallScope
 from service.domain.reranking import NoOrder
 from service.domain.work import WorkItem
-from service.usecases.answering import scope_of
-from service.usecases.browse import BrowseTerms
-from service.usecases.browsed_log import Hit
+from service.usecases.readers.answering import scope_of
+from service.usecases.readers.browsed_log import Hit
+from service.usecases.readers.dciso import BrowseTerms
 from service.usecases.search import Searcher, SearchQuery
 from storage.answers import StoredAnswer
 

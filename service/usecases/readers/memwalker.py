@@ -20,10 +20,15 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
-from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit, ReadingReplies
-from service.usecases.spans import spanned
-from service.usecases.state_reading import StateReader
-from service.usecases.tree_reading import Held, TreeReader
+from service.usecases.readers.answering import (
+    EXCERPT_CHARACTERS,
+    MadeAnswer,
+    ReaderKit,
+    ReadingReplies,
+)
+from service.usecases.readers.spans import spanned
+from service.usecases.readers.state_reading import StateReader
+from service.usecases.readers.tree_reading import Held, TreeReader
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 

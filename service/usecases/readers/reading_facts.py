@@ -13,7 +13,7 @@ from service.domain.state.navigating import navigation_spec
 from service.domain.tokens import TOKEN_BYTES
 from service.domain.tree.spec import TreeSpec
 from service.llm.facts import ModelFacts
-from service.usecases.answer_whole import read_log
+from service.usecases.readers.whole import read_log
 from storage import memories, reading_facts, sessions, vectors
 from storage.answers import StoredAnswer
 from storage.database import Transaction

@@ -8,8 +8,8 @@ from service.domain.trajectory import NoAnswer
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.usecases.answering import MadeAnswer, ReaderKit
-from service.usecases.tracing_back import Tracer
+from service.usecases.readers.answering import MadeAnswer, ReaderKit
+from service.usecases.readers.tracing_back import Tracer
 from storage import log, vectors
 from storage.answers import StoredAnswer
 from storage.database import Transaction

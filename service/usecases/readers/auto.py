@@ -14,8 +14,8 @@ from service.domain.recording import reply_fields
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem
 from service.llm.driver import drive
-from service.usecases.answering import AnswerCalls, MadeAnswer, Reader
-from service.usecases.reading_facts import Gathered, Knowledge, gather
+from service.usecases.readers.answering import AnswerCalls, MadeAnswer, Reader
+from service.usecases.readers.reading_facts import Gathered, Knowledge, gather
 from storage import answers, memories, trajectories
 from storage.answers import Chosen, StoredAnswer
 from storage.database import Database

@@ -26,8 +26,8 @@ from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import Place, View
 from service.domain.tree.segmenting import Cut, Segmenter, joined
 from service.domain.tree.spec import TreeSpec
-from service.usecases.state_retrieval import Piece, best_pieces
-from service.usecases.tree_reading import Held, pieces_between
+from service.usecases.readers.state_retrieval import Piece, best_pieces
+from service.usecases.readers.tree_reading import Held, pieces_between
 from storage import history, vector_views, vectors
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction

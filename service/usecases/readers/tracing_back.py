@@ -9,8 +9,8 @@ from service.domain.state.spec import StateSpec
 from service.domain.state.tracing import linked, origin, source, statements
 from service.domain.state.vectors import STEPS_LEVEL, TASK_REVISION, Vector, first_state
 from service.domain.state.working_context import WorkingContext
-from service.usecases.answering import EXCERPT_CHARACTERS
-from service.usecases.spans import spanned
+from service.usecases.readers.answering import EXCERPT_CHARACTERS
+from service.usecases.readers.spans import spanned
 from storage import history, log, vector_views, vectors
 from storage.answers import StoredCitation
 from storage.database import Transaction

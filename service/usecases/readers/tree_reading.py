@@ -13,7 +13,7 @@ from service.domain.tree.nodes import Place, View
 from service.domain.tree.segmenting import Cut, Piece, Segmenter, joined, piece_of
 from service.domain.tree.spec import TreeSpec
 from service.llm.facts import ModelFacts
-from service.usecases.tree_retrieval import TailText, best_leaves
+from service.usecases.readers.tree_retrieval import TailText, best_leaves
 from storage import log, tree_views
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction

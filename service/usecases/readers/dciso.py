@@ -18,8 +18,13 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive, within
 from service.llm.facts import ModelFacts
 from service.splitter import first_piece
-from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit, ReadingReplies
-from service.usecases.browsed_log import BrowsedLog, LogRange, Ranks, Texts
+from service.usecases.readers.answering import (
+    EXCERPT_CHARACTERS,
+    MadeAnswer,
+    ReaderKit,
+    ReadingReplies,
+)
+from service.usecases.readers.browsed_log import BrowsedLog, LogRange, Ranks, Texts
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database

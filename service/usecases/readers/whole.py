@@ -11,8 +11,8 @@ from service.domain.whole import BYTES_PER_TOKEN, WHOLE, Quote, WholeDraft
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
-from service.usecases.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit
-from service.usecases.spans import located, quoted, spanned
+from service.usecases.readers.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit
+from service.usecases.readers.spans import located, quoted, spanned
 from storage import log
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Transaction

@@ -12,7 +12,7 @@ from service.domain.prism.amendments import Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import Touch, origin
 from service.usecases.history import ORIGIN_AMENDMENTS, traced
-from service.usecases.spans import spanned
+from service.usecases.readers.spans import spanned
 from storage import amendment_log, log
 from storage.amendment_log import LoggedAmendment
 from storage.answers import StoredCitation

@@ -4,8 +4,8 @@ from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
 from service.llm.driver import drive
-from service.usecases.answering import MadeAnswer, ReaderKit
-from service.usecases.citing import cite
+from service.usecases.readers.answering import MadeAnswer, ReaderKit
+from service.usecases.readers.citing import cite
 from storage import prism_states
 from storage.answers import StoredAnswer
 from storage.database import Transaction

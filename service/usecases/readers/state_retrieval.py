@@ -12,7 +12,7 @@ from uuid import UUID
 
 from service.domain.ranking import Ranking, promising
 from service.domain.tokens import TOKEN_BYTES
-from service.usecases.tree_retrieval import wanted_words
+from service.usecases.readers.tree_retrieval import wanted_words
 from storage import vector_views, word_counts
 from storage.database import Transaction
 from storage.vector_views import Placed
