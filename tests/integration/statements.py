@@ -8,15 +8,24 @@ from unittest import mock
 import psycopg
 
 
+class Statement(str):
+    """The text of a statement, with its placeholders."""
+
+    #: What they stand for.
+    values: Any
+
+
 @contextmanager
-def statements() -> Iterator[list[str]]:
+def statements() -> Iterator[list[Statement]]:
     """Every statement that is sent meanwhile, those around a transaction included."""
-    sent: list[str] = []
+    sent: list[Statement] = []
     execute = psycopg.AsyncCursor.execute
 
-    async def noted(self: Any, query: Any, *arguments: Any, **named: Any) -> Any:
-        sent.append(query.decode() if isinstance(query, bytes) else str(query))
-        return await execute(self, query, *arguments, **named)
+    async def noted(self: Any, query: Any, params: Any = None, **named: Any) -> Any:
+        statement = Statement(query.decode() if isinstance(query, bytes) else query)
+        statement.values = params
+        sent.append(statement)
+        return await execute(self, query, params, **named)
 
     with mock.patch.object(psycopg.AsyncCursor, "execute", noted):
         yield sent

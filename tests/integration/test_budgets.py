@@ -3,11 +3,10 @@
 import asyncio
 import random
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import event, insert, text, update
+from sqlalchemy import insert, text, update
 
 from service.domain.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
 from service.domain.errors import BudgetExhausted
@@ -21,6 +20,7 @@ from storage.journal import Outcome, Recorded, Wanted
 from storage.tables import intent, spend, tenant
 from tests.harness import Servers
 from tests.integration.scripted import KEY, MEMORY, make
+from tests.integration.statements import statements
 
 DAY, TOTAL = BudgetPeriod.DAY, BudgetPeriod.TOTAL
 #: Where budgets are set: on the tenant, the session, the memory.
@@ -201,7 +201,8 @@ async def test_the_day_of_a_call_is_that_of_utc(
                 " purpose, template, model, reply, input_tokens, predicted_cached_tokens,"
                 " output_tokens, latency_ms, created_at) VALUES (:session, gen_random_uuid(),"
                 " :tenant, :memory, 'o', 'k', 'revise', 't', 'm', 'r', 50, 0, 50, 1,"
-                " (((now() AT TIME ZONE 'UTC')::date - :days) + cast(:clock AS time))"
+                " ((now() AT TIME ZONE 'UTC')::date - cast(:days AS integer)"
+                " + cast(:clock AS time))"
                 " AT TIME ZONE 'UTC')"
             ),
             {
@@ -276,18 +277,11 @@ async def test_budgets_are_listed_in_pages_with_their_standing(database: Databas
 
 async def test_without_budgets_a_check_is_one_query(database: Database) -> None:
     await make(database, ["a"])
-    statements: list[str] = []
-
-    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
-        statements.append(statement)
-
     async with database.transaction(DEFAULT_TENANT) as tx:
-        engine = tx.connection.sync_connection
-        event.listen(engine, "before_cursor_execute", note)
-        await budgets.check(tx, SCOPE, tokens=1, micro_usd=None)
-        event.remove(engine, "before_cursor_execute", note)
-    assert len(statements) == 1
-    assert "FOR UPDATE" not in statements[0]
+        with statements() as sent:
+            await budgets.check(tx, SCOPE, tokens=1, micro_usd=None)
+    assert len(sent) == 1
+    assert "FOR UPDATE" not in sent[0]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,12 +1,9 @@
 """Reading trees: what a reader finds as of every revision, and what it costs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import psycopg
 import pytest
-from sqlalchemy import event
 
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tree.nodes import Node, Place
@@ -14,25 +11,11 @@ from storage import tree_views
 from storage.database import Database
 from tests.harness import Servers
 from tests.integration.forests import KEY, TREE_ID, add, grown, leaf, make_tree
+from tests.integration.statements import Statement, statements
 
 LEAVES = 47
 GROUP = 3
 AHEAD = 2
-
-
-@contextmanager
-def statements(database: Database) -> Iterator[list[tuple[str, Any]]]:
-    """The statements that are sent meanwhile, without those around a transaction."""
-    seen: list[tuple[str, Any]] = []
-
-    def note(_c: Any, _k: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement != "COMMIT" and not statement.startswith("BEGIN"):
-            seen.append((statement, parameters))
-
-    engine = database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(engine, "before_cursor_execute", note)
 
 
 @pytest.fixture
@@ -214,7 +197,7 @@ async def test_reading_a_large_tree_costs_what_reading_a_small_one_does(
     await make_tree(database, ["x" * MANY])
     fill(servers, url)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        with statements(database) as seen:
+        with statements() as sent:
             for revision in (None, 37):
                 tops = await tree_views.read_tops(tx, KEY, TREE_ID, revision)
                 assert 0 < len(tops) <= 12 * 6
@@ -225,16 +208,17 @@ async def test_reading_a_large_tree_costs_what_reading_a_small_one_does(
                 listed = await tree_views.list_level(tx, KEY, TREE_ID, 0, 30_000, 100, revision)
                 assert len(listed) == 100
             assert len(await tree_views.read_text(tx, KEY, Place(1, 50), Place(1, 900), 99)) == 1
-        assert len(seen) == 2 * 5 + 1
-        for statement, values in seen:
-            plan = await explained(database, statement, values)
+        assert len(sent) == 2 * 5 + 1
+        for statement in sent:
+            plan = await explained(database, statement)
             assert "Seq Scan" not in plan, plan
             assert rows_read(plan) <= 1000, plan
 
 
-async def explained(database: Database, statement: str, values: Any) -> str:
+async def explained(database: Database, statement: Statement) -> str:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.exec_driver_sql(f"EXPLAIN (ANALYZE) {statement}", values)
+        explain = f"EXPLAIN (ANALYZE) {statement}"
+        rows = await tx.connection.exec_driver_sql(explain, statement.values)
         return "\n".join(row[0] for row in rows)
 
 

@@ -4,7 +4,8 @@ from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT
 from storage import vectors
 from storage.database import Database
-from tests.integration.test_tree_views import explained, rows_read, statements
+from tests.integration.statements import statements
+from tests.integration.test_tree_views import explained, rows_read
 from tests.integration.vector_rows import Keeper
 
 MANY = 2000
@@ -34,11 +35,11 @@ async def test_a_page_of_many_vectors_reads_its_own_vectors_only(database: Datab
             filled = {**values, "tenant": DEFAULT_TENANT, "many": MANY}
             await tx.connection.exec_driver_sql(statement, filled)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        with statements(database) as seen:
+        with statements() as sent:
             found = await vectors.list_page(
                 tx, kept.key, level=0, after_revision=9, limit=PAGE, max_bytes=1024 * 1024
             )
     assert [vector.revision for vector, _ in found] == list(range(10, 10 + PAGE))
-    ((statement, parameters),) = seen
-    plan = await explained(database, statement, parameters)
+    (statement,) = sent
+    plan = await explained(database, statement)
     assert rows_read(plan) <= 3 * PAGE, plan
