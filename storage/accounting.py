@@ -35,7 +35,7 @@ WITH mark AS (
     GROUP BY to_position
 ), period AS (
     -- The contexts of the steps from start + 1 to stop begin with the same vectors.
-    SELECT *, lead(start, 1, CAST(:head AS bigint)) OVER (ORDER BY start) AS stop FROM mark
+    SELECT *, lead(start, 1, :head) OVER (ORDER BY start) AS stop FROM mark
 ), held AS (
     -- Looked up one by one: a join would be planned for a few revisions, and be quadratic.
     SELECT p.start, p.stop, p.compressions, v.tokens, v.newest
@@ -71,7 +71,7 @@ WITH mark AS (
         ) step
     ) s
 )
-SELECT CAST(:head AS bigint) AS steps, sum(step_tokens) AS step_tokens,
+SELECT :head AS steps, sum(step_tokens) AS step_tokens,
     max(last_step_tokens) AS last_step_tokens, sum(history_tokens) AS history_tokens,
     sum(recent_tokens) AS recent_tokens, sum(tokens * (stop - start)) AS vector_tokens,
     coalesce(sum(stop - start) FILTER (WHERE newest = 0), 0) AS task_contexts,

@@ -93,7 +93,7 @@ WITH upto AS MATERIALIZED (
         SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
         FROM chunk c
         WHERE c.session_key = %(session)s AND c.position > %(after)s
-            AND c.position <= %(after)s::bigint + %(chunks)s
+            AND c.position <= %(after)s + %(chunks)s
     ) AS sized
     WHERE total <= %(bytes)s OR position = %(after)s + 1
 ), written AS (

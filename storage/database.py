@@ -151,6 +151,7 @@ class Database:
         )
         direct: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
+            connection_class=DriverConnection,
             kwargs={"autocommit": True, **arguments},
             min_size=1,
             max_size=pool_size,

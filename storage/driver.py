@@ -1,20 +1,85 @@
-"""The driver's connection, mended where a cancellation breaks it."""
+"""The driver's connection: mended in how it writes numbers, and where a cancellation breaks it."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import psycopg
+from psycopg.adapt import Buffer, Dumper, PyFormat
+from psycopg.types.numeric import (
+    Int8,
+    Int8Dumper,
+    IntNumeric,
+    IntNumericBinaryDumper,
+    IntNumericDumper,
+)
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+class _Quoted(Dumper):
+    def quote(self, obj: int) -> Buffer:
+        # The driver puts the type behind what is in quotes, and no operator comes between.
+        return b"'%d'" % obj
+
+
+class _Bigint(_Quoted, Int8Dumper):
+    pass
+
+
+class _Numeric(_Quoted, IntNumericDumper):
+    pass
+
+
+class _Number(Dumper):
+    """Every int is a bigint, and numeric beyond 64 bits.
+
+    By itself the driver takes the smallest type that holds a value, down to smallint: a sum of
+    two parameters then fails, or does not, by what they happen to be, and a statement is
+    prepared anew for each combination of their sizes.
+    """
+
+    _within: Any = _Bigint(Int8)
+    _beyond: Any = _Numeric(IntNumeric)
+
+    def dump(self, obj: int) -> Buffer | None:
+        return self.upgrade(obj, PyFormat.TEXT).dump(obj)
+
+    def get_key(self, obj: int, format: PyFormat) -> type:
+        return Int8 if _fits(obj) else IntNumeric
+
+    def upgrade(self, obj: int, format: PyFormat) -> Dumper:
+        fitting: Dumper = self._within if _fits(obj) else self._beyond
+        return fitting
+
+
+class _BinaryNumber(_Number):
+    format = psycopg.pq.Format.BINARY
+    # Asked for, since the driver gives the compiled one.
+    _within = psycopg.adapters.get_dumper(Int8, PyFormat.BINARY)(Int8)
+    _beyond = IntNumericBinaryDumper(IntNumeric)
 
 
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """psycopg's connection, but for statements of many rows that are cancelled as they begin.
+    """psycopg's connection, but for numbers, and for statements of many rows that are cancelled.
 
-    psycopg 3.3.9 runs them in a pipeline of its own. Cancelled right behind its entry, which
-    takes an event loop that was busy for long, it fails an assertion in place of the
-    cancellation, and the connection stays in its pipeline: whoever gets it next fails too.
+    Every int is sent as a bigint. psycopg 3.3.9 runs statements of many rows in a pipeline of
+    its own. Cancelled right behind its entry, which takes an event loop that was busy for long,
+    it fails an assertion in place of the cancellation, and the connection stays in its pipeline:
+    whoever gets it next fails too.
     """
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **arguments: Any) -> Self:
+        """Opens one; `arguments` as psycopg's. Raises psycopg.Error."""
+        connection = await super().connect(conninfo, **arguments)
+        # The last one is preferred: binary, wherever a statement takes that.
+        for dumper in (_Number, _BinaryNumber):
+            connection.adapters.register_dumper(int, dumper)
+        return connection
 
     @asynccontextmanager
     async def _pipeline_nolock(self) -> AsyncIterator[psycopg.AsyncPipeline]:

@@ -87,7 +87,7 @@ RETURNING session_key, memory_id, status
 # function is in migrations/versions/0006. Its plans are kept by the connection, which
 # a statement sent with its values would not have.
 _APPEND_IF_UNCHANGED = """
-SELECT woken, applied FROM append_if_unchanged(%s, %s, %s, %s, %s, %s, {arrays}, %s)
+SELECT woken, applied FROM append_if_unchanged(%s, %s, %s::integer, %s, %s, %s, {arrays}, %s)
 """
 _CONTENT_TYPES = ("text", "text", "text", "text", "text", "text", "jsonb", "bytea")
 

@@ -253,7 +253,7 @@ def _measured(place: SearchPlace, within: Range) -> str:
     if step == 1:
         source = f"{counted} BETWEEN %(low)s AND {last}"
     else:
-        source = f"""generate_series(%(low)s::bigint, {last}, {step}) AS at (position), {counted}
+        source = f"""generate_series(%(low)s, {last}, {step}) AS at (position), {counted}
             = at.position"""
     return f"""
     SELECT (count(*) * {step} + %(tail_chunks)s)::float8 AS chunks,

@@ -187,11 +187,11 @@ _CONTENT_BYTES = """octet_length(role) + octet_length(text) + octet_length(obser
 # From chunk to chunk, so that a page costs what it holds, however long the rest is.
 _WALK_TEXT = f"""
 WITH RECURSIVE walk AS (
-    SELECT {_CONTENT}, 0::bigint AS before, (%(each)s + {_CONTENT_BYTES})::bigint AS bytes
+    SELECT {_CONTENT}, 0::bigint AS before, %(each)s + {_CONTENT_BYTES} AS bytes
     FROM chunk WHERE session_key = %(session)s AND position = %(first)s
     UNION ALL
     SELECT n.* FROM walk, LATERAL (
-        SELECT {_CONTENT}, walk.before + walk.bytes, (%(each)s + {_CONTENT_BYTES})::bigint
+        SELECT {_CONTENT}, walk.before + walk.bytes, %(each)s + {_CONTENT_BYTES}
         FROM chunk WHERE session_key = %(session)s AND position = walk.position + 1
         LIMIT 1
     ) AS n

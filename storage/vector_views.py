@@ -84,7 +84,7 @@ ORDER BY from_position, level DESC
 """  # noqa: S608 - all of it stands above
 
 _BEGINNINGS = """
-SELECT revision, left(text, %(characters)s) AS text FROM state_vector
+SELECT revision, left(text, %(characters)s::integer) AS text FROM state_vector
 WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision = ANY(%(revisions)s)
 """
 

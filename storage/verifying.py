@@ -226,7 +226,7 @@ _UPTO = f"""
 SELECT max(position) AS position FROM (
     SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
     FROM chunk c WHERE c.session_key = %(session)s AND c.position > %(after)s
-        AND c.position <= least(%(after)s::bigint + %(chunks)s, %(last)s)
+        AND c.position <= least(%(after)s + %(chunks)s, %(last)s)
 ) AS sized
 WHERE total <= %(bytes)s OR position = %(after)s + 1
 """  # noqa: S608 - all of it is ours
