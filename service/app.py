@@ -50,6 +50,7 @@ from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.budgets import Budgets
 from service.usecases.build_tree import Builder
+from service.usecases.clocks import ProcessClock
 from service.usecases.comparing import Comparer
 from service.usecases.compress import Compressor
 from service.usecases.consistency import Watcher
@@ -359,6 +360,8 @@ async def _process(
             await stack.enter_async_context(dispatcher)
         except ConnectionError as error:
             raise CannotStart(str(error)) from error
+        clock = asyncio.create_task(ProcessClock(database, kind).run())
+        stack.push_async_callback(_cancel, [clock])
         yield database, keys, dispatcher
 
 

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from service.domain.checkup import INTENT_SECONDS, PENDING_SECONDS, STUCK_SECONDS, MemoryCounts
+from storage import clocks
 from storage.database import Database, Transaction
 from storage.errors import StorageError, translated
 
@@ -68,7 +69,7 @@ async def read_server(url: str) -> ServerFacts:
             made = await connection.execute("SELECT extname, extversion FROM pg_extension")
             extensions: dict[str, str] = dict(await made.fetchall())
             begun = time.time()
-            clock = await connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+            clock = await connection.execute(clocks.NOW)
             row = await clock.fetchone()
             ended = time.time()
     assert row is not None, "a query without FROM has a row"

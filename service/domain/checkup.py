@@ -3,6 +3,7 @@
 Numbers in, sentences out: who reads them from a database or a socket is elsewhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,8 +11,10 @@ from service.domain.places import Place
 
 #: The oldest PostgreSQL that is tested, as its server_version_num.
 OLDEST_POSTGRES = 150_000
-#: A clock of this machine that is further off than this confuses who reads logs, in seconds.
+#: Two clocks that are further apart than this confuse who reads logs, in seconds.
 CLOCK_SECONDS = 2.0
+#: What a process said of its clock counts for so long, in seconds.
+SILENT_SECONDS = 90.0
 #: Work that nobody has touched for so long is stuck: longer than a call with all its tries.
 STUCK_SECONDS = 900.0
 #: Answers and drafts that wait for so long are told, in seconds.
@@ -86,6 +89,9 @@ def judge_durability(settings: dict[str, str]) -> Finding:
     return ok("durability", "fsync, full_page_writes and synchronous_commit are on")
 
 
+_BY_NTP = "set the clocks by NTP: times in logs do not match (leases go by the database's)"
+
+
 def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
     """The clock of this machine against the database's: `off_seconds` is ours less theirs."""
     doubt = round_trip_seconds / 2
@@ -94,9 +100,51 @@ def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
         return warn(
             "clock",
             f"this machine is {abs(off_seconds):.1f} s {way} the database",
-            "set the clocks by NTP: times in logs do not match (leases go by the database's)",
+            _BY_NTP,
         )
     return ok("clock", f"this machine and the database agree within {CLOCK_SECONDS:.0f} s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """A clock, compared with the database's."""
+
+    #: Whose it is.
+    of: str
+    #: It less the database's, in seconds …
+    off_seconds: float
+    #: … which is true within half of this.
+    round_trip_seconds: float
+
+    @property
+    def least(self) -> float:
+        """It is ahead of the database by so many seconds at least, or behind at most."""
+        return self.off_seconds - self.round_trip_seconds / 2
+
+    @property
+    def most(self) -> float:
+        """It is ahead of the database by so many seconds at most, or behind at least."""
+        return self.off_seconds + self.round_trip_seconds / 2
+
+
+def judge_clocks(own: Clock, others: Sequence[Clock]) -> Finding:
+    """The clocks of other processes, against the database's, each other's and our `own`."""
+    off = tuple(
+        f"{one.of} is {abs(one.off_seconds):.1f} s {'ahead' if one.off_seconds > 0 else 'behind'}"
+        for one in others
+        if one.least > CLOCK_SECONDS or one.most < -CLOCK_SECONDS
+    )
+    if off:
+        return warn("clocks", f"against the database {_some(off)}", _BY_NTP)
+    if not others:
+        return ok("clocks", f"no process has told its own within {SILENT_SECONDS:.0f} s")
+    first = max((own, *others), key=lambda one: one.least)
+    last = min((own, *others), key=lambda one: one.most)
+    if first.least - last.most > CLOCK_SECONDS:
+        apart = first.off_seconds - last.off_seconds
+        return warn("clocks", f"{first.of} is {apart:.1f} s ahead of {last.of}", _BY_NTP)
+    of = "that of 1 process" if len(others) == 1 else f"those of {len(others)} processes"
+    return ok("clocks", f"{of} and this machine's agree within {CLOCK_SECONDS:.0f} s")
 
 
 def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Finding:

@@ -11,11 +11,11 @@ from typing import Any
 from service.config import Config
 from service.dispatch.checkup import read_dispatch
 from service.domain import checkup as judge
-from service.domain.checkup import Finding, Level, bad, ok, warn
+from service.domain.checkup import SILENT_SECONDS, Clock, Finding, Level, bad, ok, warn
 from service.llm.checkup import look_at_models
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
-from storage import database_state, places
+from storage import clocks, database_state, places
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -96,10 +96,10 @@ class Checkup:
         yield judge.judge_clock(facts.clock_off_seconds, facts.round_trip_seconds)
         yield _extensions(facts)
         async with _connected(url) as database:
-            async for one in self._tables(database):
+            async for one in self._tables(database, facts):
                 yield one
 
-    async def _tables(self, database: Database) -> AsyncIterator[Finding]:
+    async def _tables(self, database: Database, facts: ServerFacts) -> AsyncIterator[Finding]:
         """What our role sees."""
         try:
             with look.seen():
@@ -118,6 +118,7 @@ class Checkup:
         behind = found.migration in self._migrations.known - {self._migrations.newest}
         if found.migration is None or behind:
             return
+        yield await _clocks(database, facts)
         yield await _place(database)
         async for one in self._tenants(database):
             yield one
@@ -224,6 +225,21 @@ def _release() -> Finding:
     except PackageNotFoundError:
         release = "not installed as a package"
     return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
+
+
+async def _clocks(database: Database, facts: ServerFacts) -> Finding:
+    own = Clock(
+        of="this machine",
+        off_seconds=facts.clock_off_seconds,
+        round_trip_seconds=facts.round_trip_seconds,
+    )
+    try:
+        with look.seen():
+            async with database.connection() as connection:
+                others = await clocks.read(connection, silent_seconds=SILENT_SECONDS)
+    except StorageError as error:
+        return warn("clocks", f"could not be seen: {error}", "grant what the role lacks")
+    return judge.judge_clocks(own, others)
 
 
 async def _place(database: Database) -> Finding:

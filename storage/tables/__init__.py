@@ -6,7 +6,7 @@ Every table that belongs to a session has `session_key` first in every key and
 
 from storage.tables.calls import budget, call, intent, spend, tenant_budget
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
-from storage.tables.log import chunk, deployment, producer, session, tenant
+from storage.tables.log import chunk, deployment, process, producer, session, tenant
 from storage.tables.made import (
     answer,
     answer_rating,
@@ -40,6 +40,7 @@ __all__ = [
     "prism_base",
     "prism_snapshot",
     "prism_value",
+    "process",
     "producer",
     "rejection",
     "revision",

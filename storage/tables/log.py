@@ -6,6 +6,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -35,6 +36,19 @@ deployment = Table(
     Column("database_oid", BigInteger),
     Column("timeline", BigInteger),
     CheckConstraint("singleton", name="deployment_singleton"),
+)
+
+
+process = Table(
+    "process",
+    metadata,
+    # Of one start of a process; those that are gone are forgotten after a while.
+    Column("process_id", Uuid, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("clock_off_seconds", Double, nullable=False),
+    Column("round_trip_seconds", Double, nullable=False),
+    Column("seen_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
 

@@ -1,5 +1,8 @@
 """A checkup of real servers, well and unwell."""
 
+import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,13 +15,14 @@ from pydantic import SecretStr
 
 import migrations
 from service.config import Config
-from service.domain.checkup import Finding, Level
+from service.domain.checkup import SILENT_SECONDS, Finding, Level
 from service.domain.prism.spec import PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.checkup import Checkup, Migrations
+from service.usecases.clocks import KEPT_SECONDS, ProcessClock
 from storage import memories, sessions
 from storage.database import Database
-from tests.harness import Servers
+from tests.harness import Servers, api, worker
 from tests.integration.writing import append_texts
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -81,6 +85,51 @@ async def test_servers_that_are_well_have_no_complaint_but_no_worker(config: Con
     assert found["database"][0].said.startswith("PostgreSQL ")
     assert "Valkey" in found["redis"][0].said
     assert {"memories", "answers", "drafts", "intents", "index", "clock", "rights"} <= set(found)
+
+
+async def test_clocks_of_processes_are_compared(
+    config: Config, database: Database, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    assert (await look(config))["clocks"][0].said.startswith("no process has told its own")
+    await ProcessClock(database, "serve").note()
+    ahead = ProcessClock(database, "work", now=lambda: time.time() + 3600)
+    for _ in range(2):
+        await ahead.note()
+    (found,) = (await look(config))["clocks"]
+    assert found.level is Level.WARN
+    assert found.said == f"against the database work@{socket.gethostname()} is 3600.0 s ahead"
+    await admin.execute(
+        "UPDATE process SET seen_at = now() - make_interval(secs => %s) WHERE kind = 'work'",
+        (SILENT_SECONDS + 1,),
+    )
+    (found,) = (await look(config))["clocks"]
+    assert (found.level, found.said.split(" and ")[0]) == (Level.OK, "that of 1 process")
+
+
+async def test_processes_that_are_long_gone_are_forgotten(
+    database: Database, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    for _ in range(2):
+        await ProcessClock(database, "work").note()
+        await admin.execute(
+            "UPDATE process SET seen_at = seen_at - make_interval(secs => %s)", (KEPT_SECONDS,)
+        )
+    left = await admin.execute("SELECT count(*) FROM process")
+    assert await left.fetchone() == (1,)
+
+
+async def test_servers_and_workers_tell_their_clocks(
+    config: Config, url: str, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    with api(url), worker(url):
+        kinds: list[str] = []
+        async with asyncio.timeout(120):
+            while kinds != ["serve", "work"]:
+                await asyncio.sleep(0.1)
+                told = await admin.execute("SELECT kind FROM process ORDER BY kind")
+                kinds = [kind for (kind,) in await told.fetchall()]
+        (found,) = (await look(config))["clocks"]
+    assert (found.level, found.said.split(" and ")[0]) == (Level.OK, "those of 2 processes")
 
 
 async def test_what_is_down_is_a_line_each() -> None:
