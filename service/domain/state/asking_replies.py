@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from service.domain.flows import CUT_OFF
@@ -31,10 +31,11 @@ _LOOSE_STEPS = re.compile(
 _ONLY_POSITIONS = re.compile(
     r"(?:\d{1,19}+|steps?|and|to|none|[\s,;&#*•.\[\]()–—-]){0,400}+", re.IGNORECASE
 )
-#: Positions with something between them, where a line begins or behind the word.
+#: Positions with something between them, where a line begins or behind the word. What cannot
+#: be a digit is never given back: lines without one would be looked at eight times each.
 _RUN = re.compile(
-    r"(?:^[\s#*•\[(-]{0,8}(?:\d{1,2}[.)][ \t]{1,4})??|\bsteps?\b[\s#:\[(]{0,8})"
-    r"(?:steps?[ \t#]{0,4})?"
+    r"(?:^[\s#*•\[(-]{0,8}+(?:\d{1,2}[.)][ \t]{1,4})??|\bsteps?+\b[\s#:\[(]{0,8}+)"
+    r"(?:steps?+[ \t#]{0,4}+)?+"
     r"(\d{1,19}(?:(?:[ \t]{0,4}(?:,|;|&|-|–|—|\band\b|\bto\b)){1,2}[ \t#]{0,4}\d{1,19}){0,100})"
     r"(?!\d|[.)][ \t]{1,4}(?:step|\d))",
     _FLAGS,
@@ -122,8 +123,10 @@ def _without_loose_steps(text: str) -> str:
     return text
 
 
-def _may_become(text: str, ones: Iterable[str]) -> bool:
-    return any(one.startswith(text.casefold()) for one in ones)
+def _may_become(text: str, ones: Collection[str]) -> bool:
+    # Folded once, and no more of it than there is to compare: a text may be long.
+    begin = text[: max(map(len, ones)) + 1].casefold()
+    return any(one.startswith(begin) for one in ones)
 
 
 def _bare(reply: str) -> str:

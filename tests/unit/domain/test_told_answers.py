@@ -86,3 +86,18 @@ def test_the_answer_of_a_working_context_is_told(reply: str, told: str) -> None:
 )
 def test_nothing_is_told_of_no_answer_nor_of_what_may_be_one(reply: str) -> None:
     assert set(all_of(reply, state.told_answer)) == {""}
+
+
+def test_a_long_text_is_not_folded_for_each_way_to_say_nothing() -> None:
+    folded = 0
+
+    class Text(str):
+        def casefold(self) -> str:
+            nonlocal folded
+            folded += len(self)
+            return super().casefold()
+
+    assert not state._may_become(Text("no answer " * 6000), state._NOTHINGS)
+    assert folded < 1000
+    assert state._may_become("There is NO", state._NOTHINGS)
+    assert not state._may_become("There is no answer to", state._NOTHINGS)
