@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from service.domain.response_patterns import check_size
-from service.domain.response_schemas import DIALECTS, parts, read_schema
+from service.domain.response_schemas import DIALECTS, parts, read_schema, referred
 
-#: Keywords that one check may look at. A schema of a few lines can ask for more than a
-#: machine ever does, by using each part twice in the next.
+#: Keywords that one check may look at: a schema may ask much of each of many values.
 MAX_STEPS = 30_000
 #: Characters of faults that count as a step: a fault repeats the value that it is about.
 FAULT_STEP_CHARACTERS = 64
@@ -48,7 +47,7 @@ def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
     registry = importlib.import_module("referencing").Registry()
 
     def fault(value: Any) -> str:
-        validator = _bounded(_dialect(schema))(schema, registry=registry)
+        validator = _bounded(_dialect(schema), schema)(schema, registry=registry)
         try:
             found = library.exceptions.best_match(validator.iter_errors(value))
         except (TooCostly, RecursionError) as error:
@@ -63,7 +62,7 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
     return getattr(importlib.import_module("jsonschema"), _DIALECT_NAMES[DIALECTS.index(named)])
 
 
-def _bounded(dialect: Any) -> Any:
+def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
     """The validator of a dialect, for one value: it bounds its steps and the time of patterns."""
     library: Any = importlib.import_module("jsonschema")
     left = MAX_STEPS
@@ -83,10 +82,48 @@ def _bounded(dialect: Any) -> Any:
 
         return run
 
-    checks = {**dialect.VALIDATORS, "pattern": _patterns(), "uniqueItems": _unique}
+    checks = {
+        **dialect.VALIDATORS,
+        "pattern": _patterns(),
+        "uniqueItems": _unique,
+        "$ref": _once(dialect.VALIDATORS["$ref"], schema),
+    }
     return library.validators.extend(
         dialect, {keyword: counted(check) for keyword, check in checks.items()}
     )
+
+
+def _once(check: Any, whole: Mapping[str, Any]) -> Any:
+    """The check of `$ref`, which holds each value against each part of a schema once.
+
+    A few lines that use each part twice in the next would else ask for more than a machine
+    ever does.
+    """
+    library: Any = importlib.import_module("jsonschema")
+    #: By the identities of a part and of a value: what makes the first fault, if there is one.
+    known: dict[tuple[int, int], dict[str, Any] | None] = {}
+
+    def run(validator: Any, reference: str, value: Any, schema: Any) -> Iterator[Any]:
+        pair = id(referred(whole, reference)), id(value)
+        if pair in known:
+            fault = known[pair]
+            if fault is not None:
+                yield library.ValidationError(**fault)
+            return
+        for error in check(validator, reference, value, schema):
+            if pair not in known:
+                # Copied: whoever gets the error writes its place into it.
+                places = {name: tuple(getattr(error, name)) for name in _PLACES}
+                known[pair] = {**{name: getattr(error, name) for name in _TOLD}, **places}
+            yield error
+        known.setdefault(pair, None)
+
+    return run
+
+
+#: What a fault says of itself, and of its place.
+_TOLD = ("message", "validator", "validator_value", "instance", "schema")
+_PLACES = ("path", "schema_path")
 
 
 def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:

@@ -99,14 +99,35 @@ def test_values_against_schemas(schema: Any, value: Any, fault: str) -> None:
     assert checker(schema)(value) == fault
 
 
-def test_a_schema_that_doubles_with_each_level_is_given_up() -> None:
-    twice: dict[str, Any] = {"allOf": [{"$ref": "#/$defs/in"}, {"$ref": "#/$defs/in"}]}
-    schema = {"$defs": {"in": {"properties": {"a": twice}}}, **twice}
-    value: Any = {}
-    for _ in range(30):
-        value = {"a": value}
+@pytest.mark.parametrize("other", ["#/$defs/in", "#/$defs/%69n"])
+def test_a_schema_that_doubles_with_each_level_is_held_against_each_value_once(other: str) -> None:
+    twice: dict[str, Any] = {"allOf": [{"$ref": "#/$defs/in"}, {"$ref": other}]}
+    schema = {"$defs": {"in": {"type": "object", "properties": {"a": twice}}}, **twice}
     assert check_response_schema(json.dumps(schema)) == schema
-    assert "too many steps" in checker(schema)(value)
+    for innermost, fault in (({}, ""), (3, f"at {'/a' * 15}: 3 is not of type 'object'")):
+        value: Any = innermost
+        for _ in range(15):
+            value = {"a": value}
+        assert checker(schema)(value) == fault
+
+
+def test_a_part_that_was_held_against_a_value_before_still_counts() -> None:
+    number = {"$ref": "#/$defs/number"}
+    defs = {"$defs": {"number": {"type": "number"}}}
+    one = checker({**defs, "oneOf": [number, {"allOf": [number]}]})
+    assert "is not valid under any" in one("x")
+    assert "is valid under each of" in one(1)
+    assert checker({**defs, "anyOf": [{"not": number}, number]})(1) == ""
+    neither = checker({**defs, "properties": {"a": number, "b": {"not": number}}})
+    assert neither({"a": 1, "b": 1}).startswith("at /b: 1 should not be valid under")
+    assert neither({"a": "x", "b": "x"}) == "at /a: 'x' is not of type 'number'"
+
+
+def test_a_schema_that_asks_much_of_each_of_many_values_is_given_up() -> None:
+    schema = {"items": {"allOf": [{"type": "integer"}] * 10}}
+    assert check_response_schema(json.dumps(schema)) == schema
+    assert checker(schema)([1] * 900) == ""
+    assert "too many steps" in checker(schema)([1] * 9000)
 
 
 def test_a_pattern_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
