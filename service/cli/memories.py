@@ -8,7 +8,9 @@ from rich.table import Table
 from rich.tree import Tree as Drawing
 
 import palimpsest
-from palimpsest import specs, values
+from palimpsest import values
+from palimpsest.schemas import MAX_JSON_BYTES
+from palimpsest.specs import JsonText
 from palimpsest.tree_values import WorkingMemory
 from service.cli import edits, history, state_options
 from service.cli.kinds import refuse_of_other_kind
@@ -169,7 +171,7 @@ def memory_create(
         return
     if bool(schema) == bool(json_schema):
         raise CommandError("give --schema or --json-schema, one of them")
-    shape = read_schema(schema) if schema else specs.JsonText(read_text(json_schema))
+    shape = read_schema(schema) if schema else JsonText(read_text(json_schema, MAX_JSON_BYTES))
 
     run(
         _create(

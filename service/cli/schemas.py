@@ -11,6 +11,7 @@ import typer
 
 import palimpsest
 from palimpsest import values
+from palimpsest.specs import JsonText
 from service.cli.output import CommandError, say, show_json
 from service.cli.progress import LINE_SECONDS
 from service.cli.talk import (
@@ -23,7 +24,7 @@ from service.cli.talk import (
     run,
     usage_json,
 )
-from service.cli.texts import read_text
+from service.cli.texts import read_schema
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new file for the class source.")]
 
@@ -91,14 +92,13 @@ def schema_check(
     as_json: Json = False,
 ) -> None:
     """Check a schema, and print it as models will be shown it. It is never run."""
-    text = read_text(file)
-    # No class begins like this, and every JSON Schema of a memory does.
-    is_json = text.lstrip().startswith("{")
+    text = read_schema(file)
+    is_json = isinstance(text, JsonText)
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
             shown = await client.check_schema(
-                "" if is_json else text, json_schema=text if is_json else ""
+                "" if is_json else text, json_schema=str(text) if is_json else ""
             )
         if as_json:
             show_json({"schema_source": shown})

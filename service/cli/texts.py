@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from palimpsest.schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES
 from palimpsest.specs import JsonText
 from service.cli.output import CommandError
 
@@ -12,13 +13,23 @@ from service.cli.output import CommandError
 CHUNK_CHARACTERS = 2000
 
 
-def read_text(name: str) -> str:
-    """A file's text, or standard input's for "-". Raises CommandError."""
+def read_text(name: str, most: int | None = None) -> str:
+    """A file's text, or standard input's for "-"; of at most so many bytes.
+
+    Raises CommandError.
+    """
+    shown = "standard input" if name == "-" else name
+    size = -1 if most is None else most + 1
     try:
-        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        if name == "-":
+            raw = sys.stdin.buffer.read(size)
+        else:
+            with Path(name).open("rb") as file:
+                raw = file.read(size)
     except OSError as error:
         raise CommandError(f"cannot read {name}: {error.strerror}") from error
-    shown = "standard input" if name == "-" else name
+    if most is not None and len(raw) > most:
+        raise CommandError(f"{shown} has more than {most} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -35,10 +46,15 @@ def read_text(name: str) -> str:
 def read_schema(name: str) -> str:
     """A schema's file, as the client takes it. Raises CommandError.
 
-    What begins with { is JSON Schema: class source never does.
+    What begins with { is JSON Schema: class source never does, and has to be shorter.
     """
-    text = read_text(name)
-    return JsonText(text) if text.lstrip().startswith("{") else text
+    text = read_text(name, MAX_JSON_BYTES)
+    if text.lstrip().startswith("{"):
+        return JsonText(text)
+    if len(text.encode()) > MAX_SOURCE_BYTES:
+        shown = "standard input" if name == "-" else name
+        raise CommandError(f"{shown} has more than {MAX_SOURCE_BYTES} bytes of class source")
+    return text
 
 
 def split(text: str, characters: int = CHUNK_CHARACTERS) -> Iterator[str]:

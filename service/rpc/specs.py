@@ -12,6 +12,7 @@ from service.domain.prism.spec import (
     default_fold_tokens,
 )
 from service.domain.schemas.json_source import parse_json_schema
+from service.domain.schemas.limits import bounded
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
 from service.domain.specs import MemorySpec, SpecChanges
@@ -73,7 +74,7 @@ _REPLY_FORMATS = {
 
 def schema_of(schema_source: str, json_schema: str) -> Schema:
     """The schema, in whichever of the two ways it is given. Raises SchemaInvalid."""
-    return parse_json_schema(json_schema) if json_schema else parse_source(schema_source)
+    return parse_json_schema(json_schema) if json_schema else parse_source(bounded(schema_source))
 
 
 def memory_spec(request: memories_pb2.CreateMemoryRequest) -> MemorySpec:
@@ -157,7 +158,7 @@ def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
 
 def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
     """A spec with its defaults filled in. Raises SchemaInvalid."""
-    source = message.schema_source
+    source = bounded(message.schema_source)
     if message.json_schema:
         source = render(schema_of("", message.json_schema))
     encoding = _ENCODINGS[message.encoding]
@@ -210,6 +211,8 @@ def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
         for name in ("schema_source", "task", "question")
         if request.HasField(name)
     }
+    if request.HasField("schema_source"):
+        bounded(request.schema_source)
     if request.HasField("json_schema"):
         changes["schema_source"] = render(schema_of("", request.json_schema))
     if request.HasField("encoding"):

@@ -11,6 +11,7 @@ from service.domain.schemas.json_source import parse_json_schema
 from service.domain.schemas.json_writing import to_json_schema
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
+from service.rpc.specs import schema_of
 from tests.fuzz.mutations import json_of, text_of
 from tests.fuzz.runs import Broken, Target
 from tests.replies import SOURCE
@@ -104,12 +105,12 @@ def check_schema(schema: Schema) -> None:
 
 
 def _source(text: str) -> bool:
-    check_schema(parse_source(text))
+    check_schema(schema_of(text, ""))
     return True
 
 
 def _json(text: str) -> bool:
-    schema = parse_json_schema(text)
+    schema = schema_of("", text)
     check_schema(schema)
     again = parse_json_schema(json.dumps(to_json_schema(schema)))
     if render(again) != render(schema):

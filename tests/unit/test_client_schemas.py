@@ -18,7 +18,10 @@ import pytest
 import typing_extensions
 from pydantic import BaseModel, Field
 
-from palimpsest.schemas import json_schema_of, schema_fields
+import palimpsest
+from palimpsest import specs
+from palimpsest.schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, json_schema_of, schema_fields
+from palimpsest.specs import JsonText
 from service.domain.errors import SchemaInvalid
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import render
@@ -247,6 +250,27 @@ def test_a_model_that_has_no_schema_is_named() -> None:
 def test_a_document_that_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         schema_fields({"default": value})
+
+
+def test_a_schema_that_no_request_may_carry_is_not_sent() -> None:
+    longest = "ä" * (MAX_SOURCE_BYTES // 2)
+    assert schema_fields(longest) == {"schema_source": longest}
+    long_json = JsonText(" " * (MAX_JSON_BYTES + 1))
+    for take in (schema_fields, specs.schema_fields):
+        with pytest.raises(ValueError, match="more than 65536 bytes"):
+            take(longest + "#")
+        with pytest.raises(ValueError, match="more than 262144 bytes"):
+            take({"description": long_json})
+    with pytest.raises(ValueError, match="more than 262144 bytes"):
+        specs.schema_fields(long_json)
+
+
+async def test_nor_is_one_sent_to_be_checked() -> None:
+    async with palimpsest.connect("127.0.0.1:1") as client:
+        with pytest.raises(ValueError, match="more than 65536 bytes"):
+            await client.check_schema("#" * (MAX_SOURCE_BYTES + 1))
+        with pytest.raises(ValueError, match="more than 262144 bytes"):
+            await client.check_schema(json_schema="#" * (MAX_JSON_BYTES + 1))
 
 
 def test_what_only_the_service_can_see_is_refused_there() -> None:

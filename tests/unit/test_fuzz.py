@@ -15,8 +15,6 @@ FEWER = {
     "revisions": 200,
     "schema-replies": 200,
     "patterns": 60,
-    "forms": 100,
-    "schema-source": 500,
 }
 
 

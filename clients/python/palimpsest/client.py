@@ -10,6 +10,7 @@ from palimpsest.agents import WAIT_SECONDS, Agent, Choices
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
 from palimpsest.connection import DEFAULT_ADDRESS, Connection
 from palimpsest.costs import Level, SpendReport
+from palimpsest.schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest.session import Session
 from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 
@@ -142,8 +143,12 @@ class Client(Connection):
     async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
         """Checks class source, or a JSON Schema; the schema as models will be shown it.
 
-        Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer).
+        Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
+        ValueError for more than 64 KiB of class source, or 256 KiB of JSON Schema.
         """
-        request = schemas_pb2.CheckSchemaRequest(schema_source=source, json_schema=json_schema)
+        request = schemas_pb2.CheckSchemaRequest(
+            schema_source=bounded(source, MAX_SOURCE_BYTES),
+            json_schema=bounded(json_schema, MAX_JSON_BYTES),
+        )
         response = await self.call(self._schemas.CheckSchema, request)
         return str(response.schema_source)

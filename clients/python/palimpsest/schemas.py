@@ -25,6 +25,9 @@ from palimpsest.class_docs import class_doc, field_docs
 #: A schema as `create_memory` takes it: a class, a JSON Schema, or class source.
 Schema = type | Mapping[str, Any] | str
 
+#: Bytes of class source, and of a JSON Schema as a text; the service takes no more.
+MAX_SOURCE_BYTES = 64 * 1024
+MAX_JSON_BYTES = 256 * 1024
 #: Levels of types within one another, aliases included.
 MAX_DEPTH = 64
 
@@ -40,12 +43,21 @@ def schema_fields(schema: Schema) -> dict[str, str]:
     Raises TypeError or ValueError, naming class and field, for what no schema can be.
     """
     if isinstance(schema, str):
-        return {"schema_source": schema}
+        return {"schema_source": bounded(schema, MAX_SOURCE_BYTES)}
     document = schema if isinstance(schema, Mapping) else json_schema_of(schema)
     try:
-        return {"json_schema": json.dumps(dict(document), ensure_ascii=False, allow_nan=False)}
+        text = json.dumps(dict(document), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"this JSON Schema cannot be written as JSON: {error}") from error
+    return {"json_schema": bounded(text, MAX_JSON_BYTES)}
+
+
+def bounded(text: str, most: int) -> str:
+    """A schema as a text, if it has at most so many bytes. Raises ValueError."""
+    # Half of a surrogate pair is refused where it would be sent.
+    if len(text) > most or len(text.encode(errors="replace")) > most:
+        raise ValueError(f"the schema has more than {most} bytes")
+    return text
 
 
 def json_schema_of(cls: type) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def schema_fields(schema: Schema) -> dict[str, str]:
     Raises TypeError or ValueError for what no schema can be.
     """
     if isinstance(schema, JsonText):
-        return {"json_schema": str(schema)}
+        return {"json_schema": schemas.bounded(str(schema), schemas.MAX_JSON_BYTES)}
     return schemas.schema_fields(schema)
 
 

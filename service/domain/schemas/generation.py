@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from service.domain.errors import SchemaInvalid
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.schemas import prompts as prompts_schema
-from service.domain.schemas.limits import MAX_REQUEST_BYTES
+from service.domain.schemas.limits import MAX_REQUEST_BYTES, bounded
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.source_text import read_text
 from service.domain.schemas.tree import Schema, render
@@ -98,7 +98,7 @@ def read_schema(reply: str) -> str:
     refusal: SchemaInvalid | None = None
     for source in _sources(lines):
         try:
-            return _checked(parse_source(source))
+            return _checked(parse_source(_without_imports(bounded(source))))
         except SchemaInvalid as error:
             refusal = refusal or error
     raise refusal or SchemaInvalid("the reply holds no class", line=1, column=1)
@@ -167,9 +167,13 @@ def _belongs(line: str, margin: int) -> bool:
 
 
 def _only(lines: Sequence[str], kept: Sequence[int]) -> str:
-    """The reply with all lines but `kept` emptied, and imports too."""
+    """The reply with all lines but `kept` emptied."""
     numbers = set(kept)
-    source = "\n".join(line if n in numbers else "" for n, line in enumerate(lines))
+    return "\n".join(line if n in numbers else "" for n, line in enumerate(lines))
+
+
+def _without_imports(source: str) -> str:
+    """The source with the lines of its imports emptied."""
     imports = _imports(source)
     if not imports:
         return source

@@ -30,8 +30,8 @@ class JsonObject(dict[str, Any]):
 def read_object(text: str) -> JsonObject:
     """The object that a text is. Raises SchemaInvalid."""
     try:
-        check_text(text)
-        if len(text.encode()) > MAX_JSON_BYTES:
+        # Before anything else reads it; each character has a byte or more.
+        if len(text) > MAX_JSON_BYTES or len(check_text(text).encode()) > MAX_JSON_BYTES:
             raise ValueError(f"more than {MAX_JSON_BYTES} bytes")
         document = json.loads(
             text,

@@ -6,6 +6,7 @@ and read again.
 
 from collections.abc import Iterable, Sequence
 
+from service.domain.errors import SchemaInvalid
 from service.domain.json_values import check_text, checked
 from service.domain.paths import MAX_KEY_CHARACTERS
 from service.domain.schemas.tree import (
@@ -31,8 +32,19 @@ MAX_PARTS = 10_000
 MAX_SHOWN_BYTES = 128 * 1024
 #: Bytes of schema source: what is shown can be read again.
 MAX_SOURCE_BYTES = MAX_SHOWN_BYTES
-#: Bytes of schema source in a request, as the proto says.
+#: Bytes of schema source from outside, in a request or a model's reply, as the proto says.
 MAX_REQUEST_BYTES = 64 * 1024
+
+
+def bounded(source: str, most: int = MAX_REQUEST_BYTES) -> str:
+    """`source`, if it has at most so many bytes. Raises SchemaInvalid.
+
+    For what comes from outside, before anything else reads it; what is stored may be longer.
+    """
+    # What cannot be encoded is refused by who reads it.
+    if len(source) > most or len(source.encode(errors="replace")) > most:
+        raise SchemaInvalid(f"the source has more than {most} bytes", line=1, column=1)
+    return source
 
 
 class Measures:

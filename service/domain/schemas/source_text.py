@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from service.domain.errors import SchemaInvalid
 from service.domain.json_values import check_text
-from service.domain.schemas.limits import MAX_SOURCE_BYTES
+from service.domain.schemas.limits import MAX_SOURCE_BYTES, bounded
 
 #: Levels of a syntax tree. Python's own limit depends on the room left on the stack; far
 #: below it, what one process can read another can read as well.
@@ -96,11 +96,9 @@ def read_text(source: str) -> SourceText:
     blanks.
     """
     try:
-        check_text(source)
+        check_text(bounded(source, MAX_SOURCE_BYTES))
     except ValueError as error:
         raise SchemaInvalid(f"the source holds {error}", line=1, column=1) from error
-    if len(source.encode()) > MAX_SOURCE_BYTES:
-        raise SchemaInvalid(f"the source has more than {MAX_SOURCE_BYTES} bytes", line=1, column=1)
     written = source.replace("\r\n", "\n").replace("\r", "\n").expandtabs(4)
     source = textwrap.dedent(written)
     margin = len(_first_line(written)) - len(_first_line(source))

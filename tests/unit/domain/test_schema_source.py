@@ -110,6 +110,8 @@ def test_the_class_that_no_other_uses_is_the_memory() -> None:
         ("class A:\n  x: " + "list[" * 40 + "int" + "]" * 40, 2, 176, "nested"),
         ("class A:\n  x: " + "list[" * 17 + "int" + "]" * 17, 2, 3, "nested deeper than 16"),
         ("x" * (MAX_SOURCE_BYTES + 1), 1, 1, "bytes"),
+        ("ä" * (MAX_SOURCE_BYTES // 2 + 1), 1, 1, "bytes"),
+        ("\0\ud800" * MAX_SOURCE_BYTES, 1, 1, "bytes"),
         ("class A:\n  x: int\0", 1, 1, "NUL"),
         ("class A:\n  x: int # \ud800", 1, 1, "surrogate"),
         ("\n\n  class A:\n    x: set[int]", 4, 8, "set"),

@@ -1,0 +1,33 @@
+"""Specs of requests: what is refused before anything reads it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from palimpsest.v1 import edits_pb2, memories_pb2
+from service.domain.errors import SchemaInvalid
+from service.domain.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
+from service.rpc import specs
+
+SMALL = "class A:\n    a: str\n"
+
+
+def _spec(source: str) -> object:
+    return specs.prism_spec(memories_pb2.PrismSpec(schema_source=source))
+
+
+def _rebuilt(source: str) -> object:
+    return specs.rebuilt(edits_pb2.RebuildMemoryRequest(schema_source=source))
+
+
+@pytest.mark.parametrize("take", [lambda source: specs.schema_of(source, ""), _spec, _rebuilt])
+def test_class_source_that_no_request_may_carry_is_not_read(take: Callable[[str], object]) -> None:
+    longest = SMALL + "#" * (MAX_REQUEST_BYTES - len(SMALL))
+    assert take(longest)
+    with pytest.raises(SchemaInvalid, match="more than 65536 bytes"):
+        take(f"{longest}#")
+
+
+def test_json_schema_that_no_request_may_carry_is_not_read() -> None:
+    with pytest.raises(SchemaInvalid, match="more than 262144 bytes"):
+        specs.schema_of("", "\0" * (MAX_JSON_BYTES + 1))
