@@ -1,5 +1,6 @@
 """Response schemas held against values, by the jsonschema library."""
 
+import copy
 import importlib
 import json
 import time
@@ -45,9 +46,10 @@ def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
     library: Any = importlib.import_module("jsonschema")
     # Without a registry of ours the library would ask the network for what it does not know.
     registry = importlib.import_module("referencing").Registry()
+    dialect, plain = _dialect(schema), _without_dialects(schema)
 
     def fault(value: Any) -> str:
-        validator = _bounded(_dialect(schema), schema)(schema, registry=registry)
+        validator = _bounded(dialect, plain)(plain, registry=registry)
         try:
             found = library.exceptions.best_match(validator.iter_errors(value))
         except (TooCostly, RecursionError) as error:
@@ -60,6 +62,18 @@ def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
 def _dialect(schema: Mapping[str, Any]) -> Any:
     named = schema.get("$schema", DIALECTS[0]).rstrip("#")
     return getattr(importlib.import_module("jsonschema"), _DIALECT_NAMES[DIALECTS.index(named)])
+
+
+def _without_dialects(schema: Mapping[str, Any]) -> Any:
+    """A copy in which no part names a dialect.
+
+    At such a part the library would go on with a validator of its own, which bounds nothing.
+    """
+    plain: Any = copy.deepcopy(dict(schema))
+    own: list[Any] = [part for _, part in parts(plain)]
+    for part in own:
+        part.pop("$schema", None)
+    return plain
 
 
 def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
@@ -82,6 +96,12 @@ def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
 
         return run
 
+    def is_boolean(_checker: Any, value: Any) -> bool:
+        # Asked of each part that is looked through for what it has evaluated, too, and that
+        # is not checked by a keyword.
+        take(1)
+        return isinstance(value, bool)
+
     checks = {
         **dialect.VALIDATORS,
         "pattern": _patterns(),
@@ -89,7 +109,9 @@ def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
         "$ref": _once(dialect.VALIDATORS["$ref"], schema),
     }
     return library.validators.extend(
-        dialect, {keyword: counted(check) for keyword, check in checks.items()}
+        dialect,
+        {keyword: counted(check) for keyword, check in checks.items()},
+        type_checker=dialect.TYPE_CHECKER.redefine("boolean", is_boolean),
     )
 
 

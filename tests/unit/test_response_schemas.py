@@ -8,6 +8,7 @@ import pytest
 
 from service.domain.errors import InvalidInput
 from service.domain.reasons import Reason
+from service.domain.response_schemas import DIALECTS
 from service.usecases import response_forms
 from service.usecases.response_forms import checker
 from service.usecases.shaping import check_response_schema
@@ -128,6 +129,27 @@ def test_a_schema_that_asks_much_of_each_of_many_values_is_given_up() -> None:
     assert check_response_schema(json.dumps(schema)) == schema
     assert checker(schema)([1] * 900) == ""
     assert "too many steps" in checker(schema)([1] * 9000)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_part_that_names_its_dialect_is_bounded_as_well(dialect: str) -> None:
+    much = {"$schema": dialect, "items": {"allOf": [{"type": "integer"}] * 10}}
+    schema = check_response_schema(json.dumps({"properties": {"a": much}}))
+    assert "too many steps" in checker(schema)({"a": [1] * 9000})
+    again = {**much, "additionalProperties": {"$ref": "#"}}
+    assert "too many steps" in checker(again)({"a": [1] * 9000})
+    assert again["$schema"] == dialect
+
+
+@pytest.mark.parametrize("dialect", DIALECTS[:2])
+def test_looking_for_what_was_evaluated_is_bounded(dialect: str) -> None:
+    parts: dict[str, Any] = {"a15": {}}
+    for n in range(15):
+        inner = {"$ref": f"#/$defs/a{n + 1}"}
+        parts[f"a{n}"] = {**inner, "dependentSchemas": {"x": inner}}
+    whole = {"unevaluatedProperties": False, "$ref": "#/$defs/a0", "$schema": dialect}
+    schema = check_response_schema(json.dumps({**whole, "$defs": parts}))
+    assert "too many steps" in checker(schema)({"x": 1})
 
 
 def test_a_pattern_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
