@@ -36,7 +36,7 @@ CALLED = 3
 #: Pause before what failed is done again.
 AGAIN_SECONDS = 0.05
 #: Between two looks whether a session is done.
-LOOK_SECONDS = 0.4
+LOOK_SECONDS = 1.0
 #: How long one call may take: whoever dies in the midst of one says nothing.
 CALL_SECONDS = 10.0
 #: A session that is not done after so long hangs.

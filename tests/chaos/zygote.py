@@ -42,6 +42,19 @@ READY_LINES = {"serve": "listening on ", "work": "working", "caller": "calling",
 PID = "{pid}"
 #: Where no model listens.
 NOBODY = "http://127.0.0.1:1/v1"
+_NO_MODEL = "openai/nobody"
+#: What children need, some of it only once they have begun to work.
+_MODULES = (
+    "palimpsest",
+    "procrastinate.builtin_tasks",
+    "procrastinate.signals",
+    "procrastinate.worker",
+    "service.app",
+    "service.cli.run",
+    "service.llm.litellm_embedder",
+    "service.logs",
+    "uvloop",
+)
 _ROOT = Path(__file__).parents[2]
 _SET_DEATH_SIGNAL = 1
 
@@ -344,10 +357,12 @@ def run_command(command: Sequence[str]) -> None:
 
 def _import_all() -> None:
     """What the children have then. None of it may start a thread: only one is forked."""
-    for name in ("palimpsest", "service.app", "service.cli.run", "service.logs", "uvloop"):
+    for name in _MODULES:
         importlib.import_module(name)
     litellm = importlib.import_module("service.llm.library").litellm_library()
     asyncio.run(_call_nobody(litellm))
+    # A list of thousands of models, which is read once.
+    importlib.import_module("service.llm.model_map").entry_of(_NO_MODEL)
     until = time.monotonic() + THREADS_SECONDS
     # One that resolved a name has been joined, and may be on its way out still.
     while len(os.listdir("/proc/self/task")) > 1:
@@ -360,15 +375,12 @@ def _import_all() -> None:
 
 
 async def _call_nobody(litellm: Any) -> None:
-    """The first call imports hundreds of modules; its clients belong to this loop."""
+    """The first calls import hundreds of modules; their clients belong to this loop."""
+    nobody = {"model": _NO_MODEL, "api_base": NOBODY, "api_key": "none", "max_retries": 0}
     with suppress(litellm.exceptions.openai.OpenAIError):
-        await litellm.acompletion(
-            model="openai/nobody",
-            messages=[{"role": "user", "content": "?"}],
-            api_base=NOBODY,
-            api_key="none",
-            max_retries=0,
-        )
+        await litellm.acompletion(messages=[{"role": "user", "content": "?"}], **nobody)
+    with suppress(litellm.exceptions.openai.OpenAIError):
+        await litellm.aembedding(input=["?"], **nobody)
     litellm.in_memory_llm_clients_cache.flush_cache()
 
 
