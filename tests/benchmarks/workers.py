@@ -75,7 +75,9 @@ def _measured(
     runner: asyncio.Runner, workers: int, concurrency: int, chunks: int, model_seconds: float
 ) -> dict[str, Any]:
     each = concurrency // workers
-    slots, sessions = each * workers, concurrency * SESSIONS_A_SLOT
+    slots = each * workers
+    # Rounds without a rest: three workers have a slot less, and the rest would take a round more.
+    sessions = slots * SESSIONS_A_SLOT
     with (
         stack(
             workers, model_seconds=model_seconds, PALIMPSEST_WORKER_CONCURRENCY=str(each)
