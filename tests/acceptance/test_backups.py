@@ -26,9 +26,9 @@ from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerUser, run_as
 from service.usecases.checkup import Checkup, Migrations
-from service.usecases.verify import Found, Verifier
 from storage import places, restoring, sessions
 from storage.database import Database, sqlalchemy_url
+from tests.acceptance.verified import verified
 from tests.harness import Servers, api, eventually
 from tests.integration.scripted import ITEM, Script, reviser
 
@@ -299,15 +299,6 @@ async def clients(address: str, backups: Backups) -> None:
         assert state.applied_position == head + 10
         texts = [chunk.text async for chunk in session.chunks()]
         assert texts == [text(number) for number in range(1, head + 11)]
-
-
-async def verified(url: str) -> list[Found]:
-    database = Database.connect(url, pool_size=2, name="test")
-    try:
-        told = Verifier(database).verify(DEFAULT_TENANT, "s")
-        return [one async for one in told if isinstance(one, Found)]
-    finally:
-        await database.close()
 
 
 async def test_a_token_stays_refused_when_the_same_backup_is_restored_twice(

@@ -11,9 +11,10 @@ import palimpsest
 from palimpsest import BrowseSettings, TrajectoryEvent
 from palimpsest.answer_values import BrowseOption, Event
 from service.domain.tokens import estimate_tokens
-from tests.acceptance.test_faults import scripted
-from tests.acceptance.test_navigation import has_heard, told, until
-from tests.fake_model import FakeModel, fake_model
+from tests.acceptance.held_models import HeldModel, finished_by_another
+from tests.acceptance.kept_memory import scripted
+from tests.acceptance.test_navigation import has_heard, told
+from tests.fake_model import fake_model
 from tests.harness import Servers, api, worker
 
 WINDOW = 768
@@ -27,14 +28,9 @@ TEXTS = [
 
 
 @dataclass
-class Reader:
+class Reader(HeldModel):
     """A model that notes the partridges of each piece, and holds still before one prompt."""
 
-    model: FakeModel
-    #: The prompt that waits, from 1, until `go` is set.
-    stop_at: int = 0
-    waiting: threading.Event = field(default_factory=threading.Event)
-    go: threading.Event = field(default_factory=threading.Event)
     #: Pieces wait until so many prompts are under way for the first time.
     at_once: int = 0
     together: threading.Event = field(default_factory=threading.Event)
@@ -42,9 +38,6 @@ class Reader:
     now: int = 0
     most: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        self.model.reply = self.reply
 
     def reply(self, number: int) -> str:
         prompt = self.model.prompts[number - 1]
@@ -55,8 +48,7 @@ class Reader:
                 self.together.set()
         try:
             if number == self.stop_at:
-                self.waiting.set()
-                self.go.wait(150)
+                self.hold()
             elif "[TEXT]\n" in prompt:
                 self.together.wait(150)
                 # Long enough for one more to come meanwhile.
@@ -159,16 +151,11 @@ def test_a_worker_killed_on_the_way_is_followed_by_another(
         async def killed_on_the_way() -> palimpsest.Answer:
             await grow(address)
             asking = asyncio.create_task(ask(address, heard, "carry"))
-            await until(reader.waiting)
+            await reader.until_held()
             await has_heard(heard, 2)
             doomed.kill()
             reader.go.set()
-            with_another = worker(url, **scripted(reader.model))
-            await asyncio.to_thread(with_another.__enter__)
-            try:
-                return await asking
-            finally:
-                await asyncio.to_thread(with_another.__exit__, None, None, None)
+            return await finished_by_another(asking, url, scripted(reader.model))
 
         answer = asyncio.run(killed_on_the_way())
     events = told(heard)

@@ -10,7 +10,7 @@ import pytest
 import palimpsest
 from palimpsest import errors
 from palimpsest.answer_values import Event, Reading
-from tests.acceptance.test_faults import scripted
+from tests.acceptance.kept_memory import scripted
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, worker
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
@@ -19,61 +18,23 @@ from palimpsest import errors
 from service.dispatch.setup import install
 from service.embedded.postgres import PostgresServer
 from storage.database import sqlalchemy_url
+from tests.acceptance.kept_memory import (
+    DEADLINE_SECONDS,
+    QUICK,
+    SCHEMA,
+    HeldReplies,
+    finish,
+    scripted,
+    start,
+)
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, eventually, worker
-
-SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
-#: Of reads that come too early. The service keeps a tenth of it to answer with the reason
-#: before the client gives up, half a second at most: a busy machine needs all of that.
-DEADLINE_SECONDS = 5.0
-#: Short, so that a dead worker is noticed while a test waits.
-QUICK = {
-    "PALIMPSEST_HEARTBEAT_SECONDS": "0.5",
-    "PALIMPSEST_DEAD_AFTER_SECONDS": "2",
-    "PALIMPSEST_SWEEP_SECONDS": "0.5",
-    "PALIMPSEST_RECONCILE_SECONDS": "0.5",
-}
 
 
 @pytest.fixture
 def model() -> Iterator[FakeModel]:
     with fake_model() as model:
         yield model
-
-
-def scripted(model: FakeModel) -> dict[str, str]:
-    """The environment of a worker with that model."""
-    return {
-        **QUICK,
-        "PALIMPSEST_MODEL": "openai/fake",
-        "PALIMPSEST_MODEL_BASE_URL": model.url,
-        "PALIMPSEST_MODEL_API_KEY": "sk-not-to-be-logged",
-        # Longer than any test holds a reply back: another try would be another payment.
-        "PALIMPSEST_MODEL_TIMEOUT_SECONDS": "600",
-    }
-
-
-async def start(address: str, texts: list[str]) -> tuple[palimpsest.Memory, str]:
-    async with palimpsest.connect(address) as client:
-        session = await client.create_session("s")
-        await session.create_memory(
-            "m", schema_source=SCHEMA, chunk_tokens=1, encoding="amendments"
-        )
-        async with session.producer("p") as producer:
-            for text in texts:
-                await producer.append(text)
-            ack = await producer.flush()
-    assert ack is not None
-    return session.memory("m"), ack.token
-
-
-async def finish(address: str, token: str) -> tuple[int, int, list[tuple[int, int]]]:
-    """Revision, position and the ranges of the amendments, once all is applied."""
-    async with palimpsest.connect(address) as client:
-        memory = client.session("s").memory("m")
-        state = await memory.get(after=token, timeout=200)
-        ranges = [(one.from_position, one.to_position) async for one in memory.amendments()]
-    return state.revision, state.applied_position, ranges
 
 
 def test_a_worker_killed_between_call_and_commit_pays_once_and_applies_once(
@@ -108,23 +69,16 @@ def test_a_call_that_is_under_way_when_its_worker_is_killed_is_paid_once(
     servers: Servers, model: FakeModel
 ) -> None:
     url = servers.new_database()
-    asked, answer = threading.Event(), threading.Event()
-
-    def reply(number: int) -> str:
-        asked.set()
-        assert answer.wait(150)
-        return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
-
-    model.reply = reply
+    held = HeldReplies(model)
     with api(url) as (_, address):
         _, token = asyncio.run(start(address, ["only chunk"]))
         with worker(url, **scripted(model)) as doomed:
-            assert asked.wait(150)
+            assert held.asked.wait(150)
             doomed.kill()
         with worker(url, **scripted(model)):
             # It has the memory, and waits for the call of the one that died.
             time.sleep(1)
-            answer.set()
+            held.go.set()
             revision, position, _ = asyncio.run(finish(address, token))
     assert (revision, position) == (1, 1)
     assert len(model.prompts) == 1

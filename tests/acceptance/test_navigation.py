@@ -1,17 +1,17 @@
 """Navigations by real processes: events while they happen, and workers that are killed."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
 import palimpsest
 from palimpsest import TrajectoryEvent, errors, sync
 from palimpsest.asking import Event
-from tests.acceptance.test_faults import DEADLINE_SECONDS, scripted
-from tests.fake_model import FakeModel, fake_model
+from tests.acceptance.held_models import HeldModel, finished_by_another
+from tests.acceptance.kept_memory import DEADLINE_SECONDS, scripted
+from tests.fake_model import fake_model
 from tests.harness import Servers, api, eventually, worker
 
 #: Each is a segment, and a chunk.
@@ -24,17 +24,8 @@ TEXTS = [
 
 
 @dataclass
-class Navigator:
+class Navigator(HeldModel):
     """A model that goes down by the first child, and holds still before one of its moves."""
-
-    model: FakeModel
-    #: The move that waits, from 1, until `go` is set.
-    stop_at: int = 0
-    waiting: threading.Event = field(default_factory=threading.Event)
-    go: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.model.reply = self.reply
 
     @property
     def moves(self) -> list[str]:
@@ -46,8 +37,7 @@ class Navigator:
         if "[QUESTION]" not in prompt:
             return "The cat brings the king partridges."
         if len(self.moves) == self.stop_at:
-            self.waiting.set()
-            self.go.wait(150)
+            self.hold()
         if "[SUMMARIES]\n" in prompt:
             return "Reasoning: it begins there\nAction: 0"
         return "Reasoning: it says so\nAction: -2\nAnswer: 1 partridge"
@@ -82,10 +72,6 @@ def told(heard: list[Event]) -> list[TrajectoryEvent]:
     return [one for one in heard if isinstance(one, TrajectoryEvent)]
 
 
-async def until(waiting: threading.Event) -> None:
-    assert await asyncio.to_thread(waiting.wait, 150), "the model was asked"
-
-
 async def has_heard(heard: list[Event], events: int) -> None:
     async with asyncio.timeout(150):
         while len(told(heard)) < events:
@@ -103,7 +89,7 @@ async def _events_come(address: str, navigator: Navigator) -> None:
     navigator.stop_at = 3
     heard: list[Event] = []
     asking = asyncio.create_task(ask(address, heard))
-    await until(navigator.waiting)
+    await navigator.until_held()
     await has_heard(heard, 2)
     assert not asking.done()
     assert [(one.ordinal, one.kind, one.action) for one in told(heard)] == [
@@ -140,15 +126,10 @@ def test_a_worker_killed_on_the_way_is_followed_by_another(
 
             async def killed_on_the_way() -> palimpsest.Answer:
                 asking = asyncio.create_task(ask(address, heard))
-                await until(navigator.waiting)
+                await navigator.until_held()
                 doomed.kill()
                 navigator.go.set()
-                with_another = worker(url, **scripted(navigator.model))
-                await asyncio.to_thread(with_another.__enter__)
-                try:
-                    return await asking
-                finally:
-                    await asyncio.to_thread(with_another.__exit__, None, None, None)
+                return await finished_by_another(asking, url, scripted(navigator.model))
 
             answer = asyncio.run(killed_on_the_way())
     events = told(heard)

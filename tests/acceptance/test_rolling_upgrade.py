@@ -18,9 +18,7 @@ from psycopg import sql
 
 import migrations
 import palimpsest
-from service.domain.tenancy import DEFAULT_TENANT
-from service.usecases.verify import Found, Verifier
-from storage.database import Database
+from tests.acceptance.verified import verified
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, Servers, api, eventually, with_database, worker
 
@@ -85,9 +83,7 @@ class Before:
 
 def settings(model: FakeModel) -> dict[str, str]:
     return {
-        "PALIMPSEST_MODEL": "openai/fake",
-        "PALIMPSEST_MODEL_BASE_URL": model.url,
-        "PALIMPSEST_MODEL_API_KEY": "sk-test",
+        **model.settings,
         "PALIMPSEST_RECONCILE_SECONDS": "0.5",
     }
 
@@ -168,15 +164,6 @@ async def applied(address: str) -> tuple[list[tuple[int, int]], list[tuple[str, 
         ]
         chunks = [(one.producer_id, one.producer_sequence) async for one in session.chunks()]
     return ranges, chunks
-
-
-async def verified(url: str) -> list[Found]:
-    database = Database.connect(url, pool_size=2, name="test")
-    try:
-        told = Verifier(database).verify(DEFAULT_TENANT, "s")
-        return [one async for one in told if isinstance(one, Found)]
-    finally:
-        await database.close()
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 import palimpsest
 from palimpsest.errors import FailedPrecondition
 from palimpsest.values import SchemaDraft
+from tests.acceptance.kept_memory import DEADLINE_SECONDS, scripted
 from tests.acceptance.test_cli import assert_one_clear_line, run, succeed
-from tests.acceptance.test_faults import DEADLINE_SECONDS, scripted
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, eventually, worker
 

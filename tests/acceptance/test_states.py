@@ -2,16 +2,16 @@
 
 import asyncio
 import re
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import uuid4
 
 import pytest
 
 import palimpsest
-from tests.acceptance.test_faults import scripted
-from tests.fake_model import FakeModel, fake_model
+from tests.acceptance.held_models import HeldModel
+from tests.acceptance.kept_memory import scripted
+from tests.fake_model import fake_model
 from tests.harness import Servers, api, worker
 
 pytestmark = pytest.mark.timeout(400)
@@ -25,22 +25,12 @@ def action(number: int) -> str:
 
 
 @dataclass
-class Compressing:
+class Compressing(HeldModel):
     """A model that says which steps it was shown, and holds still before one of its replies."""
-
-    model: FakeModel
-    #: The reply that waits, from 1, until `go` is set.
-    stop_at: int = 0
-    waiting: threading.Event = field(default_factory=threading.Event)
-    go: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.model.reply = self.reply
 
     def reply(self, number: int) -> str:
         if number == self.stop_at:
-            self.waiting.set()
-            self.go.wait(150)
+            self.hold()
         return f"This is state {number} of the walk."
 
     @property

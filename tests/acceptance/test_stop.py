@@ -12,7 +12,7 @@ import pytest
 
 import palimpsest
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from tests.acceptance.test_faults import SCHEMA, start
+from tests.acceptance.kept_memory import SCHEMA, HeldReplies, finish, start
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, Servers, api, eventually, worker
 
@@ -41,21 +41,10 @@ def environment(model: FakeModel, stop_seconds: float = STOP_SECONDS) -> dict[st
     return {
         **HANDED_OVER_ONLY,
         "PALIMPSEST_STOP_SECONDS": str(stop_seconds),
-        "PALIMPSEST_MODEL": "openai/fake",
-        "PALIMPSEST_MODEL_BASE_URL": model.url,
-        "PALIMPSEST_MODEL_API_KEY": "sk-test",
+        **model.settings,
         # Longer than any test holds a reply back: another try would be another payment.
         "PALIMPSEST_MODEL_TIMEOUT_SECONDS": "600",
     }
-
-
-async def finish(address: str, token: str) -> tuple[int, int, list[tuple[int, int]]]:
-    """Revision, position and the ranges of the amendments, once all is applied."""
-    async with palimpsest.connect(address) as client:
-        memory = client.session("s").memory("m")
-        state = await memory.get(after=token, timeout=150)
-        ranges = [(one.from_position, one.to_position) async for one in memory.amendments()]
-    return state.revision, state.applied_position, ranges
 
 
 def stop(process: Process) -> None:
@@ -68,23 +57,16 @@ def test_a_worker_that_stops_in_a_slow_call_hands_over_and_nothing_is_paid_twice
     servers: Servers, model: FakeModel
 ) -> None:
     url = servers.new_database()
-    asked, answer = threading.Event(), threading.Event()
-
-    def reply(number: int) -> str:
-        asked.set()
-        assert answer.wait(200)
-        return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
-
-    model.reply = reply
+    held = HeldReplies(model)
     with api(url) as (_, address):
         with worker(url, **environment(model)) as first:
             _, token = asyncio.run(start(address, ["only chunk"]))
-            assert asked.wait(150)
+            assert held.asked.wait(150)
             indexed(servers, url)
             stop(first)
         assert jobs(servers, url) == ["todo"]
         with worker(url, **environment(model)):
-            answer.set()
+            held.go.set()
             revision, position, _ = asyncio.run(finish(address, token))
     assert (revision, position) == (1, 1)
     assert len(model.prompts) == 1
@@ -145,15 +127,7 @@ def test_a_caller_that_stops_finishes_what_it_began(
     servers: Servers, model: FakeModel, folder: Path
 ) -> None:
     url = servers.new_database()
-    asked = threading.Event()
-
-    def reply(number: int) -> str:
-        asked.set()
-        assert stopped.wait(150)
-        return f'[OBJECTS FOR ADD]\n{{"$.topics.t{number}": {{"add": ["x"]}}}}'
-
-    stopped = threading.Event()
-    model.reply = reply
+    held = HeldReplies(model)
     at = folder / "caller.sock"
     settings = {**environment(model, stop_seconds=30), "PALIMPSEST_DATABASE_URL": url}
     caller = Process(f"caller --socket {at}", settings, "calling")
@@ -161,9 +135,9 @@ def test_a_caller_that_stops_finishes_what_it_began(
     try:
         with api(url) as (_, address), worker(url, **shared):
             _, token = asyncio.run(start(address, ["only chunk"]))
-            assert asked.wait(200)
+            assert held.asked.wait(200)
             caller._popen.terminate()
-            stopped.set()
+            held.go.set()
             assert caller.wait(SLACK_SECONDS) == 0, caller.log()
             assert asyncio.run(finish(address, token))[:2] == (1, 1)
     finally:

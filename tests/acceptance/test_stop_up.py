@@ -14,7 +14,7 @@ import pytest
 import palimpsest
 from palimpsest import errors
 from service.embedded.postgres import PostgresServer
-from tests.acceptance.test_faults import SCHEMA
+from tests.acceptance.kept_memory import SCHEMA
 from tests.acceptance.test_signals import Command
 from tests.embedded import children_of
 from tests.fake_model import FakeModel, fake_model

@@ -4,17 +4,13 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from service.cli import output
-from tests.acceptance.test_history_guide import TIME, commands, printed, program
+from tests.acceptance.guides.pages import ROOT, TIME, commands, printed, program
 from tests.acceptance.test_state_cli import run
-from tests.harness import Servers, api, worker
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guides/agents.md").read_text()
 STEPS = "docs/guides/steps.jsonl"
 #: What differs with the wording of prompts.
@@ -37,14 +33,6 @@ def comparable(command: str, lines: list[str]) -> list[str]:
         lines = [pattern.sub(instead, line) for line in lines]
     # An empty line stands in no block of the page.
     return [" ".join(line.split()) if is_cost else line.rstrip() for line in lines if line.strip()]
-
-
-@pytest.fixture
-def address(servers: Servers) -> Iterator[str]:
-    """A server with nothing in it, as the guide finds it."""
-    url = servers.new_database()
-    with api(url) as (_, address), worker(url):
-        yield address
 
 
 def says(command: str, address: str) -> list[str]:

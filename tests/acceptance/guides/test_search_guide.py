@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,10 +9,10 @@ from service.domain.fusing import RANK_CONSTANT
 from service.domain.reranking import MAX_TEXTS
 from service.usecases.search import DEPTH, RERANK_WINDOW_TOKENS, VECTORS_WEIGHT, WORDS_WEIGHT
 from storage.search import EXACT_VECTORS, MAX_WORDS
-from tests.acceptance.test_history_guide import commands, printed, program
+from tests.acceptance.guides.pages import ROOT, commands, printed, program
 from tests.harness import Servers, api
 
-PAGE = (Path(__file__).parents[2] / "docs/guides/search.md").read_text()
+PAGE = (ROOT / "docs/guides/search.md").read_text()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -17,20 +15,11 @@ from service.cli import output
 from service.config import Limits
 from service.domain.readers import ReaderName
 from service.rpc.answers import PAGE_BYTES
-from tests.acceptance.test_agents_guide import comparable, says
-from tests.acceptance.test_history_guide import commands, printed, program
-from tests.harness import Servers, api, worker
+from tests.acceptance.guides.pages import ROOT, commands, printed, program
+from tests.acceptance.guides.test_agents_guide import comparable, says
 
-PAGE = (Path(__file__).parents[2] / "docs/guides/answers.md").read_text()
+PAGE = (ROOT / "docs/guides/answers.md").read_text()
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-@pytest.fixture
-def address(servers: Servers) -> Iterator[str]:
-    """A server with nothing in it, as the guide finds it."""
-    url = servers.new_database()
-    with api(url) as (_, address), worker(url):
-        yield address
 
 
 def in_words(lines: list[str]) -> list[str]:

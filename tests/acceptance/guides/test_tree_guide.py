@@ -3,15 +3,9 @@
 import re
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
+from tests.acceptance.guides.pages import ROOT, commands, printed, program
 
-from tests.acceptance.test_history_guide import commands, printed, program
-from tests.harness import Servers, api, worker
-
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guides/trees.md").read_text()
 STORY = "service/cli/tasks/lighthouse.txt"
 #: What differs with the steps that a worker happens to make, and with the prompts' wording.
@@ -29,14 +23,6 @@ def comparable(lines: list[str]) -> list[str]:
     for pattern, instead in DIFFERS:
         lines = [pattern.sub(instead, line) for line in lines]
     return [line.rstrip() for line in lines]
-
-
-@pytest.fixture
-def address(servers: Servers) -> Iterator[str]:
-    """A server with nothing in it, as the guide finds it."""
-    url = servers.new_database()
-    with api(url) as (_, address), worker(url):
-        yield address
 
 
 def test_the_guide_prints_what_it_says(address: str) -> None:

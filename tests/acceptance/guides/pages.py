@@ -1,17 +1,12 @@
-"""docs/guides/history.md: its commands and its program print what it says."""
+"""Pages of the documentation: their commands, their program, and what these print."""
 
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.harness import Servers, api, worker
-
-PAGE = (Path(__file__).parents[2] / "docs/guides/history.md").read_text()
+ROOT = Path(__file__).parents[3]
 #: What differs from run to run.
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
@@ -48,23 +43,3 @@ def printed(command: list[str], address: str, text: str = "") -> list[str]:
     refused = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 0 or refused, done.stderr
     return [TIME.sub("TIME", line) for line in (*done.stdout.splitlines(), *refused)]
-
-
-@pytest.fixture
-def address(servers: Servers) -> Iterator[str]:
-    """A server with nothing in it, as the guide finds it."""
-    url = servers.new_database()
-    with api(url) as (_, address), worker(url):
-        yield address
-
-
-def test_the_guide_prints_what_it_says(address: str) -> None:
-    listed = commands(PAGE)
-    assert len(listed) > 10
-    for command, lines in listed:
-        shown = printed(["bash", "-c", command], address)
-        assert shown == [TIME.sub("TIME", line) for line in lines], command
-    text, lines = program(PAGE)
-    assert "connect()" in text
-    run = [sys.executable, "-"]
-    assert printed(run, address, text.replace("connect()", f"connect({address!r})")) == lines

@@ -1,0 +1,15 @@
+"""The service that the guides begin with."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Servers, api, worker
+
+
+@pytest.fixture
+def address(servers: Servers) -> Iterator[str]:
+    """A server with nothing in it, as a guide finds it."""
+    url = servers.new_database()
+    with api(url) as (_, address), worker(url):
+        yield address

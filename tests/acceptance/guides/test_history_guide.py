@@ -1,0 +1,19 @@
+"""docs/guides/history.md: its commands and its program print what it says."""
+
+import sys
+
+from tests.acceptance.guides.pages import ROOT, TIME, commands, printed, program
+
+PAGE = (ROOT / "docs/guides/history.md").read_text()
+
+
+def test_the_guide_prints_what_it_says(address: str) -> None:
+    listed = commands(PAGE)
+    assert len(listed) > 10
+    for command, lines in listed:
+        shown = printed(["bash", "-c", command], address)
+        assert shown == [TIME.sub("TIME", line) for line in lines], command
+    text, lines = program(PAGE)
+    assert "connect()" in text
+    run = [sys.executable, "-"]
+    assert printed(run, address, text.replace("connect()", f"connect({address!r})")) == lines
