@@ -96,7 +96,7 @@ def _job(name: TaskName, file: str, questions: list[str]) -> Task:
 
 def _questions_for(texts: list[str]) -> list[str]:
     """Three questions about a text that nobody has read: what its sentences are about."""
-    from service.llm.texts import sections, terms
+    from service.llm.offline.texts import sections, terms
 
     counts: dict[str, int] = {}
     for text in texts:

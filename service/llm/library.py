@@ -33,7 +33,7 @@ def litellm_library() -> Any:
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost
-    from service.llm.offline_provider import register
+    from service.llm.offline.provider import register
 
     register(litellm)
     return litellm

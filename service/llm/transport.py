@@ -122,7 +122,7 @@ class LitellmTransport:
         await self.warm()
         litellm = self._litellm
         assert litellm is not None, "warm() imported it"
-        from service.llm.offline_provider import asking
+        from service.llm.offline.provider import asking
 
         try:
             with asking(ask.content), unrecorded():

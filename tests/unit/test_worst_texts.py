@@ -10,10 +10,10 @@ from service.domain.errors import SchemaInvalid
 from service.domain.paths import MAX_PATH_CHARACTERS, Path, PathError
 from service.domain.schemas.source import parse_source
 from service.domain.state.asking_replies import Said, read_answer
-from service.llm.offline_browsing import _CODE
-from service.llm.offline_shaping import _ITEM
-from service.llm.text_forms import forms
-from service.llm.texts import sections, unwrapped
+from service.llm.offline.browsing import _CODE
+from service.llm.offline.shaping import _ITEM
+from service.llm.offline.text_forms import forms
+from service.llm.offline.texts import sections, unwrapped
 from service.logs import hide_secrets
 
 LONG = 256 * 1024

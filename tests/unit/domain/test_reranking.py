@@ -16,7 +16,7 @@ from service.domain.reranking import (
     rerank,
 )
 from service.domain.tokens import estimate_tokens
-from service.llm import offline
+from service.llm.offline import model as offline
 
 KEY = b"k" * 32
 TEXTS = ("the sea is wide", "a wolf runs", "a needle and a thread")

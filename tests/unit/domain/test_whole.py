@@ -13,7 +13,7 @@ from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import NoAnswer
 from service.domain.whole import Quote, WholeDraft, needed_tokens, read_reply, told
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 
 CHUNKS = ((1, "Ann has a red key."), (2, "It rains."), (3, "Ben takes the red key to box 7."))
 QUERY = "Where is the red key?"

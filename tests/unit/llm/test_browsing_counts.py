@@ -9,7 +9,7 @@ from service.config import Config
 from service.domain.dciso.prompts import piece_tokens
 from service.domain.dciso.spec import BrowseOption
 from service.llm.facts import Facts
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 from service.splitter import first_piece
 from tests.unit.domain.dciso.browsing import KEY, Log, request, run
 

@@ -13,7 +13,8 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.replies import read_answer
 from service.domain.prism.revisions import parse_reply
 from service.domain.schemas.source import parse_source
-from service.llm import offline, offline_answers
+from service.llm.offline import answers as offline_answers
+from service.llm.offline import model as offline
 
 SCHEMAS = [
     "class A:\n    topics: dict[str, list[str]]",

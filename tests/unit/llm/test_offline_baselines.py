@@ -2,7 +2,7 @@
 
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.tokens import estimate_tokens
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 
 TEXT = "The sea was grey. Ann fed the fox at night. The fox slept. Ben mended the old net."
 

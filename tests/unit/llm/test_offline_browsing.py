@@ -10,7 +10,7 @@ from service.domain.dciso.spec import (
     ReadingOrder,
 )
 from service.domain.trajectory import EventKind, NoAnswer
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 from tests.unit.domain.dciso.browsing import CLOSING, Log, Run, request, run
 
 STORY = (

@@ -14,7 +14,7 @@ from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prism.revisions import parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.schemas.source import parse_source
-from service.llm import offline
+from service.llm.offline import model as offline
 
 SCHEMA = parse_source(
     """

@@ -12,7 +12,7 @@ from service.domain.tree.contents import (
     RememberContent,
     TriageContent,
 )
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 from tests.unit.domain.navigating import Run, Tree, run
 
 SUMMARIES = ("The fox slept by the sea.", "Ann fed the fox at night.", "Ben mended a net.")

@@ -14,7 +14,8 @@ from service.domain.prism.revisions import parse_reply
 from service.domain.schemas.generation import SchemaContent, read_schema
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Field, RecordType, Schema, describe
-from service.llm import offline, offline_schema
+from service.llm.offline import model as offline
+from service.llm.offline import schema as offline_schema
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "schema-generation.md"
 MUSEUMS = "Opening hours and prices of the museums of a harbour town, from its newspapers."

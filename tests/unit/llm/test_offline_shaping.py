@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.domain.shaping import ShapeContent
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 from service.usecases.response_forms import checker
 
 TOWN = {

@@ -12,7 +12,7 @@ from service.domain.state.contents import CompressStepsContent, CompressVectorsC
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import Made
 from service.domain.tokens import estimate_tokens
-from service.llm import offline
+from service.llm.offline import model as offline
 from service.splitter import first_piece
 from tests.unit.domain.state.making import KEY, answered, steps, vector
 

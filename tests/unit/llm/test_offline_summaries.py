@@ -10,7 +10,7 @@ from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import Made
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.summarizing import summarize
-from service.llm import offline
+from service.llm.offline import model as offline
 
 STORY = """\
 The king of Norway rode out with his daughter Ingrid. It was cold. It was very cold. "Where \

@@ -1,8 +1,8 @@
 import time
 
 from service.cli.tasks import TASKS
-from service.llm.text_forms import forms
-from service.llm.texts import sections
+from service.llm.offline.text_forms import forms
+from service.llm.offline.texts import sections
 
 CODE = '''
 import re

@@ -24,7 +24,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import (
     NoAnswer,
 )
-from service.llm.offline import complete
+from service.llm.offline.model import complete
 from tests.unit.domain.state.contexts import context, vector
 
 KEY = b"a key that nobody outside knows"

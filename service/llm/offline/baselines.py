@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import NO_ANSWER
 from service.domain.tokens import estimate_tokens
-from service.llm.texts import cut, terms
+from service.llm.offline.texts import cut, terms
 
 #: Characters of an answer: a sentence that is longer is cut.
 ANSWER_CHARACTERS = 300

@@ -25,7 +25,7 @@ from service.domain.schemas.tree import (
     Type,
     render,
 )
-from service.llm.texts import STOP_WORDS, stem
+from service.llm.offline.texts import STOP_WORDS, stem
 
 #: Numbers that one schema asks for.
 MAX_NUMBERS = 4

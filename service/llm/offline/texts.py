@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from service.llm.text_forms import forms
+from service.llm.offline.text_forms import forms
 
 #: Words that say nothing about what a text is about.
 _STOP_TEXT = """

@@ -21,8 +21,8 @@ from service.domain.dciso.contents import (
 from service.domain.dciso.spec import BrowseAction, BrowseOption
 from service.domain.dciso.understood import Subject
 from service.domain.tokens import estimate_tokens
-from service.llm.offline_baselines import sentences
-from service.llm.texts import stem, terms
+from service.llm.offline.baselines import sentences
+from service.llm.offline.texts import stem, terms
 
 #: A piece is of use when some of its sentences in a row have so much of the query's words.
 ENOUGH = 0.25

@@ -16,7 +16,7 @@ from service.domain.fitting import share_of
 from service.domain.shortening import shortened
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import CompressContent, SummarizeContent
-from service.llm.texts import NO_TITLE, terms, unwrapped
+from service.llm.offline.texts import NO_TITLE, terms, unwrapped
 
 #: Parts of a text that have a turn each, at most, and what a summary has for each at least,
 #: in tokens: where it has less, the sentences that say most are not in all parts.

@@ -20,8 +20,8 @@ from service.domain.tree.contents import (
     TriageContent,
 )
 from service.domain.tree.reply_values import letter_of
-from service.llm import offline_baselines
-from service.llm.texts import stem, terms
+from service.llm.offline import baselines
+from service.llm.offline.texts import stem, terms
 
 #: A leaf is read for its answer when it has so much of the question's words.
 ENOUGH = 0.4
@@ -69,7 +69,7 @@ def _leaf(content: LeafContent) -> str:
     wanted = _wanted(content.query)
     held = _close(wanted, content.text)
     why = f"Close together, the text has {len(held)} of {len(wanted)} words: {_listed(held)}."
-    answer = offline_baselines.complete(
+    answer = baselines.complete(
         ReadContent(query=content.query, options=content.options, texts=(content.text,))
     )
     if answer == NO_ANSWER or len(held) < ENOUGH * len(wanted):
@@ -79,7 +79,7 @@ def _leaf(content: LeafContent) -> str:
 
 def _close(wanted: set[str], text: str) -> set[str]:
     """The question's words that stand close together in a text, where most of them do."""
-    said = [set(terms(one)) & wanted for one in offline_baselines.sentences(text)]
+    said = [set(terms(one)) & wanted for one in baselines.sentences(text)]
     rarity = _rarity(said)
     near = (set().union(*said[at : at + NEAR_SENTENCES]) for at in range(max(len(said), 1)))
     return max(near, key=lambda held: (sum(rarity[word] for word in sorted(held)), len(held)))

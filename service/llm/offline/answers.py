@@ -16,9 +16,9 @@ from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.tree import PLACEHOLDER
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.whole import WholeContent
-from service.llm.offline_baselines import sentences
-from service.llm.offline_replies import ReplyPath, write
-from service.llm.texts import name_words, stem, terms
+from service.llm.offline.baselines import sentences
+from service.llm.offline.replies import ReplyPath, write
+from service.llm.offline.texts import name_words, stem, terms
 
 #: Sentences of an answer.
 MAX_ANSWER_SENTENCES = 3

@@ -1,8 +1,8 @@
 """The offline model as a reranker: passages with the rarest words of the query come first."""
 
 from service.domain.reranking import RerankContent
-from service.llm.offline_baselines import weights_of
-from service.llm.texts import terms
+from service.llm.offline.baselines import weights_of
+from service.llm.offline.texts import terms
 
 
 def complete(content: RerankContent) -> str:

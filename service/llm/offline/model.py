@@ -4,7 +4,7 @@ It is no language model and says so by its name. It takes the same asks as any m
 and replies in the same form: it picks salient sentences, headings, names and
 definitions by ordinary text statistics, fills whatever schema it is given, and answers
 with the sentences of the memory that fit the question best, word for word. The schemas
-that it makes itself are in `offline_schema`.
+that it makes itself are in `schema`.
 """
 
 import re
@@ -50,21 +50,21 @@ from service.domain.tree.contents import (
     TriageContent,
 )
 from service.domain.whole import WholeContent
-from service.llm import (
-    offline_answers,
-    offline_baselines,
-    offline_browsing,
-    offline_navigation,
-    offline_reranking,
-    offline_schema,
-    offline_shaping,
-    offline_states,
-    offline_summaries,
+from service.llm.offline import (
+    answers,
+    baselines,
+    browsing,
+    navigation,
+    reranking,
+    schema,
+    shaping,
+    states,
+    summaries,
 )
-from service.llm.offline_answers import DEFINITION
-from service.llm.offline_consolidation import tidied
-from service.llm.offline_replies import ReplyPath, behind, lines, write
-from service.llm.texts import Section, cut, name_words, sections, stem, terms
+from service.llm.offline.answers import DEFINITION
+from service.llm.offline.consolidation import tidied
+from service.llm.offline.replies import ReplyPath, behind, lines, write
+from service.llm.offline.texts import Section, cut, name_words, sections, stem, terms
 
 #: Topics that one chunk may add to or begin.
 MAX_TOPICS = 3
@@ -91,23 +91,23 @@ def complete(content: object) -> str:
         case ConsolidateContent():
             return _consolidate(content)
         case AnswerContent() | ContextAnswerContent() | WholeContent():
-            return offline_answers.complete(content)
+            return answers.complete(content)
         case SchemaContent():
-            return offline_schema.complete(content)
+            return schema.complete(content)
         case ReadContent() | CarryContent():
-            return offline_baselines.complete(content)
+            return baselines.complete(content)
         case ShapeContent():
-            return offline_shaping.complete(content)
+            return shaping.complete(content)
         case SummarizeContent() | CompressContent():
-            return offline_summaries.complete(content)
+            return summaries.complete(content)
         case CompressStepsContent() | CompressVectorsContent():
-            return offline_states.complete(content)
+            return states.complete(content)
         case TriageContent() | LeafContent() | RememberContent() | MergeContent():
-            return offline_navigation.complete(content)
+            return navigation.complete(content)
         case UnderstandContent() | PieceContent() | CloseContent() | CondenseContent():
-            return offline_browsing.complete(content)
+            return browsing.complete(content)
         case RerankContent():
-            return offline_reranking.complete(content)
+            return reranking.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")
 
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from service.domain.tokens import estimate_tokens
-from service.llm import offline
+from service.llm.offline.model import complete
 
 PROVIDER = "offline"
 
@@ -33,7 +33,7 @@ def register(litellm: Any) -> None:
     class Offline(litellm.CustomLLM):  # type: ignore[misc]
         async def acompletion(self, *_: Any, **arguments: Any) -> Any:
             prompt = "".join(message["content"] for message in arguments["messages"])
-            text = offline.complete(_content.get())
+            text = complete(_content.get())
             response = arguments["model_response"]
             response.choices[0].message.content = text
             response.choices[0].finish_reason = "stop"

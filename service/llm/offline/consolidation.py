@@ -18,7 +18,7 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
-from service.llm.offline_replies import ReplyPath
+from service.llm.offline.replies import ReplyPath
 
 #: What takes the old value's place at a path.
 Update = tuple[ReplyPath, Json]

@@ -14,7 +14,7 @@ from service.domain.shortening import shortened
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.pinning import PINNED, behind, fitted, paragraph
 from service.domain.tokens import estimate_tokens
-from service.llm.offline_summaries import (
+from service.llm.offline.summaries import (
     Sentence,
     chosen_of,
     sentence_of,

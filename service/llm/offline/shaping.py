@@ -13,8 +13,8 @@ from typing import Any
 from service.domain.json_values import Json, canonical
 from service.domain.response_schemas import referred
 from service.domain.shaping import ShapeContent
-from service.llm.offline_baselines import sentences
-from service.llm.texts import name_words, terms
+from service.llm.offline.baselines import sentences
+from service.llm.offline.texts import name_words, terms
 
 #: Levels that it goes down: a schema may hold itself.
 MAX_LEVELS = 12
