@@ -16,7 +16,7 @@ from service.domain.state.spec import StateSpec
 from service.domain.trajectory import (
     NoAnswer,
 )
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkKind

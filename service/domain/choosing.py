@@ -17,7 +17,7 @@ from service.domain.dciso.understood import Subject, Understanding
 from service.domain.prices import ModelPrices
 from service.domain.readers import ReaderName
 from service.domain.specs import MemoryKind
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 
 #: A memory is near the head when it is no more chunks behind than this, or than this share
 #: of the log, whichever is more.

@@ -7,7 +7,7 @@ from service.domain.trajectory import (
     EventKind,
     NoAnswer,
 )
-from service.domain.tree.asked import DEFAULT_CALLS, NavigationRequest
+from service.domain.tree.question import DEFAULT_CALLS, NavigationRequest
 from storage.answers import StoredAnswer
 from storage.trajectories import Sums
 

@@ -11,7 +11,7 @@ from service.domain.errors import FailedPrecondition, InvalidInput
 from service.domain.readers import ReaderName
 from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind, kind_of
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 from service.usecases.consistency import Consistency
 from service.usecases.lookup import refuse_unnavigable
 from storage.memories import StoredMemory

@@ -18,7 +18,7 @@ from service.domain.specs import MemorySpec
 from service.domain.state.spec import StateSpec
 from service.domain.telling import TextPiece
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 from service.domain.tree.spec import TreeSpec
 from service.usecases.ask import Asker, Begun, Behind, Reading, Told
 from service.usecases.ask_many import MAX_UNTAKEN, ToldOf, ask_many

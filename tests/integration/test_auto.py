@@ -15,8 +15,8 @@ from service.domain.state import asking as pcc
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
-from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.contents import LeafContent, TriageContent
+from service.domain.tree.question import NavigationRequest
 from service.domain.whole import WHOLE
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts

@@ -17,8 +17,8 @@ from service.domain.trajectory import (
     EventKind,
     NoAnswer,
 )
-from service.domain.tree.asked import NavigationRequest
 from service.domain.tree.contents import LeafContent, TriageContent
+from service.domain.tree.question import NavigationRequest
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.usecases.answer import Answerer

@@ -13,7 +13,7 @@ from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import (
     NoAnswer,
 )
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.usecases.answer import Answerer

@@ -10,7 +10,7 @@ from service.domain.trajectory import (
     EventKind,
     NoAnswer,
 )
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 from service.domain.tree.trajectory import Statistics
 from storage import answers, trajectories
 from storage.answers import StoredCitation

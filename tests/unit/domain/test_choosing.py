@@ -29,7 +29,7 @@ from service.domain.dciso.understood import Subject, Understanding
 from service.domain.prices import ModelPrices
 from service.domain.readers import ReaderName
 from service.domain.specs import MemoryKind
-from service.domain.tree.asked import NavigationRequest
+from service.domain.tree.question import NavigationRequest
 from tests.prices import PLAIN
 
 LOG = SessionFacts(head=1000, log_tokens=400_000, whole_tokens=None)
