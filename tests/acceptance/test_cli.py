@@ -202,7 +202,6 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("memory", "schema", "-", "-s", "nobody"), b"class A: ...", "A has no fields"),
         (("memory", "schema", "/nowhere"), b"", "cannot read /nowhere"),
         (("memory", "rebuild", "n", "-s", "nobody"), b"", "there is no session 'nobody'"),
-        (("memory", "rebuild", "N"), b"", "there is no session 'default'"),
         (("memory", "show", "m", "--after", ""), b"", "--after: the token is empty"),
         (("ask", "?", "--after", "x", "--applied"), b"", "give --after or --applied, not both"),
         (("memory", "log", "m", "--rejected", "--path", "$.x"), b"", "--rejected shows all"),
