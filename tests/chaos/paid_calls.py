@@ -106,12 +106,13 @@ class Judge:
 
     def explanation(self, call: ModelCalled, again: float) -> str:
         """What cost a reply that the same call was made again for at `again`; or nothing."""
-        if call.serial in self._left:
-            return "nobody waited"
         replied = call.at + call.seconds
         until = min(again, replied + STORE_SECONDS + self._harmed(call, call.at, again))
         if any(call.at <= end <= until for end in self._ends.get(call.asker, ())):
             return "its caller ended"
+        if call.serial in self._left:
+            # A caller that lives, and called it off.
+            return "nobody waited"
         for one in self._harms:
             if one.what in LOSING_POINTS and one.begin <= until and one.end >= call.at:
                 return "failed on purpose"

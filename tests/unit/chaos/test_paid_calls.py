@@ -72,5 +72,6 @@ def test_replies_that_are_broken_or_that_nobody_waited_for_are_no_loss_of_a_call
     assert (broken.paid, broken.lost) == (2, 0)
     left: list[Event] = [_called(1, 100.0), CallerLeft(serial=1, at=100.1), _called(2, 103.0)]
     assert _spending(events=left).explained == {"nobody waited": 1}
+    assert _spending(events=left, end=100.1).explained == {"its caller ended": 1}
     refused = _spending(events=[_called(1, 100.0, is_paid=False), _called(2, 103.0)])
     assert (refused.paid, refused.lost) == (1, 0)
