@@ -13,7 +13,8 @@ from service.fail_points import Action, Firing
 from tests.chaos.history import ModelCalled
 
 #: How long a caller may have a reply before its row is there, on a busy machine too, besides
-#: the time that it stands still. A fault that comes later explains nothing.
+#: the time that it stands still. A fault that comes later explains nothing. Nor may a request
+#: lie longer at the model server before it is read, whose sender may be dead by then.
 HELD_SECONDS = 15.0
 #: Where one that raises loses the reply of the very call that it is at.
 _LOSES_ONE = (FailPoint.MODEL_REPLIED, FailPoint.CALL_MADE)
@@ -72,10 +73,12 @@ def _cause(
     """The first fault of the process that asked which can have cost the reply."""
     until = lost.at + HELD_SECONDS
     for number, fired in enumerate(firings):
-        if str(fired.pid) != lost.asker or fired.at < lost.at:
+        if str(fired.pid) != lost.asker or fired.at < lost.at - HELD_SECONDS:
             continue
         if fired.at > until:
             return None
+        if fired.at < lost.at and fired.action is not Action.KILL:
+            continue
         if fired.action is Action.SLEEP:
             until += sleep_seconds
         elif fired.action is Action.KILL:

@@ -38,10 +38,16 @@ def test_a_kill_costs_all_that_the_process_had() -> None:
 def test_a_kill_of_another_process_or_at_another_time_explains_nothing() -> None:
     for one in (
         fired(FailPoint.RENEWED, Action.KILL, 11, pid=OTHER),
-        fired(FailPoint.RENEWED, Action.KILL, 9),
+        fired(FailPoint.RENEWED, Action.KILL, 9 - HELD_SECONDS),
+        fired(FailPoint.RECORD_BEFORE, Action.RAISE, 9),
         fired(FailPoint.RENEWED, Action.KILL, 11 + HELD_SECONDS),
     ):
         assert found(one).unexplained == ("call 0 of process 7 was paid, and its reply is lost",)
+
+
+def test_who_was_killed_before_the_model_server_read_its_request_has_lost_the_reply() -> None:
+    killed = fired(FailPoint.RECORD_WRITTEN, Action.KILL, 9.99)
+    assert found(killed).causes == {"kill at record.written": 1}
 
 
 def test_a_process_that_stood_still_may_have_had_it_longer() -> None:
