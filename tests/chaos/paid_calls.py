@@ -20,6 +20,9 @@ from tests.chaos.history import CallerLeft, Event, LedgerRow, ModelCalled, Viola
 
 #: How long a caller may take to store a reply when nothing keeps it, on a busy machine.
 STORE_SECONDS = 3.0
+#: A request may lie so long at the model server before it is read, and its caller be dead by
+#: then. The next caller of that name is not there so soon.
+UNREAD_SECONDS = 0.25
 #: A connection that was ended is there again after so long.
 AGAIN_SECONDS = 0.3
 #: Points between a model's reply and its row: who raises there has lost it, and whatever
@@ -108,7 +111,8 @@ class Judge:
         """What cost a reply that the same call was made again for at `again`; or nothing."""
         replied = call.at + call.seconds
         until = min(again, replied + STORE_SECONDS + self._harmed(call, call.at, again))
-        if any(call.at <= end <= until for end in self._ends.get(call.asker, ())):
+        sent = call.at - UNREAD_SECONDS
+        if any(sent <= end <= until for end in self._ends.get(call.asker, ())):
             return "its caller ended"
         if call.serial in self._left:
             # A caller that lives, and called it off.

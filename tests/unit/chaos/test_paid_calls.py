@@ -43,6 +43,7 @@ def test_a_call_that_nothing_hit_is_a_violation() -> None:
 def test_the_end_of_its_caller_explains_it_and_that_of_another_does_not() -> None:
     assert _spending(end=100.2).explained == {"its caller ended": 1}
     assert not _spending(end=100.2).violations
+    assert _spending(end=99.9).explained == {"its caller ended": 1}
     assert len(_spending(end=99.0).violations) == 1
     assert len(_spending(end=103.5).violations) == 1
 
