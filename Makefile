@@ -73,8 +73,8 @@ soak: setup ## steady mixed traffic, and whether memory grows by it (MINUTES=20)
 fuzz: setup ## everything that reads bytes from outside, with mutated ones (TARGET=all INPUTS=10000 SEED=0)
 	$(BIN)/python -m tests.fuzz $(or $(TARGET),all) --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
-chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60 CHUNKS=3000: fewer that are acked are no run)
-	$(BIN)/python -m tests.chaos campaign --seconds $(or $(SECONDS),60) $(if $(CHUNKS),--chunks $(CHUNKS)) --seed $(or $(SEED),1)
+chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60 RATE=2.2 faults a second; CHUNKS=3000: fewer that are acked are no run)
+	$(BIN)/python -m tests.chaos campaign --seconds $(or $(SECONDS),60) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(RATE),--rate $(RATE)) --seed $(or $(SEED),1)
 
 sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1; BOOK=file counts over several runs, SECONDS=600 ends one)
 	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1) $(if $(BOOK),--book $(BOOK)) $(if $(SECONDS),--seconds $(SECONDS))
