@@ -76,8 +76,8 @@ fuzz: setup ## everything that reads bytes from outside, with mutated ones (TARG
 chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60 RATE=2.2 faults a second; CHUNKS=3000: fewer that are acked are no run)
 	$(BIN)/python -m tests.chaos campaign --seconds $(or $(SECONDS),60) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(RATE),--rate $(RATE)) --seed $(or $(SEED),1)
 
-sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1; BOOK=file counts over several runs, SECONDS=600 ends one)
-	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1) $(if $(BOOK),--book $(BOOK)) $(if $(SECONDS),--seconds $(SECONDS))
+sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1 DEPLOYMENTS=2; BOOK=file counts over several runs, SECONDS=600 ends one)
+	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1) $(if $(DEPLOYMENTS),--deployments $(DEPLOYMENTS)) $(if $(BOOK),--book $(BOOK)) $(if $(SECONDS),--seconds $(SECONDS))
 
 mutants: setup ## guards taken away one by one: does anybody notice (ONLY="two edits")
 	$(BIN)/python -m tests.chaos mutants $(if $(ONLY),--only "$(ONLY)")
