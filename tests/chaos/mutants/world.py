@@ -19,7 +19,6 @@ import psycopg
 
 from service.config import Config, Limits
 from service.domain.flows import ModelAsk
-from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of
 from service.domain.state.spec import StateSpec
@@ -45,6 +44,7 @@ from storage.database import Database
 from tests.chaos.history import Event, ModelCalled, Refused
 from tests.chaos.workload import NAME
 from tests.gateways import gateway
+from tests.prices import PLAIN
 
 TOKEN_KEY = b"token-key"
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=2)
@@ -58,16 +58,6 @@ PRISM = PrismSpec(
 #: A chunk or two are a segment.
 TREE = TreeSpec(segment_tokens=64, max_children=3, summary_tokens=32, model="test/scripted")
 STATE = StateSpec(task="Find the town.", period=1, state_tokens=64, model="test/scripted")
-PRICES = ModelPrices(
-    family=CacheFamily.PLAIN,
-    input_usd=None,
-    read=0.1,
-    write=1.25,
-    output=5,
-    granularity_tokens=1,
-    min_tokens=0,
-    ttl_seconds=300,
-)
 #: Longer than any scenario takes: leases run out where a scenario says so.
 LEASE_SECONDS = 600.0
 #: Rounds behind which a session that still has work hangs.
@@ -324,7 +314,7 @@ class Worker:
         calls, config = self.gateway, CONFIG
         self._drains = {
             MemoryKind.PRISM: held[0](
-                self.database, calls, facts, lambda _: PRICES, b"marker", config
+                self.database, calls, facts, lambda _: PLAIN, b"marker", config
             ),
             MemoryKind.TREE: held[1](self.database, calls, facts, b"marker", config),
             MemoryKind.STATE: held[2](self.database, calls, facts, b"marker", config),
