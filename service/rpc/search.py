@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from palimpsest.v1 import search_pb2, search_pb2_grpc
 from service.domain.chunks import ChunkKind
 from service.rpc import convert
+from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.usecases.search import (
@@ -51,7 +52,9 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
             filter=_filter(request.filter) if request.HasField("filter") else None,
             rerank=request.rerank,
         )
-        page = await self._searcher.find(current_tenant(), request.session, query)
+        page = await self._searcher.find(
+            current_tenant(), request.session, query, deadline=deadline_of(context)
+        )
         return search_pb2.SearchChunksResponse(
             chunks=[_found(page, one, rank) for rank, one in enumerate(page.found, 1)],
             mode=_MODES[page.mode],

@@ -1,5 +1,6 @@
 """Searching: the chunks of a session that fit a query best, by words and by vectors."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ RERANK_WINDOW_TOKENS = 4096
 SUPPORT_SECONDS = 60.0
 #: Queries whose vectors are kept.
 KEPT_QUERIES = 256
+#: Of the time until a caller's deadline, what is left for words when vectors do not come.
+WORDS_TIME_SHARE = 0.25
 #: When to come again where an embedder does not say.
 RETRY_SECONDS = 5.0
 
@@ -187,8 +190,13 @@ class Searcher:
         self._support: Support | None = None
         self._support_until = 0.0
 
-    async def find(self, tenant_id: UUID, session: str, query: SearchQuery) -> FoundPage:
+    async def find(
+        self, tenant_id: UUID, session: str, query: SearchQuery, *, deadline: float | None = None
+    ) -> FoundPage:
         """Searches a session by its name, for a caller.
+
+        `deadline` is in the event loop's time: where the mode is DEFAULT, a query that is not
+        embedded in good time before it is searched by words.
 
         Raises NotFound, InvalidInput, FailedPrecondition (VECTORS_UNAVAILABLE,
         RERANK_FAILED), Unavailable (EMBEDDING_FAILED), BudgetExhausted.
@@ -198,7 +206,7 @@ class Searcher:
             tenant_id=tenant_id, session_key=key, memory_id=None, occasion=f"search:{uuid4()}"
         )
         try:
-            searching = self._search(tenant_id, key, query, scope)
+            searching = self._search(tenant_id, key, query, scope, deadline)
             page = await for_one_caller(searching, partial(self._leave, scope))
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
@@ -242,7 +250,12 @@ class Searcher:
         return self._state(place, await self._unavailable(tenant_id))
 
     async def _search(
-        self, tenant_id: UUID, session_key: UUID, query: SearchQuery, scope: CallScope
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        scope: CallScope,
+        deadline: float | None = None,
     ) -> FoundPage | None:
         wanted = query.filter or ChunkFilter()
         _refuse(wanted)
@@ -257,7 +270,7 @@ class Searcher:
         # No model is asked while a transaction is open.
         if mode is not SearchMode.WORDS and self._has_vectors(place):
             try:
-                vector = await self._embed(query, scope)
+                vector = await self._embed(query, scope, deadline)
             except (EmbeddingFailed, BudgetExhausted) as error:
                 if query.mode is not SearchMode.DEFAULT:
                     raise
@@ -318,15 +331,27 @@ class Searcher:
             )
         return asked
 
-    async def _embed(self, query: SearchQuery, scope: CallScope) -> Sequence[float]:
+    async def _embed(
+        self, query: SearchQuery, scope: CallScope, deadline: float | None
+    ) -> Sequence[float]:
         assert self._embedder is not None, "there are vectors of its model"
         key = (scope.tenant_id, query.query)
         vector = self._embedded.pop(key, None)
         if vector is None:
+            waiting = asyncio.timeout_at(
+                _vectors_until(deadline) if query.mode is SearchMode.DEFAULT else None
+            )
             try:
-                vector = await self._embedder.embed_query(query.query, scope=scope)
+                async with waiting:
+                    vector = await self._embedder.embed_query(query.query, scope=scope)
             except CannotEmbed as error:
                 raise EmbeddingFailed(str(error), retryable=False) from error
+            except TimeoutError as error:
+                if not waiting.expired():
+                    raise
+                raise EmbeddingFailed(
+                    "it took longer than the caller's deadline allows", retryable=True
+                ) from error
         self._embedded[key] = vector
         if len(self._embedded) > KEPT_QUERIES:
             del self._embedded[next(iter(self._embedded))]
@@ -397,6 +422,14 @@ class Searcher:
         read = page.found[: len(chunks)]
         found = [_placed(one, chunks[one.position].chunk.as_text(), query.query) for one in read]
         return replace(page, found=found, chunks=chunks)
+
+
+def _vectors_until(deadline: float | None) -> float | None:
+    """Until when the vector of a query is waited for, so that words still find something."""
+    if deadline is None:
+        return None
+    now = asyncio.get_running_loop().time()
+    return now + (deadline - now) * (1 - WORDS_TIME_SHARE)
 
 
 def _refuse(wanted: ChunkFilter) -> None:

@@ -21,8 +21,6 @@ from tests.integration.search_rows import can_have_vectors, make_session, whole,
 from tests.silent_model import SilentModel, silent_model
 
 MODEL = "openai/vectors"
-#: Both want a vector of the query.
-BY_VECTORS = (search_pb2.SEARCH_MODE_UNSPECIFIED, search_pb2.SEARCH_MODE_HYBRID)
 
 
 @asynccontextmanager
@@ -75,9 +73,8 @@ async def test_a_search_ends_at_its_deadline_and_takes_its_call_for_a_vector_alo
 ) -> None:
     async with silent_model() as model, served(url, servers, model) as client:
         async with asyncio.timeout(300):
-            for mode in BY_VECTORS:
-                await until_heard(client, model, wanted("wolf", mode))
-                await model.until(left=len(model.requests))
+            await until_heard(client, model, wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+            await model.until(left=len(model.requests))
             stub = search_pb2_grpc.SearchServiceStub(client.channel)
             heard = len(model.requests)
             gone = stub.SearchChunks(wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
@@ -114,3 +111,22 @@ async def test_behind_the_patience_with_its_model_a_search_goes_by_words_and_say
         assert refused.value.reason == "EMBEDDING_FAILED"
         assert refused.value.retry_seconds
         await model.until(left=len(model.requests))
+
+
+async def test_before_its_deadline_a_search_goes_by_words_and_takes_its_call_along(
+    url: str, servers: Servers
+) -> None:
+    async with (
+        silent_model() as model,
+        served(url, servers, model, embedding_timeout_seconds=250) as client,
+        asyncio.timeout(300),
+    ):
+        # litellm's import can keep a whole server waiting: that is over behind this.
+        await until_heard(client, model, wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+        heard = len(model.requests)
+        found = await client.session("s").search("wolf", timeout=12)
+        assert found.mode == "words"
+        assert [one.chunk.position for one in found.chunks] == [1]
+        assert "deadline" in found.index.failure
+        await model.until(requests=heard + 1, left=heard + 1)
+        await until_kept(client, heard + 1)

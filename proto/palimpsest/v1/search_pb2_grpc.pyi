@@ -42,8 +42,10 @@ class SearchServiceStub:
     are read by the search itself; chunks that have no vector yet are found by their
     words only. `index` says how far both are.
 
-    Guarantees: every chunk acked before the call can be found by its words. At the
-    deadline, or when the caller is gone, the model call that it made is ended.
+    Guarantees: every chunk acked before the call can be found by its words. Without a
+    `mode`, what has no vector of the query in three quarters of the time until the
+    deadline is searched by words; `index.failure` says so. At the deadline, or when
+    the caller is gone, the model call that it made is ended.
     Safety: reads only; costs an embedding of the query, and a model call with
     `rerank`.
     """
@@ -67,8 +69,10 @@ class SearchServiceAsyncStub(SearchServiceStub):
     are read by the search itself; chunks that have no vector yet are found by their
     words only. `index` says how far both are.
 
-    Guarantees: every chunk acked before the call can be found by its words. At the
-    deadline, or when the caller is gone, the model call that it made is ended.
+    Guarantees: every chunk acked before the call can be found by its words. Without a
+    `mode`, what has no vector of the query in three quarters of the time until the
+    deadline is searched by words; `index.failure` says so. At the deadline, or when
+    the caller is gone, the model call that it made is ended.
     Safety: reads only; costs an embedding of the query, and a model call with
     `rerank`.
     """
@@ -95,8 +99,10 @@ class SearchServiceServicer(metaclass=_abc_1.ABCMeta):
         are read by the search itself; chunks that have no vector yet are found by their
         words only. `index` says how far both are.
 
-        Guarantees: every chunk acked before the call can be found by its words. At the
-        deadline, or when the caller is gone, the model call that it made is ended.
+        Guarantees: every chunk acked before the call can be found by its words. Without a
+        `mode`, what has no vector of the query in three quarters of the time until the
+        deadline is searched by words; `index.failure` says so. At the deadline, or when
+        the caller is gone, the model call that it made is ended.
         Safety: reads only; costs an embedding of the query, and a model call with
         `rerank`.
         """
