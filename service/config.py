@@ -209,8 +209,8 @@ class Config(BaseSettings):
     reconcile_seconds: Seconds = 2.0
     #: Tries of a step before its memory stalls (or skips it).
     step_tries: Count = 5
-    #: Wait before the second try of a step, or of words or vectors of a session; doubles with
-    #: each further one.
+    #: Wait before the second try of a step, or of words or vectors of a session, by chance up
+    #: to a half less; doubles with each further one.
     step_backoff_seconds: Seconds = 1.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0

@@ -9,6 +9,7 @@ from service.config import Config
 from service.domain.errors import FailedPrecondition
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
+from service.domain.pausing import pause_seconds
 from service.llm.transport import ModelFailure
 from service.usecases.step_meters import FAILED
 from storage import revisions, stalls
@@ -17,8 +18,6 @@ from storage.revisions import Claim
 
 _log = structlog.get_logger("palimpsest.step")
 
-#: A step that keeps failing waits at most this long between two tries.
-MAX_BACKOFF_SECONDS = 300.0
 #: Of an error's first line, what is kept as a cause.
 MAX_CAUSE_CHARACTERS = 500
 #: More tries than any flow makes of one prompt.
@@ -46,12 +45,14 @@ class Failing:
         )
         if is_final(error) or held.attempts + 1 >= self._config.step_tries:
             return False
-        # Never sooner than the provider asks for.
-        asked = getattr(error, "retry_after_seconds", None) or 0.0
-        backoff = max(self._config.step_backoff_seconds * 2**held.attempts, asked)
+        seconds = pause_seconds(
+            self._config.step_backoff_seconds,
+            held.attempts,
+            asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
+        )
         async with self._database.transaction(tenant_id) as tx:
             reach(FailPoint.BACK_OFF_BEGUN)
-            await revisions.back_off(tx, held, min(backoff, MAX_BACKOFF_SECONDS))
+            await revisions.back_off(tx, held, seconds)
             reach(FailPoint.BACK_OFF_WRITTEN)
         reach(FailPoint.BACKED_OFF)
         return True

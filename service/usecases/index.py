@@ -6,7 +6,6 @@ What fails is tried again ever later, each of the two for itself.
 """
 
 import asyncio
-import random
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -18,9 +17,10 @@ from service.domain.chunks import LoggedChunk
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.ledger import CallScope
+from service.domain.pausing import MAX_SECONDS, pause_seconds, spread
 from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
-from service.usecases.failing import MAX_BACKOFF_SECONDS, cause_of
+from service.usecases.failing import cause_of
 from storage import chunk_index, work
 from storage.chunk_index import IndexPlace, NewVector, Overtaken
 from storage.database import Database
@@ -39,8 +39,6 @@ EMBED_AT_ONCE = 4
 BUSY_SECONDS = 1.0
 #: Sessions that are noted at once for another model.
 NOTE_ITEMS = 500
-#: Failures behind which the wait grows no more.
-MAX_DOUBLINGS = 20
 
 _meter = metrics.get_meter("palimpsest.index")
 _INDEXED = _meter.create_counter(
@@ -63,7 +61,8 @@ class Indexer:
     def __init__(self, database: Database, embedder: Embedder | None, config: Config) -> None:
         self._database = database
         self._embedder = embedder
-        self._config = config
+        #: Wait before the second try.
+        self._first = config.step_backoff_seconds
         self._embedding = asyncio.Semaphore(EMBED_AT_ONCE)
 
     async def index(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
@@ -208,13 +207,13 @@ class Indexer:
         _FAILED.add(1)
         if isinstance(error, BudgetExhausted):
             # One that is raised is seen at the next look, and looking costs nothing.
-            seconds = min(error.resume_seconds or MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+            seconds = min(error.resume_seconds or MAX_SECONDS, MAX_SECONDS)
         elif isinstance(error, EmbeddingFailed) and not error.retryable:
-            seconds = _spread(MAX_BACKOFF_SECONDS)
+            seconds = spread(MAX_SECONDS)
         else:
             # What nobody foresaw may pass, as with steps.
             asked = error.retry_seconds if isinstance(error, EmbeddingFailed) else None
-            seconds = max(self._wait(place.attempts), asked or 0.0)
+            seconds = pause_seconds(self._first, place.attempts, asked_seconds=asked or 0.0)
         cause = cause_of(error)
         _log.warning(
             "chunks not embedded",
@@ -229,7 +228,7 @@ class Indexer:
     async def _put_words_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
         """Counts a failed try; the next one is later."""
         _WORDS_FAILED.add(1)
-        seconds, cause = self._wait(place.words_attempts), cause_of(error)
+        seconds, cause = pause_seconds(self._first, place.words_attempts), cause_of(error)
         _log.warning(
             "words not written",
             session=str(item.session_key),
@@ -240,16 +239,6 @@ class Indexer:
         )
         async with self._database.transaction(item.tenant_id) as tx:
             await chunk_index.put_words_off(tx, item.session_key, seconds, cause)
-
-    def _wait(self, failures: int) -> float:
-        """Seconds before the next try, behind so many failures and one more."""
-        doubled = self._config.step_backoff_seconds * 2.0 ** min(failures, MAX_DOUBLINGS)
-        return _spread(min(doubled, MAX_BACKOFF_SECONDS))
-
-
-def _spread(seconds: float) -> float:
-    """By chance up to a half less: what failed together is not to come back together."""
-    return seconds * random.uniform(0.5, 1.0)
 
 
 def _rows(chunks: Sequence[LoggedChunk], made: Sequence[Sequence[Vector]]) -> list[NewVector]:

@@ -8,6 +8,7 @@ from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.fitting import TextTooLong
+from service.domain.pausing import pause_seconds
 from service.domain.schemas.generation import NoSchema
 from service.domain.work import WorkItem
 from service.llm.driver import WindowPassed
@@ -96,7 +97,7 @@ class Maker(Generic[T]):
             if _is_final(error) or attempts + 1 >= self._config.step_tries:
                 await settling.fail(tx, item, cause)
             else:
-                seconds = self._config.step_backoff_seconds * 2**attempts
+                seconds = pause_seconds(self._config.step_backoff_seconds, attempts)
                 await settling.back_off(tx, item, seconds)
             reach(FailPoint.PUT_OFF_WRITTEN)
         reach(FailPoint.PUT_OFF)
