@@ -11,7 +11,7 @@ MAX_PATTERN_PARTS = 10_000
 
 #: What stands for itself, whatever follows: an escape, or a set of characters.
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]|.", re.DOTALL)
-_COUNT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
+_COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 
 
 def check_size(pattern: str) -> None:

@@ -26,6 +26,9 @@ from service.llm.usage import Usage, usage_of
 _RETRY_AFTER = "retry-after"
 #: Statuses below 500 that may pass: timeout, too early, too many requests.
 _PASSING = frozenset({408, 425, 429})
+#: Of the name that a server gives the model. litellm looks for a price by that too, with
+#: hundreds of regular expressions, and remembers it.
+MAX_NAME_CHARACTERS = 500
 #: How far back the causes of an error are looked through.
 MAX_CAUSES = 10
 
@@ -201,7 +204,7 @@ class LitellmTransport:
 
     def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
         name = self._prices.listed_as(model)
-        listed = None if name is None else _listed_cost(self._litellm, response, name)
+        listed = None if name is None else listed_cost(self._litellm, response, name)
         if listed is not None:
             return listed
         return self._prices.cost_micro_usd(
@@ -221,8 +224,10 @@ def _text(response: Any, ask: ModelAsk) -> str:
     return text
 
 
-def _listed_cost(litellm: Any, response: Any, model: str) -> int | None:
+def listed_cost(litellm: Any, response: Any, model: str) -> int | None:
     """By litellm's list, which knows days and hours; None for what it does not have."""
+    if len(str(getattr(response, "model", None) or "")) > MAX_NAME_CHARACTERS:
+        response.model = model
     try:
         cost = litellm.completion_cost(completion_response=response, model=model)
     except Exception:

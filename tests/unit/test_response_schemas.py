@@ -8,6 +8,7 @@ import pytest
 
 from service.domain.errors import InvalidInput
 from service.domain.reasons import Reason
+from service.domain.response_patterns import check_size
 from service.domain.response_schemas import DIALECTS
 from service.usecases import response_forms
 from service.usecases.response_forms import checker
@@ -164,6 +165,17 @@ def test_a_pattern_that_would_not_fit_into_memory_is_refused() -> None:
             check_response_schema(json.dumps({"pattern": pattern}))
     for pattern in ("(a{99}){99}", r"^\d{1,999}-\d{1,999}$", "[{99}(]{3}", r"\{99999}", "[]a(]{9}"):
         assert check_response_schema(json.dumps({"pattern": pattern})) == {"pattern": pattern}
+
+
+def test_a_pattern_of_blanks_is_counted_at_once() -> None:
+    began = time.process_time()
+    for pattern in ("{" + " " * 30_000 + "!", "{1," + " " * 30_000 + "x"):
+        with pytest.raises(ValueError, match="more than 10,000 parts"):
+            check_size(pattern)
+    assert time.process_time() - began < 5, "17 s when blanks were looked through from each"
+    check_size("a{ 1 , 10 }")
+    with pytest.raises(InvalidInput, match="more than 10,000 parts"):
+        check_response_schema(json.dumps({"pattern": "a{ 1 , 10001 }"}))
 
 
 def test_items_that_cannot_be_sorted_are_compared_at_once() -> None:

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from service.config import Config
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.source import parse_source
-from service.llm.transport import LitellmTransport, ModelFailure
+from service.llm.transport import LitellmTransport, ModelFailure, listed_cost
 from tests.fake_model import FakeModel, fake_model
 
 ASK = ModelAsk(
@@ -57,6 +59,22 @@ async def test_usage_is_taken_as_the_provider_reports_it(model: FakeModel) -> No
     assert (done.input_tokens, done.output_tokens, done.cached_tokens) == (100, 10, 64)
     assert done.cost_micro_usd is None, "a model without a price has none, not a price of 0"
     assert model.prompts == [ASK.text]
+
+
+@pytest.mark.parametrize(
+    ("said", "looked_for"),
+    [("gpt-4o-2024-08-06", "gpt-4o-2024-08-06"), ("gpt-4o" + "9" * 150_000, "openai/gpt-4o")],
+)
+def test_a_price_is_not_looked_for_by_a_name_of_any_length(said: str, looked_for: str) -> None:
+    names: list[str] = []
+
+    def cost(*, completion_response: Any, model: str) -> float:
+        names.append(completion_response.model)
+        return 0.000007
+
+    litellm = SimpleNamespace(completion_cost=cost)
+    assert listed_cost(litellm, SimpleNamespace(model=said), "openai/gpt-4o") == 7
+    assert names == [looked_for]
 
 
 @pytest.mark.parametrize(
