@@ -103,6 +103,11 @@ _SILENCE = {
 }
 
 
+async def _each_statement_alone(connection: psycopg.AsyncConnection[Any]) -> None:
+    """The library sends one statement a time: a transaction around it is two round trips."""
+    await connection.set_autocommit(True)
+
+
 class _Jobs(JobManager):
     """The library's jobs; remembers the ones whose end could not be written."""
 
@@ -154,6 +159,7 @@ class ProcrastinateDispatcher:
                 "connect_timeout": 5,
                 **_SILENCE,
             },
+            configure=_each_statement_alone,
             min_size=1,
             max_size=pool_size,
             timeout=5.0,
