@@ -9,7 +9,6 @@ advice: without it predictions are worse and nothing else changes.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import accumulate
 from typing import Protocol
 from uuid import UUID
@@ -19,8 +18,6 @@ from service.domain.prices import ModelPrices
 from service.domain.tokens import estimate_prompt_tokens, estimate_tokens
 from service.domain.warmth import ID_BYTES, Question, Seen, Sent
 
-#: Segments up to this many characters are hashed once a process, longer ones each time.
-REMEMBERED_CHARACTERS = 4096
 #: How far an estimate of tokens may be off; further, the provider counts something else.
 MAX_RATIO = 4.0
 
@@ -126,17 +123,11 @@ def _seed(model: str, tenant_id: UUID) -> bytes:
 
 
 def _extend(parent: bytes, text: str) -> tuple[bytes, int]:
-    """The id behind `text`, and its tokens."""
-    # A prompt repeats nearly all segments of the one before it. Bases may have a
-    # megabyte and are hashed each time; kept, they would be the worker's memory.
-    known = len(text) <= REMEMBERED_CHARACTERS
-    return _extend_remembered(parent, text) if known else _extend_anew(parent, text)
+    """The id behind `text`, and its tokens.
 
-
-def _extend_anew(parent: bytes, text: str) -> tuple[bytes, int]:
+    A prompt repeats nearly all segments of the one before it, and all are hashed again: a
+    microsecond or two each, where remembering them took megabytes of each process.
+    """
     name = hashlib.blake2b(parent, digest_size=ID_BYTES)
     name.update(text.encode())
     return name.digest(), estimate_tokens(text)
-
-
-_extend_remembered = lru_cache(maxsize=8192)(_extend_anew)
