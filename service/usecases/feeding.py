@@ -1,6 +1,7 @@
 """Feeding: long work over what is read in the meantime, beside the event loop."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
@@ -21,7 +22,7 @@ class _Feed(Iterator[T]):
         self._loop = loop
         self._page: Iterator[T] = iter(())
         self._awaited: Future[Sequence[T] | None] | None = None
-        self._stopped = False
+        self._stopped = threading.Event()
 
     def __next__(self) -> T:
         for one in self._page:
@@ -36,14 +37,17 @@ class _Feed(Iterator[T]):
 
     def stop(self) -> None:
         """Ends the work at its next page, or at once when it waits for one."""
-        self._stopped = True
+        self._stopped.set()
         if self._awaited is not None:
             self._awaited.cancel()
 
     def _next_page(self) -> Sequence[T] | None:
-        if self._stopped:
+        if self._stopped.is_set():
             raise _Stopped
         self._awaited = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        if self._stopped.is_set():
+            # Since the look before, when there was nothing yet for `stop` to end.
+            self._awaited.cancel()
         return self._awaited.result()
 
     async def _read(self) -> Sequence[T] | None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,39 @@ async def test_cancelled_it_ends_though_it_waits_for_a_page() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert await asyncio.to_thread(ended.wait, 30), "no thread is left behind"
+
+
+async def test_cancelled_as_it_begins_to_wait_for_a_page_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, stopped, ended = asyncio.Event(), threading.Event(), threading.Event()
+    ask = asyncio.run_coroutine_threadsafe
+
+    def slow(*arguments: Any) -> Any:
+        # The page is asked for, and the thread is not told so before somebody stops it.
+        awaited = ask(*arguments)
+        assert stopped.wait(30), "it is cancelled meanwhile"
+        return awaited
+
+    async def stuck() -> AsyncIterator[Sequence[int]]:
+        asked.set()
+        await asyncio.Event().wait()
+        yield [1]
+
+    def work(items: Iterator[int]) -> list[int]:
+        try:
+            return list(items)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", slow)
+    running = asyncio.create_task(in_thread(stuck(), work))
+    await asyncio.wait_for(asked.wait(), 30)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    stopped.set()
     assert await asyncio.to_thread(ended.wait, 30), "no thread is left behind"
 
 
