@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -462,3 +463,20 @@ async def test_a_worker_outlives_a_crash_of_the_database(postgres: PostgresServe
         await one.hint([item(1), item(2)])
         await until(lambda: handled.count(item(1)) >= 2 and item(2) in handled)
         sweeper.cancel()
+
+
+async def test_a_hint_is_a_statement_without_a_transaction_around_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+    execute = psycopg.AsyncConnection._exec_command
+
+    def noted(self: psycopg.AsyncConnection[Any], command: bytes, *rest: Any) -> Any:
+        sent.append(command)
+        return execute(self, command, *rest)
+
+    async with dispatcher(url) as one:
+        monkeypatch.setattr(psycopg.AsyncConnection, "_exec_command", noted)
+        await one.hint([item()])
+        assert (await one.statistics()).queued == 1
+    assert sent == []
