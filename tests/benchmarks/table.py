@@ -16,9 +16,11 @@ from typing import Any
 SIZES: dict[str, Sequence[str]] = {
     "append": (),
     "apply": (),
+    "calls": (),
     "context": (),
     "index": (),
     "kv": (),
+    "policy": ("--synthetic", "50"),
     "read": (),
     "search": (),
     "step": (),
