@@ -4,6 +4,7 @@ One JSON line for each target, the findings first. Ends with 1 where a promise w
 """
 
 import argparse
+import gc
 import json
 import sys
 
@@ -23,6 +24,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     arguments = parser.parse_args()
     names = list(TARGETS) if arguments.name == "all" else [arguments.name]
+    # As in a process of the service that is ready: what is loaded is not looked through again.
+    gc.collect()
+    gc.freeze()
     is_broken = False
     for name in names:
         result = survey(TARGETS[name], arguments.inputs, arguments.seed, first=arguments.first)

@@ -112,6 +112,6 @@ TARGETS: Sequence[Target] = (
         check=_check,
         refusals=(ValueError,),
         calls=2_000_000,
-        seconds=10 * SECONDS,
+        seconds=3 * SECONDS,
     ),
 )
