@@ -97,7 +97,11 @@ class Maker(Generic[T]):
             if _is_final(error) or attempts + 1 >= self._config.step_tries:
                 await settling.fail(tx, item, cause)
             else:
-                seconds = pause_seconds(self._config.step_backoff_seconds, attempts)
+                seconds = pause_seconds(
+                    self._config.step_backoff_seconds,
+                    attempts,
+                    asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
+                )
                 await settling.back_off(tx, item, seconds)
             reach(FailPoint.PUT_OFF_WRITTEN)
         reach(FailPoint.PUT_OFF)
