@@ -12,7 +12,7 @@ ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(co
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,13 @@ sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEE
 
 mutants: setup ## guards taken away one by one: does anybody notice (ONLY="two edits")
 	$(BIN)/python -m tests.chaos mutants $(if $(ONLY),--only "$(ONLY)")
+
+attack: setup ## attacks from outside, none of which may succeed (ONLY="name name" SHORT=1)
+	@$(BIN)/python -m tests.attacks $(ONLY) $(if $(SHORT),--short)
+
+setup-ci: ## on Debian as root: the programs that some tests need besides
+	@if command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; then :; else \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer; fi
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock

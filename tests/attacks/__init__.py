@@ -1,0 +1,1 @@
+"""Attacks on a running service, each of which once succeeded: `make attack`."""
