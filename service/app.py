@@ -19,6 +19,7 @@ from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.llm.caller import Caller
+from service.llm.circuits import Circuits
 from service.llm.embedders import open_embedder
 from service.llm.embedding import CannotEmbed, Embedder
 from service.llm.facts import Facts, ModelFacts
@@ -27,7 +28,7 @@ from service.llm.labels import LABELS
 from service.llm.patience import Patience
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
-from service.llm.routing import Router
+from service.llm.routing import Router, places_of
 from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
 from service.rpc.budgets import BudgetService
@@ -64,6 +65,7 @@ from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.readers.ranks import SearchRanks
 from service.usecases.rebuild import Rebuilder
+from service.usecases.recovery import Recovery, StoredConditions
 from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser
 from service.usecases.schemas import Schemas
@@ -161,7 +163,11 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             places=config.silent_concurrency,
             concurrency=config.worker_concurrency,
         )
-        gateway = await _gateway(config, database, keys, stack, prices, far=far, patience=patience)
+        circuits = _circuits(config, database)
+        gateway = await _gateway(
+            config, database, keys, stack, prices, far=far, patience=patience, circuits=circuits
+        )
+        hints = Hints(dispatcher.hint)
         facts = Facts(config).of
         embedder = _embedder(config, database)
         reranker = Reranker(gateway, facts, keys.marker, config)
@@ -169,7 +175,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         worker = Worker(
             database,
             dispatcher,
-            Hints(dispatcher.hint),
+            hints,
             Advancer(
                 database,
                 Reviser(database, gateway, facts, prices.of, keys.marker, config),
@@ -188,6 +194,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
             Generator(database, gateway, keys.marker, config),
             Indexer(database, embedder, config),
             patience,
+            Recovery(database, circuits, hints, partial(places_of, config.deployments)),
             config,
         )
         ready()
@@ -266,6 +273,7 @@ async def _gateway(
     far: RemoteCaller | None = None,
     when_asked: bool = False,
     patience: Patience | None = None,
+    circuits: Circuits | None = None,
 ) -> Gateway:
     """The way to every model; `stack` ends it.
 
@@ -284,15 +292,21 @@ async def _gateway(
         if not when_asked and not near_model(config.model):
             await far.start()
         maker = NearOrFar(near, far)
+    circuits = circuits or _circuits(config, database)
     return Gateway(
         journal,
-        Router(config.deployments, index, prices.of),
+        Router(config.deployments, index, prices.of, probe_at=circuits.probe_at),
         maker,
         prices=prices.of,
         lease_seconds=config.call_lease_seconds,
         forms=transport,
         patience=patience,
+        circuits=circuits,
     )
+
+
+def _circuits(config: Config, database: Database) -> Circuits:
+    return Circuits(StoredConditions(database), probe_seconds=config.probe_seconds)
 
 
 def _far(config: Config, stack: AsyncExitStack) -> RemoteCaller:

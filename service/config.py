@@ -187,6 +187,9 @@ class Config(BaseSettings):
     #: without it each worker starts one of its own.
     caller_socket: Path | None = None
 
+    #: The longest pause between two probes of a model that gives no replies; a provider may
+    #: ask for more, up to 5 minutes. What waits for the model goes on that soon after it is back.
+    probe_seconds: Seconds = 30.0
     #: Memories and answers that one worker process works on at once.
     worker_concurrency: Count = 16
     #: A model that has replied to none of a worker's calls for so long, while some wait, counts

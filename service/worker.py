@@ -17,6 +17,8 @@ from service.usecases.cancelling import LOOK_SECONDS
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.index import Indexer
+from service.usecases.recovery import LOOK_SECONDS as RECOVERY_LOOK_SECONDS
+from service.usecases.recovery import Recovery
 from storage import work
 from storage.database import Database
 from storage.errors import StorageError
@@ -46,6 +48,7 @@ class Worker:
         generator: Generator,
         indexer: Indexer,
         patience: Patience,
+        recovery: Recovery,
         config: Config,
     ) -> None:
         self._database = database
@@ -56,6 +59,7 @@ class Worker:
         self._generator = generator
         self._indexer = indexer
         self._patience = patience
+        self._recovery = recovery
         self._config = config
         self._stop: asyncio.Event | None = None
         #: What comes back by itself, and when; each item once, the soonest counts.
@@ -71,6 +75,7 @@ class Worker:
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.in_hand.look)),
             asyncio.create_task(self._every(SILENCE_LOOK_SECONDS, self._patience.look)),
+            asyncio.create_task(self._every(RECOVERY_LOOK_SECONDS, self._recovery.look)),
         ]
         try:
             await self._dispatcher.run(

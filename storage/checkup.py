@@ -126,15 +126,23 @@ ORDER BY 2 DESC, 1 LIMIT 1
 """
 
 
+_CAUSES = """
+SELECT cause, count(*) AS number FROM dead_letter WHERE resolution IS NULL
+GROUP BY cause ORDER BY 2 DESC, 1 LIMIT 3
+"""
+
+
 async def read_memories(tx: Transaction) -> MemoryCounts:
     """The memories of the tenant. Raises StorageError."""
     with seen():
         total = (await tx.connection.exec_driver_sql("SELECT count(*) FROM memory")).scalar_one()
         rows = (await tx.connection.exec_driver_sql(_MEMORIES, {"stuck": STUCK_SECONDS})).all()
+        causes = (await tx.connection.exec_driver_sql(_CAUSES)).all()
         last = (await tx.connection.exec_driver_sql(_BEHIND)).one_or_none()
     return MemoryCounts(
         total=total,
         stalled=_named(rows, "is_stalled"),
+        causes=tuple((row.cause, row.number) for row in causes),
         held=_named(rows, "is_held"),
         stuck=_named(rows, "is_stuck"),
         behind=0 if last is None else max(last.behind, 0),

@@ -6,7 +6,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, case, func, insert, not_, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    not_,
+    or_,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
@@ -57,6 +69,8 @@ class StoredMemory:
     seal_position: int | None
     #: There is nothing to do with what is in the log.
     rests: bool
+    #: Why its model gives no reply for now; None when it is not put off by that.
+    waiting_cause: str | None
     stall: Stall | None
 
     @property
@@ -81,6 +95,11 @@ class StoredMemory:
 def held_reason() -> ColumnElement[str | None]:
     """Why a memory is held. Behind `ready_at` it is about to try again."""
     return case((memory.c.ready_at > func.now(), memory.c.held_reason)).label("held_reason")
+
+
+def waiting_cause() -> ColumnElement[str | None]:
+    """Returns why a memory waits for its model. After `ready_at` it is about to try again."""
+    return case((memory.c.ready_at > func.now(), memory.c.waiting_cause)).label("waiting_cause")
 
 
 def rests() -> ColumnElement[bool]:
@@ -109,6 +128,7 @@ def _select_memories() -> Select[Any]:
             held_reason(),
             memory.c.seal_position,
             rests(),
+            waiting_cause(),
             dead_letter.c.from_position.label("stall_position"),
             dead_letter.c.cause.label("stall_cause"),
             dead_letter.c.attempts.label("stall_attempts"),
@@ -223,11 +243,61 @@ async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> Memo
     return MemoryKind(found[0][0]) if found else None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Names:
+    """What a memory is called, for logs."""
+
+    session: str
+    memory: str
+
+
+async def find_names(tx: Transaction, session_key: UUID, memory_id: UUID) -> Names:
+    """Returns the names of a memory and its session; their keys where there is none."""
+    statement = (
+        select(session.c.name.label("session"), memory.c.name.label("memory"))
+        .join(session, session.c.session_key == memory.c.session_key)
+        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    if row is None:
+        return Names(session=str(session_key), memory=str(memory_id))
+    return Names(session=row.session, memory=row.memory)
+
+
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
     """The memories of a session by name."""
     statement = (
         _select_memories().where(memory.c.session_key == session_key).order_by(memory.c.name)
     )
+    return [from_row(row) for row in await tx.connection.execute(statement)]
+
+
+async def list_of_all(
+    tx: Transaction,
+    *,
+    status: str | None,
+    waiting: bool,
+    after: tuple[UUID, UUID] | None,
+    limit: int,
+) -> Sequence[StoredMemory]:
+    """Returns up to `limit` memories of all sessions after a key, by key."""
+    statement = (
+        _select_memories()
+        .where(memory.c.tenant_id == tx.tenant_id)
+        .order_by(memory.c.session_key, memory.c.memory_id)
+        .limit(limit)
+    )
+    if status is not None:
+        statement = statement.where(memory.c.status == status)
+    if status == "stalled":
+        # There is an index of these letters, and none of statuses.
+        statement = statement.where(dead_letter.c.letter_id.is_not(None))
+    if waiting:
+        statement = statement.where(
+            memory.c.has_work, memory.c.status == "active", waiting_cause().is_not(None)
+        )
+    if after is not None:
+        statement = statement.where(tuple_(memory.c.session_key, memory.c.memory_id) > after)
     return [from_row(row) for row in await tx.connection.execute(statement)]
 
 
@@ -237,7 +307,7 @@ COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schem
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
     m.rebuilt_from, m.consolidate_position,
     CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
-    NOT m.has_work OR m.resting,
+    NOT m.has_work OR m.resting, CASE WHEN m.ready_at > now() THEN m.waiting_cause END,
     d.from_position, d.cause, d.attempts, d.created_at"""
 
 FROM = """FROM memory m

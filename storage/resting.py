@@ -40,6 +40,8 @@ UPDATE memory SET
     -- Of what is not wanted any more: a flush would take it for what is to be tried again.
     attempts = 0,
     held_reason = NULL,
+    waiting_model = NULL,
+    waiting_cause = NULL,
     wake_position = %(wake_position)s
 WHERE session_key = %(session)s AND memory_id = %(memory)s
     AND epoch = %(epoch)s AND revision = %(revision)s AND status = 'active'

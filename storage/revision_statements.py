@@ -81,7 +81,14 @@ TAKE = Ready(
         memory.c.has_work,
         memory.c.ready_at <= func.now(),
     )
-    .values(epoch=memory.c.epoch + 1, held_reason=None, resting=False, wake_position=None)
+    .values(
+        epoch=memory.c.epoch + 1,
+        held_reason=None,
+        waiting_model=None,
+        waiting_cause=None,
+        resting=False,
+        wake_position=None,
+    )
     .returning(*CLAIM)
 )
 

@@ -28,7 +28,7 @@ async def settle(
     statement = (
         update(table)
         .where(table.c.session_key == session_key, identity == item_id, table.c.status == "pending")
-        .values(**values)
+        .values(**values, waiting_model=None, waiting_cause=None)
     )
     return (await tx.connection.execute(statement)).rowcount == 1
 

@@ -1,8 +1,9 @@
 """Giving up: dead letters, stalled memories, and letting them go on."""
 
+from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from sqlalchemy import func, insert, update
+from sqlalchemy import func, insert, select, tuple_, update
 
 from storage.database import Transaction
 from storage.revisions import Claim, Fenced
@@ -10,9 +11,18 @@ from storage.tables import dead_letter, memory
 
 
 async def add_dead_letter(
-    tx: Transaction, held: Claim, *, to_position: int, cause: str, resolution: str | None
+    tx: Transaction,
+    held: Claim,
+    *,
+    to_position: int,
+    cause: str,
+    resolution: str | None,
+    ambiguous_model: str | None = None,
 ) -> None:
-    """Records that a step failed for good; `resolution` is None or 'skipped'."""
+    """Records that a step failed for good; `resolution` is None or 'skipped'.
+
+    `ambiguous_model`: the model that refused it for what may turn out to be its own fault.
+    """
     await tx.connection.execute(
         insert(dead_letter).values(
             session_key=held.session_key,
@@ -24,6 +34,7 @@ async def add_dead_letter(
             attempts=held.attempts + 1,
             cause=cause,
             resolution=resolution,
+            ambiguous_model=ambiguous_model,
         )
     )
 
@@ -47,6 +58,31 @@ async def stall(tx: Transaction, held: Claim) -> None:
     )
     if (await tx.connection.execute(stopped)).rowcount != 1:
         raise Fenced
+
+
+async def retry_some(
+    tx: Transaction, session_key: UUID | None, limit: int
+) -> Sequence[tuple[UUID, UUID]]:
+    """Lets up to `limit` stalled memories of a session, or of all, go on; their keys.
+
+    Leaves out what another transaction has locked.
+    """
+    open_letter = (
+        select(dead_letter.c.session_key, dead_letter.c.memory_id)
+        .where(dead_letter.c.resolution.is_(None))
+        .where(*(() if session_key is None else (dead_letter.c.session_key == session_key,)))
+    )
+    stalled = (
+        select(memory.c.session_key, memory.c.memory_id)
+        .where(
+            tuple_(memory.c.session_key, memory.c.memory_id).in_(open_letter),
+            memory.c.status == "stalled",
+        )
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    keys = [(key, identity) for key, identity in await tx.connection.execute(stalled)]
+    return [key for key in keys if await retry(tx, *key)]
 
 
 async def retry(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
 from storage.database import Transaction
-from storage.memories import held_reason, rests
+from storage.memories import held_reason, rests, waiting_cause
 from storage.settling import SETTLED
 from storage.tables import dead_letter, memory, session
 
@@ -32,6 +32,8 @@ class Progress:
     seal_position: int | None = None
     #: There is nothing to do with what is in the log.
     rests: bool = False
+    #: Why its model gives no reply for now; None when it is not put off by that.
+    waiting_cause: str | None = None
 
 
 async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
@@ -139,6 +141,7 @@ async def read_progress(
             held_reason(),
             memory.c.seal_position,
             rests(),
+            waiting_cause(),
         )
         .join(session, session.c.session_key == memory.c.session_key)
         .outerjoin(
@@ -161,6 +164,7 @@ async def read_progress(
             held_reason=row.held_reason,
             seal_position=row.seal_position,
             rests=row.rests,
+            waiting_cause=row.waiting_cause,
         )
         for row in await tx.connection.execute(statement)
     }

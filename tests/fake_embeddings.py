@@ -60,8 +60,9 @@ class FakeEmbeddings:
             self.running -= 1
         if said is not None:
             return said
-        if any(self.refuses(text) for text in request["input"]):
-            error = {"message": "too long: SECRET TEXT", "type": "invalid_request_error"}
+        refused = next((text for text in request["input"] if self.refuses(text)), None)
+        if refused is not None:
+            error = {"message": f"too long: '{refused}'", "type": "invalid_request_error"}
             return 400, {}, json.dumps({"error": error})
         size = request.get("dimensions", self.dimensions)
         data = [

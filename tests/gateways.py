@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from service.config import Config
 from service.llm.caller import Caller
+from service.llm.circuits import Circuits
 from service.llm.gateway import Gateway
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
@@ -29,6 +30,7 @@ def gateway(
     lease_seconds: float = LEASE_SECONDS,
     config: Config | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    circuits: Circuits | None = None,
 ) -> Gateway:
     """Calls through `transport`, kept in `database`."""
     journal = Journal(database, lease_seconds=lease_seconds)
@@ -49,5 +51,6 @@ def gateway(
         caller,
         prices=prices,
         lease_seconds=lease_seconds,
+        circuits=circuits,
         sleep=sleep,
     )

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from service.config import Config
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import LitellmTransport, ModelFailure
+from service.llm.transport import LitellmTransport
 from tests.unit.llm.scripted_calls import make_ask
 
 

@@ -13,14 +13,22 @@ from typing import Any
 
 import structlog
 
-from service.caller.wire import NO_ORDER, frame, order_to_json, read_frame, reply_from_json
+from service.caller.wire import (
+    NO_ORDER,
+    failure_from_json,
+    frame,
+    order_to_json,
+    read_frame,
+    reply_from_json,
+)
 from service.domain.fail_points import FailPoint, reach
+from service.domain.faults import Fault
 from service.domain.flows import ModelReply
 from service.llm.caller import LeaseLost
+from service.llm.failures import ModelFailure
 from service.llm.gateway import MakesCalls
 from service.llm.plans import CallOrder
 from service.llm.telling import OnText
-from service.llm.transport import ModelFailure
 from storage.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.caller")
@@ -205,18 +213,18 @@ class NearOrFar:
 
 
 def _gone(cause: str) -> ModelFailure:
-    return ModelFailure(f"the process that makes the calls is gone: {cause}", retryable=True)
+    return ModelFailure(
+        f"the process that makes the calls is gone: {cause}",
+        retryable=True,
+        fault=Fault.EXECUTOR_GONE,
+    )
 
 
 def _reply(said: dict[str, Any]) -> ModelReply:
     if "text" in said:
         return reply_from_json(said)
     if "failure" in said:
-        raise ModelFailure(
-            said["failure"],
-            retryable=said["retryable"],
-            retry_after_seconds=said["retry_after_seconds"],
-        )
+        raise failure_from_json(said)
     if "lease_lost" in said:
         raise LeaseLost
     if "storage" in said:

@@ -9,11 +9,18 @@ from typing import Any
 
 import structlog
 
-from service.caller.wire import NO_ORDER, frame, order_from_json, read_frame, reply_to_json
+from service.caller.wire import (
+    NO_ORDER,
+    failure_to_json,
+    frame,
+    order_from_json,
+    read_frame,
+    reply_to_json,
+)
 from service.domain.fail_points import FailPoint, reach
 from service.llm.caller import Caller, LeaseLost
+from service.llm.failures import ModelFailure
 from service.llm.telling import OnText
-from service.llm.transport import ModelFailure
 from storage.errors import StorageError
 
 _log = structlog.get_logger("palimpsest.caller")
@@ -119,11 +126,7 @@ class CallerServer:
         try:
             reply = await self._caller.make(replace(order_from_json(order), on_text=on_text))
         except ModelFailure as error:
-            return {
-                "failure": str(error),
-                "retryable": error.retryable,
-                "retry_after_seconds": error.retry_after_seconds,
-            }
+            return failure_to_json(error)
         except LeaseLost:
             return {"lease_lost": True}
         except StorageError as error:

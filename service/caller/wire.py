@@ -16,8 +16,10 @@ import struct
 from typing import Any
 from uuid import UUID
 
+from service.domain.faults import Fault
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
+from service.llm.failures import ModelFailure
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import Prefix
 
@@ -78,6 +80,7 @@ def order_to_json(order: CallOrder) -> dict[str, Any]:
         "fence": order.lease.fence,
         "lease_deadline": order.lease_deadline,
         "at_once": order.at_once,
+        "probes": order.probes,
         "prefix": {
             "memory_key": prefix.memory_key,
             "group_key": prefix.group_key,
@@ -117,6 +120,8 @@ def order_from_json(value: dict[str, Any]) -> CallOrder:
         lease=Lease(fence=value["fence"]),
         lease_deadline=value["lease_deadline"],
         at_once=value["at_once"],
+        # The release before does not say it.
+        probes=value.get("probes", False),
         prefix=Prefix(
             memory_key=prefix["memory_key"],
             group_key=prefix["group_key"],
@@ -125,6 +130,26 @@ def order_from_json(value: dict[str, Any]) -> CallOrder:
         ),
         route=Route(**value["route"]),
         plan=Plan(**{**plan, "marks": tuple(plan["marks"])}),
+    )
+
+
+def failure_to_json(failure: ModelFailure) -> dict[str, Any]:
+    """Returns a failed call as plain JSON."""
+    return {
+        "failure": str(failure),
+        "fault": failure.fault.value,
+        "retryable": failure.retryable,
+        "retry_after_seconds": failure.retry_after_seconds,
+    }
+
+
+def failure_from_json(value: dict[str, Any]) -> ModelFailure:
+    """Returns the failure that `failure_to_json` wrote, or the release before."""
+    return ModelFailure(
+        value["failure"],
+        retryable=value["retryable"],
+        retry_after_seconds=value["retry_after_seconds"],
+        fault=Fault(value["fault"]) if "fault" in value else None,
     )
 
 

@@ -26,6 +26,7 @@ def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
         "consolidate_position": info.consolidate_position,
         "seal_position": info.seal_position,
         "held_reason": info.held_reason,
+        "waiting_cause": info.waiting_cause,
     }
 
 
@@ -45,12 +46,16 @@ def trouble_lines(info: values.MemoryInfo) -> list[str]:
         lines.append(f"stalled at position {info.stall.position}: {info.stall.cause}")
     if info.held_reason is not None:
         lines.append(f"held: {info.held_reason}")
+    if info.waiting_cause is not None:
+        lines.append(f"waiting for its model: {info.waiting_cause}")
     return lines
 
 
 def status_of(info: values.MemoryInfo) -> str:
     """Whether the memory goes on, in a word."""
-    return "held" if info.held_reason is not None else str(info.status)
+    if info.held_reason is not None:
+        return "held"
+    return "waiting" if info.waiting_cause is not None else str(info.status)
 
 
 def amendment_json(change: values.Amendment) -> dict[str, Any]:

@@ -33,6 +33,10 @@ from service.cli.talk import (
 )
 from service.cli.texts import read_schema, read_text
 
+MaybeSession = Annotated[
+    str | None, typer.Option("--session", "-s", help=f"The session. Default: {DEFAULT_NAME}.")
+]
+
 #: Vectors, and recent chunks, of a working context that are shown.
 MAX_CONTEXT_LINES = 20
 
@@ -216,13 +220,32 @@ async def _create(
 
 
 def memory_list(
-    session: SessionName = DEFAULT_NAME, address: Address = DEFAULT_ADDRESS, as_json: Json = False
+    session: MaybeSession = None,
+    stalled: Annotated[bool, typer.Option("--stalled", help="Those that gave up.")] = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Those whose model gives no reply for now.")
+    ] = False,
+    everywhere: Annotated[bool, typer.Option("--all", help="Of all sessions.")] = False,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
 ) -> None:
-    """List the memories of a session."""
+    """List the memories of a session; with --all, --stalled or --waiting those of all."""
+    if stalled and waiting:
+        raise CommandError("give --stalled or --waiting, not both")
+    if session is not None and everywhere:
+        raise CommandError("give --session or --all, not both")
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
-            found = await client.session(session).memories()
+            if session is None and (everywhere or stalled or waiting):
+                await _list_all(client, stalled=stalled, waiting=waiting, as_json=as_json)
+                return
+            found = [
+                info
+                for info in await client.session(session or DEFAULT_NAME).memories()
+                if (info.stall is not None or not stalled)
+                and (info.waiting_cause is not None or not waiting)
+            ]
         table = Table(
             "memory", "kind", "status", "revision", "applied", "head", box=None, pad_edge=False
         )
@@ -241,6 +264,24 @@ def memory_list(
             out.print(table)
 
     run(work())
+
+
+async def _list_all(
+    client: palimpsest.Client, *, stalled: bool, waiting: bool, as_json: bool
+) -> None:
+    table = Table("session", "memory", "kind", "status", "applied", "head", "cause")
+    table.box, table.pad_edge = None, False
+    async for info in client.memories(stalled=stalled, waiting=waiting):
+        if as_json:
+            show_json({"session": info.session, **memory_json(info)})
+            continue
+        position = (str(info.applied_position), str(info.head))
+        cause = "; ".join(trouble_lines(info))
+        table.add_row(info.session, info.name, info.kind, status_of(info), *position, cause)
+    if not as_json and table.row_count:
+        out.print(table)
+    elif not as_json:
+        show("none")
 
 
 def memory_show(
@@ -309,19 +350,32 @@ def _context_of(state: values.MemoryState) -> Drawing:
 
 
 def memory_retry(
-    name: MemoryArgument = DEFAULT_NAME,
-    session: SessionName = DEFAULT_NAME,
+    name: Annotated[str | None, typer.Argument(help="The memory's name.")] = None,
+    session: MaybeSession = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that gave up, of all sessions or of --session.")
+    ] = False,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
-    """Let a stalled memory try again."""
+    """Let a stalled memory try again, or all of them with --all.
+
+    What waits for its model needs none of this: it goes on by itself.
+    """
+    if everything and name is not None:
+        raise CommandError("give a memory's name or --all, not both")
 
     async def work() -> None:
         async with palimpsest.connect(address) as client:
-            info = await client.session(session).memory(name).retry()
+            if everything:
+                retried = await client.retry_stalled(session or "")
+                show_json({"retried": retried}) if as_json else show(f"{retried} try again")
+                return
+            memory = client.session(session or DEFAULT_NAME).memory(name or DEFAULT_NAME)
+            info = await memory.retry()
         if as_json:
             show_json(memory_json(info))
         else:
-            show(f"{name} is {info.status} at position {info.applied_position}")
+            show(f"{info.name} is {info.status} at position {info.applied_position}")
 
     run(work())

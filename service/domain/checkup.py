@@ -3,10 +3,11 @@
 Numbers in, sentences out: who reads them from a database or a socket is elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.domain.conditions import Condition
 from service.domain.places import Place
 
 #: The oldest PostgreSQL that is tested, as its server_version_num.
@@ -223,6 +224,8 @@ class MemoryCounts:
     total: int
     #: They gave up and wait for somebody.
     stalled: tuple[str, ...]
+    #: Why, each with how many gave up for it; the most frequent first.
+    causes: tuple[tuple[str, int], ...]
     #: A budget holds them.
     held: tuple[str, ...]
     #: They have work, are due, and nobody has touched them for STUCK_SECONDS.
@@ -240,8 +243,12 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
         advice = "start a worker; if one runs, its log says why"
         findings.append(bad("memories", f"{said} {STUCK_SECONDS / 60:.0f} minutes", advice))
     if found.stalled:
-        advice = "`palimpsest memory show` says why; `palimpsest memory retry` lets it go on"
-        findings.append(warn("memories", f"{_some(found.stalled)} gave up", advice))
+        advice = (
+            "`palimpsest memory list --stalled` lists them; when the cause is gone,"
+            " `palimpsest memory retry --all` lets them go on"
+        )
+        why = "; ".join(f"{number} by: {cause}" for cause, number in found.causes)
+        findings.append(bad("memories", f"{_some(found.stalled)} gave up: {why}", advice))
     if found.held:
         advice = "`palimpsest budget list` shows what they may spend"
         findings.append(warn("memories", f"{_some(found.held)} are held by a budget", advice))
@@ -255,6 +262,16 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
 def _some(names: tuple[str, ...], shown: int = 3) -> str:
     listed = ", ".join(names[:shown])
     return f"{listed} and {len(names) - shown} more" if len(names) > shown else listed
+
+
+def judge_conditions(conditions: Sequence[Condition], waiting: Mapping[str, int]) -> list[Finding]:
+    """Models that give no replies, each with how many memories wait for it."""
+    findings = []
+    for one in conditions:
+        number = waiting.get(one.model, 0)
+        said = f"{one.cause}; {number} memories wait since {one.since:%Y-%m-%d %H:%M:%S} UTC"
+        findings.append(bad("models", said, "they go on by themselves when it passes"))
+    return findings or [ok("models", "none is known to fail")]
 
 
 def judge_pending(name: str, pending: int, late: int, oldest_seconds: float) -> Finding:

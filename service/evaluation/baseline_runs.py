@@ -25,7 +25,7 @@ from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.evaluation.datasets import Document, Question
 from service.evaluation.strategies import Failed, Outcome, Prepared, Spent, added
 from service.llm.driver import drive
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from storage import calls
 from storage.errors import StorageError
 

@@ -18,16 +18,18 @@ import structlog
 from opentelemetry import metrics, trace
 
 from service.domain.fail_points import FailPoint, reach
+from service.domain.faults import Fault
 from service.domain.flows import ModelReply
 from service.domain.ledger import Call, CallScope, Lease
 from service.domain.prices import ModelPrices
+from service.llm.failures import ModelFailure
 from service.llm.labels import LABELS
 from service.llm.learning import Learner
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.slots import Slots
 from service.llm.telling import Told
-from service.llm.transport import Completion, ModelFailure, Transport
+from service.llm.transport import Completion, Transport
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -201,8 +203,9 @@ class Caller:
         if time.monotonic() >= order.lease_deadline - self._renewal_seconds:
             await self._hold(under_way)
         async with self._kept(under_way):
-            # Where another deployment can be asked, that is better than to wait.
-            tries = 1 if order.route.spare else self._tries
+            # Where another deployment can be asked, that is better than to wait; and of a place
+            # that does not reply, one call finds out.
+            tries = 1 if order.route.spare or order.probes else self._tries
             told = None if order.on_text is None else Told(order.on_text)
             for attempt in range(1, tries + 1):
                 if attempt > 1:
@@ -352,7 +355,9 @@ class Caller:
 
 
 def _called_off() -> ModelFailure:
-    return ModelFailure("the call was called off: nobody wants its reply", retryable=False)
+    return ModelFailure(
+        "the call was called off: nobody wants its reply", retryable=False, fault=Fault.CALLED_OFF
+    )
 
 
 def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:

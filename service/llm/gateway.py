@@ -24,14 +24,15 @@ from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_prompt_tokens
 from service.llm.caller import LeaseLost
+from service.llm.circuits import Circuits
+from service.llm.failures import ModelFailure
 from service.llm.labels import LABELS
 from service.llm.leaders import Leaders, Turn
 from service.llm.patience import Patience
-from service.llm.plans import CallOrder, Chooser, Plan, Route, reply_key
+from service.llm.plans import CallOrder, Chooser, Plan, Route, place_of, reply_key
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
 from service.llm.telling import OnText, Told
-from service.llm.transport import ModelFailure
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
 #: rarely up to so many seconds.
@@ -88,9 +89,11 @@ class Gateway:
         lease_seconds: float,
         forms: KnowsForms | None = None,
         patience: Patience | None = None,
+        circuits: Circuits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Without `patience` whoever waits for a model that does not reply waits on."""
+        """Without `patience` whoever waits for a model that does not reply waits on; without
+        `circuits` a model that fails is asked all the same."""
         self._ledger = ledger
         self._chooser = chooser
         self._caller = caller
@@ -98,6 +101,7 @@ class Gateway:
         self._lease_seconds = lease_seconds
         self._forms = forms
         self._patience = patience
+        self._circuits = circuits
         self._sleep = sleep
         self._leaders = Leaders(prices, seconds=lease_seconds)
         #: Keys of the calls that are with the caller, by tenant and occasion.
@@ -168,6 +172,13 @@ class Gateway:
                 return copy
             if await turn.waited(route):
                 continue
+            try:
+                probing = await self._admitted(model, route)
+            except ModelFailure:
+                if not route.spare or not moves:
+                    raise
+                moves -= 1
+                continue
             asked_at = time.monotonic()
             reserved = self._reservation(wanted, route)
             reach(FailPoint.CALL_WANTED)
@@ -182,18 +193,47 @@ class Gateway:
                 case Lease():
                     deadline = asked_at + self._lease_seconds
                     try:
-                        return await self._make(wanted, route, begun, deadline, turn)
+                        reply = await self._make(
+                            wanted, route, begun, deadline, turn, probing=probing
+                        )
                     except LeaseLost:
                         # Somebody was faster: the reply is theirs to get.
                         continue
-                    except ModelFailure as failure:
-                        if not failure.retryable or not route.spare or not moves:
-                            raise
+                    except ModelFailure as error:
+                        failure = await self._failed(wanted, route, error, probing=probing)
+                        if not failure.fault.is_deployment or not route.spare or not moves:
+                            raise failure from error
                         turn.failed()
                         moves -= 1
+                    else:
+                        if self._circuits is not None:
+                            await self._circuits.replied(place_of(model, route.deployment))
+                        return reply
+
+    async def _admitted(self, model: str, route: Route) -> bool:
+        """Whether the call is the probe of an open circuit. Raises ModelFailure."""
+        if self._circuits is None:
+            return False
+        return await self._circuits.admit(place_of(model, route.deployment))
+
+    async def _failed(
+        self, wanted: "_Wanted", route: Route, failure: ModelFailure, *, probing: bool
+    ) -> ModelFailure:
+        if self._circuits is None:
+            return failure
+        place = place_of(wanted.model, route.deployment)
+        owner = wanted.scope.owner_id
+        return await self._circuits.failed(place, wanted.model, owner, failure, probing=probing)
 
     async def _make(
-        self, wanted: "_Wanted", route: Route, lease: Lease, deadline: float, turn: Turn
+        self,
+        wanted: "_Wanted",
+        route: Route,
+        lease: Lease,
+        deadline: float,
+        turn: Turn,
+        *,
+        probing: bool,
     ) -> ModelReply:
         order = CallOrder(
             ask=wanted.ask,
@@ -206,6 +246,7 @@ class Gateway:
             route=route,
             plan=self._plan(wanted, route, turn),
             at_once=wanted.at_once,
+            probes=probing,
             on_text=None if wanted.told is None else wanted.told.again(),
         )
         turn.going(order.plan)

@@ -19,10 +19,9 @@ from opentelemetry import metrics
 
 from service.domain.prices import CacheFamily, ModelPrices
 from service.llm.labels import LABELS
-from service.llm.plans import Plan, Route
+from service.llm.plans import Plan, Route, place_of
 from service.llm.prefix_cache import Prefix
 from service.llm.renderers import kept_ends
-from service.llm.routing import place_of
 
 #: Waiting takes as long as a call: fewer tokens that are not warm are not worth it.
 LEAST_GAIN_TOKENS = 512

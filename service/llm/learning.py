@@ -13,12 +13,11 @@ from service.domain.flows import ModelReply
 from service.domain.ledger import Call
 from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.warmth import Outcome, Sent
-from service.llm.plans import CallOrder
+from service.llm.plans import CallOrder, place_of
 from service.llm.prefix_cache import PrefixIndex, calibrated, expected_tokens
 from service.llm.recent import Recent, RecentPrompts
 from service.llm.renderers import kept_ends
 from service.llm.residuals import Evidence, Residual, classify, tolerance
-from service.llm.routing import place_of
 from service.llm.survival import bucket_of
 
 #: Places that are remembered; the one that was not used for longest is forgotten.

@@ -20,10 +20,10 @@ from service.domain.prices import most_micro_usd
 from service.domain.tokens import estimate_tokens
 from service.llm.embedding import EmbeddingFailed, EmbeddingLedger, Vector, own_dimensions
 from service.llm.embedding_parts import Part, halves_of, parts_of, unit
+from service.llm.failures import ModelFailure, failure_of, secrets_of
 from service.llm.library import litellm_library, unrecorded
 from service.llm.model_map import provider_of
 from service.llm.prices import Prices
-from service.llm.transport import ModelFailure, failure_of
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -52,6 +52,7 @@ class LitellmEmbedder:
         #: What the model is asked for; None: its own.
         self._shortened = asked if own is not None and asked != own else None
         self._dimensions = asked or own
+        self._secrets = secrets_of(config)
         self._litellm: Any = None
         self._importing = asyncio.Lock()
 
@@ -160,7 +161,9 @@ class LitellmEmbedder:
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
-            failure = failure_of(self._litellm, error, self._name)
+            failure = failure_of(
+                self._litellm, error, self._name, secrets=self._secrets, prompt=said
+            )
             if not isinstance(failure, ModelFailure):
                 raise
             if getattr(error, "status_code", None) in _OF_TEXTS:

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from opentelemetry import metrics
 
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 
 _log = structlog.get_logger("palimpsest.llm")
 

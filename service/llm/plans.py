@@ -75,6 +75,8 @@ class CallOrder:
     plan: Plan
     #: Of the owner's calls so many may be with the model at once; 0: there is no bound.
     at_once: int = 0
+    #: Whether it finds out if the place replies again: then it is tried once.
+    probes: bool = False
     #: Who reads along; as in `service.llm.telling`.
     on_text: OnText | None = field(default=None, compare=False)
 
@@ -82,6 +84,11 @@ class CallOrder:
     def reply_key(self) -> str:
         """What a copy of the reply is found by."""
         return reply_key(self.scope, self.key)
+
+
+def place_of(model: str, deployment: str) -> str:
+    """What keeps a cache and a circuit of its own: a deployment, else the model without one."""
+    return deployment or model
 
 
 def reply_key(scope: CallScope, key: bytes) -> str:

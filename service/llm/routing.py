@@ -19,9 +19,9 @@ from service.domain.flows import ModelReply
 from service.domain.prices import ModelPrices
 from service.domain.warmth import Question, Seen, Warmth
 from service.llm import survival
-from service.llm.plans import Route
+from service.llm.failures import ModelFailure
+from service.llm.plans import Route, place_of
 from service.llm.prefix_cache import Prefix, PrefixIndex, expected_tokens
-from service.llm.transport import ModelFailure
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -76,11 +76,14 @@ class Router:
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        probe_at: Callable[[str], float | None] = lambda _: None,
     ) -> None:
+        """`probe_at`: when a place whose circuit is open may be probed, by `monotonic`."""
         self._index = index
         self._prices = prices
         self._clock = clock
         self._monotonic = monotonic
+        self._probe_at = probe_at
         self._of_model: dict[str, list[Deployment]] = {}
         for one in deployments:
             self._of_model.setdefault(one.model, []).append(one)
@@ -146,7 +149,7 @@ class Router:
             yield
             state.failures, state.cold_until = 0, 0.0
         except ModelFailure as failure:
-            if failure.retryable:
+            if failure.fault.is_deployment:
                 self._cool(route.deployment, state, failure)
             raise
         finally:
@@ -155,7 +158,7 @@ class Router:
     def _usable(self, names: Sequence[str]) -> list[int]:
         """Positions of those that may be asked now; when none may, the first that may again."""
         now = self._monotonic()
-        until = [self._states[name].cold_until for name in names]
+        until = [max(self._states[name].cold_until, self._probe_at(name) or 0.0) for name in names]
         usable = [at for at, end in enumerate(until) if end <= now]
         return usable or [until.index(min(until))]
 
@@ -196,9 +199,9 @@ class Router:
         _log.warning("deployment is left alone", deployment=name, seconds=wait)
 
 
-def place_of(model: str, deployment: str) -> str:
-    """What keeps a cache of its own: a deployment, else the model where it has none."""
-    return deployment or model
+def places_of(deployments: Sequence[Deployment], model: str) -> Sequence[str]:
+    """Returns the places that serve a model."""
+    return [one.name for one in deployments if one.model == model] or [place_of(model, "")]
 
 
 def pick(candidates: Sequence[Candidate], prefix: Prefix, prices: ModelPrices) -> int:

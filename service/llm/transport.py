@@ -5,14 +5,16 @@ litellm is imported off the event loop, since that takes seconds.
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from service.config import Config
+from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.llm.deployments import DeploymentCalls
+from service.llm.failures import ModelFailure, failure_of, secrets_of
 from service.llm.library import litellm_library, unrecorded
 from service.llm.model_map import keeps_to_schemas
 from service.llm.plans import PLAIN, Plan
@@ -22,16 +24,9 @@ from service.llm.settings import Settings
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
 from service.llm.usage import Usage, usage_of
 
-#: Where a provider says when to try again.
-_RETRY_AFTER = "retry-after"
-#: Statuses below 500 that may pass: timeout, too early, too many requests.
-_PASSING = frozenset({408, 425, 429})
 #: Of the name that a server gives the model. litellm looks for a price by that too, with
 #: hundreds of regular expressions, and remembers it.
 MAX_NAME_CHARACTERS = 500
-#: How far back the causes of an error are looked through.
-MAX_CAUSES = 10
-
 
 #: Purposes whose replies must not be taken for whole when they are not.
 _MARKED = frozenset(
@@ -43,17 +38,6 @@ _MARKED = frozenset(
         Purpose.COMPRESS,
     }
 )
-
-
-class ModelFailure(Exception):
-    """A call that brought no reply; the message is one sentence without prompt text."""
-
-    def __init__(
-        self, message: str, *, retryable: bool, retry_after_seconds: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.retryable = retryable
-        self.retry_after_seconds = retry_after_seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +75,7 @@ class LitellmTransport:
         self._prices = Prices(config)
         self._settings = Settings(config)
         self._deployments = DeploymentCalls(config.deployments)
+        self._secrets = secrets_of(config)
         self._litellm: Any = None
         self._importing = asyncio.Lock()
 
@@ -141,10 +126,20 @@ class LitellmTransport:
         except Exception as error:
             # litellm raises the errors of fifty providers; what is none of them is a
             # defect and goes on as it is.
-            raise failure_of(litellm, error, model) from error
+            raise failure_of(
+                litellm,
+                error,
+                model,
+                secrets=self._secrets,
+                prompt=[segment.text for segment in ask.segments],
+            ) from error
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
-            raise ModelFailure("the model's response holds no reply", retryable=True)
+            raise ModelFailure(
+                f"{model} {PHRASES[Fault.NO_REPLY]}; {ADVICE[Fault.NO_REPLY]}",
+                retryable=True,
+                fault=Fault.NO_REPLY,
+            )
         return self._completion(response, ask, model)
 
     async def _response(self, arguments: dict[str, Any], plan: Plan) -> Any:
@@ -234,66 +229,3 @@ def listed_cost(litellm: Any, response: Any, model: str) -> int | None:
         # Raised, in several forms, for every model without a price.
         return None
     return round(float(cost) * MICRO)
-
-
-def failure_of(litellm: Any, error: Exception, model: str) -> Exception:
-    """What a failed call means to us; an error that is no provider's comes back as it is.
-
-    The message names the kind and the status only: what providers write may repeat the
-    prompt or the key.
-    """
-    kinds = litellm.exceptions
-    if isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError):
-        return _unreached(error)
-    # The ancestor of all that litellm raises for a provider, in its own name or not.
-    if not isinstance(error, kinds.openai.OpenAIError):
-        return error
-    # Of an embedding litellm tells a refused connection as a status 500 that nobody sent.
-    for cause in _causes(error):
-        if isinstance(cause, kinds.openai.APIConnectionError):
-            return _unreached(cause)
-    status = getattr(error, "status_code", None)
-    said = f"{type(error).__name__}, status {status}"
-    # By status, not by class: litellm has classes for a few of them only.
-    if not isinstance(status, int) or status >= 500 or status in _PASSING:
-        return ModelFailure(
-            f"the model failed: {said}", retryable=True, retry_after_seconds=_retry_after(error)
-        )
-    if isinstance(error, kinds.BadRequestError) and not _has_provider(litellm, model):
-        return ModelFailure(
-            f"no provider of the model {model!r} is known; name it as provider/name",
-            retryable=False,
-        )
-    return ModelFailure(f"the model refused: {said}", retryable=False)
-
-
-def _unreached(error: BaseException) -> ModelFailure:
-    return ModelFailure(f"the model could not be reached: {type(error).__name__}", retryable=True)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What an error was raised from, or while it was handled, from the last to the first."""
-    cause = error.__cause__ or error.__context__
-    for _ in range(MAX_CAUSES):
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _has_provider(litellm: Any, model: str) -> bool:
-    try:
-        litellm.get_llm_provider(model=model)
-    except litellm.exceptions.BadRequestError:
-        return False
-    return True
-
-
-def _retry_after(error: Exception) -> float | None:
-    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
-    value = headers.get(_RETRY_AFTER)
-    try:
-        return None if value is None else max(float(value), 0.0)
-    except ValueError:
-        # A date; the ordinary backoff will do.
-        return None

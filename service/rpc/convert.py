@@ -196,6 +196,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         held_reason=stored.held_reason,
         seal_position=stored.seal_position,
         resting=stored.rests and isinstance(stored.spec, StateSpec),
+        waiting_cause=stored.waiting_cause,
     )
     if stored.stall is not None:
         message.stall.position = stored.stall.position
@@ -203,6 +204,11 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         message.stall.attempts = stored.stall.attempts
         message.stall.time.FromDatetime(stored.stall.created_at)
     return message
+
+
+def memory_status(message: memories_pb2.Memory.Status.ValueType) -> str | None:
+    """Returns a status as storage has it; None for any."""
+    return next((name for name, one in _MEMORY_STATUS.items() if one == message), None)
 
 
 def consistency(message: reading_pb2.ReadConsistency) -> Consistency:

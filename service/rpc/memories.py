@@ -1,5 +1,7 @@
 """MemoryService."""
 
+from uuid import UUID
+
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
@@ -62,9 +64,35 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     async def ListMemories(  # noqa: N802
         self, request: memories_pb2.ListMemoriesRequest, context: Context
     ) -> memories_pb2.ListMemoriesResponse:
-        """Lists the memories of a session."""
-        found = await self._memories.list_all(current_tenant(), request.session)
-        return memories_pb2.ListMemoriesResponse(memories=[convert.memory(one) for one in found])
+        """Lists the memories of a session, or of all."""
+        status = convert.memory_status(request.status)
+        if request.session:
+            stored = await self._memories.list_all(current_tenant(), request.session)
+            wanted = (
+                one
+                for one in stored
+                if (status is None or one.status == status)
+                and (one.waiting_cause is not None or not request.waiting)
+            )
+            return memories_pb2.ListMemoriesResponse(
+                memories=[convert.memory(one) for one in wanted]
+            )
+        scope = f"memories:{status}:{request.waiting}"
+        size = self._pages.size(request.page_size)
+        found = await self._memories.list_of_all(
+            current_tenant(),
+            status=status,
+            waiting=request.waiting,
+            after=self._memory_after(scope, request.page_token),
+            limit=size + 1,
+        )
+        page = fitting([convert.memory(one) for one in found[:size]], PAGE_BYTES)
+        response = memories_pb2.ListMemoriesResponse(memories=page)
+        if len(found) > len(page):
+            last = found[len(page) - 1]
+            place = f"{last.session_key}.{last.memory_id}"
+            response.next_page_token = self._pages.next(scope, place)
+        return response
 
     async def ListAmendments(  # noqa: N802
         self, request: memories_pb2.ListAmendmentsRequest, context: Context
@@ -109,7 +137,10 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     async def RetryMemory(  # noqa: N802
         self, request: memories_pb2.RetryMemoryRequest, context: Context
     ) -> memories_pb2.RetryMemoryResponse:
-        """Lets a stalled memory try again."""
+        """Lets a stalled memory try again, or all."""
+        if not request.memory:
+            retried = await self._memories.retry_all(current_tenant(), request.session)
+            return memories_pb2.RetryMemoryResponse(retried=retried)
         stored = await self._memories.retry(current_tenant(), request.session, request.memory)
         return memories_pb2.RetryMemoryResponse(memory=convert.memory(stored))
 
@@ -119,6 +150,13 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         """Ends the wait for more chunks."""
         token, head = await self._memories.flush(current_tenant(), request.session, request.memory)
         return memories_pb2.FlushResponse(token=token, head=head)
+
+    def _memory_after(self, scope: str, token: str) -> tuple[UUID, UUID] | None:
+        place = self._pages.place(scope, token, first="")
+        if not place:
+            return None
+        key, _, memory_id = place.partition(".")
+        return UUID(key), UUID(memory_id)
 
     def _place(self, scope: str, token: str) -> tuple[int, int]:
         place = self._pages.place(scope, token, first="0.0")

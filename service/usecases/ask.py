@@ -29,7 +29,7 @@ from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, session_not_found
 from service.usecases.questions import Question, Source, Taken, naming, take
 from service.usecases.waiting import WaitingRoom
-from storage import answers, calls, sessions
+from storage import answers, calls, sessions, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -193,15 +193,16 @@ class Asker:
         stored, wanted = behind.source.memory, behind.taken.wanted_position
         assert stored is not None, "the log is never behind itself"
         key = (stored.session_key, stored.memory_id)
-        applied, revision = stored.applied_position, stored.revision
+        applied, revision, cause = stored.applied_position, stored.revision, stored.waiting_cause
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             async for progress in seen:
                 refuse_stopped(question.memory, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
                 applied, revision = progress.applied_position, progress.revision
+                cause = progress.waiting_cause
                 yield Waiting(applied_position=applied, wanted_position=wanted)
-        raise not_applied_in_time(question.memory, wanted, applied, revision)
+        raise not_applied_in_time(question.memory, wanted, applied, revision, cause)
 
     async def _follow(
         self, session: str, listener: Listener, deadline: float | None
@@ -216,14 +217,22 @@ class Asker:
                     yield piece
                 settled = told.settled
         if not settled:
-            raise DeadlineExceeded(
-                Reason.ANSWER_NOT_READY_IN_TIME,
-                "the answer is still being made; it will be stored",
-                {"answer": answer_id},
-            )
+            raise await self._not_ready(listener.item)
         answered = await self.get(listener.item.tenant_id, session, answer_id)
         refuse_ended(answered.answer)
         yield answered
+
+    async def _not_ready(self, item: WorkItem) -> DeadlineExceeded:
+        """The error of a question whose deadline came first."""
+        async with self._database.transaction(item.tenant_id) as tx:
+            cause = await waiting.find_cause(tx, item)
+        why = "is still being made" if cause is None else f"waits for its model: {cause}"
+        metadata = {"answer": item.item_id} | ({} if cause is None else {"cause": cause})
+        return DeadlineExceeded(
+            Reason.ANSWER_NOT_READY_IN_TIME,
+            f"the answer {why}; it will be stored: resume it with its id {item.item_id}",
+            metadata,
+        )
 
 
 def refuse_ended(stored: StoredAnswer) -> None:

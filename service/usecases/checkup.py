@@ -2,6 +2,7 @@
 line like others."""
 
 import platform
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from service.domain.checkup import SILENT_SECONDS, Clock, Finding, Level, bad, o
 from service.llm.checkup import look_at_models
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
-from storage import clocks, database_state, places
+from storage import clocks, conditions, database_state, places, waiting
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -120,6 +121,8 @@ class Checkup:
             return
         yield await _clocks(database, facts)
         yield await _place(database)
+        for one in await self._conditions(database):
+            yield one
         async for one in self._tenants(database):
             yield one
 
@@ -147,6 +150,20 @@ class Checkup:
                 yield ok(name, f"nothing looks wrong in {len(tenants)} tenants")
             for tenant, one in trouble if len(tenants) > 1 else ():
                 yield replace(one, name=name, said=f"tenant {tenant.name}: {one.said}")
+
+    async def _conditions(self, database: Database) -> list[Finding]:
+        """Models that give no replies for now."""
+        try:
+            with look.seen():
+                async with database.connection() as connection:
+                    found = await conditions.read(connection)
+                number: Counter[str] = Counter()
+                for tenant in await self._looked_at(database) if found else ():
+                    async with database.transaction(tenant.tenant_id) as tx:
+                        number.update(await waiting.count_waiting(tx))
+        except (StorageError, NoTenant) as error:
+            return [warn("models", f"could not be seen: {error}", "grant what the role lacks")]
+        return judge.judge_conditions(found, number)
 
     async def _looked_at(self, database: Database) -> list[Tenant]:
         """Raises NoTenant, StorageError."""

@@ -85,6 +85,7 @@ def progress_of(stored: StoredMemory) -> Progress:
         held_reason=stored.held_reason,
         seal_position=stored.seal_position,
         rests=stored.rests,
+        waiting_cause=stored.waiting_cause,
     )
 
 
@@ -125,13 +126,19 @@ def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
 
 
 def not_applied_in_time(
-    memory: str, wanted: int, applied_position: int, revision: int
+    memory: str,
+    wanted: int,
+    applied_position: int,
+    revision: int,
+    waiting_cause: str | None = None,
 ) -> DeadlineExceeded:
     """The error of a read whose deadline came first."""
+    why = "" if waiting_cause is None else f"; it waits for its model: {waiting_cause}"
+    cause = {} if waiting_cause is None else {"cause": waiting_cause}
     late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
-        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}",
-        {"wanted": wanted, "applied_position": applied_position, "revision": revision},
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}",
+        {"wanted": wanted, "applied_position": applied_position, "revision": revision, **cause},
     )
     guard_meters.refused(late)
     return late

@@ -1,5 +1,6 @@
 """Failed tries of steps: what is told of them, when the next one is, and when there is none."""
 
+from collections import OrderedDict
 from dataclasses import replace
 from uuid import UUID
 
@@ -9,11 +10,13 @@ from service.config import Config
 from service.domain.errors import FailedPrecondition
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
-from service.domain.pausing import pause_seconds
-from service.llm.transport import ModelFailure
+from service.domain.pausing import pause_seconds, spread
+from service.llm.failures import ModelFailure
+from service.telemetry import meter
 from service.usecases.step_meters import FAILED
-from storage import revisions, stalls
+from storage import memories, revisions, stalls, waiting
 from storage.database import Database
+from storage.memories import Names
 from storage.revisions import Claim
 
 _log = structlog.get_logger("palimpsest.step")
@@ -22,6 +25,40 @@ _log = structlog.get_logger("palimpsest.step")
 MAX_CAUSE_CHARACTERS = 500
 #: More tries than any flow makes of one prompt.
 RETRIED_ATTEMPTS = 1000
+#: What waits for a model is woken when that replies again; else it looks by itself after
+#: about so long, in seconds.
+WAIT_SECONDS = 600.0
+#: Memories whose pauses a process remembers.
+MAX_PAUSES = 10_000
+
+_WAITED = meter().create_counter(
+    "palimpsest.steps.waited", description="Steps that were put off: their model gave no reply"
+)
+
+
+class Pauses:
+    """Pauses that grow while the same thing finds no model, in one process."""
+
+    def __init__(self, first_seconds: float) -> None:
+        self._first_seconds = first_seconds
+        self._failures: OrderedDict[UUID, int] = OrderedDict()
+
+    def next(self, owner_id: UUID, error: ModelFailure) -> float:
+        """Returns how long to wait now, in seconds."""
+        if error.waits_for is not None:
+            self._failures.pop(owner_id, None)
+            return spread(WAIT_SECONDS)
+        failures = self._failures.pop(owner_id, 0)
+        self._failures[owner_id] = failures + 1
+        if len(self._failures) > MAX_PAUSES:
+            self._failures.popitem(last=False)
+        return pause_seconds(
+            self._first_seconds, failures, asked_seconds=error.retry_after_seconds or 0.0
+        )
+
+    def forget(self, owner_id: UUID) -> None:
+        """Begins with the shortest pause again."""
+        self._failures.pop(owner_id, None)
 
 
 class Failing:
@@ -30,14 +67,25 @@ class Failing:
     def __init__(self, database: Database, config: Config) -> None:
         self._database = database
         self._config = config
+        self._pauses = Pauses(config.step_backoff_seconds)
 
     async def put_off(self, tenant_id: UUID, held: Claim, error: Exception) -> bool:
-        """Counts a failed try and puts the next one off; False when there is none."""
+        """Puts the next try of a failed step off; False when there is none.
+
+        A try counts when it was the step that failed, not the place that serves its model.
+        Raises Fenced.
+        """
+        if isinstance(error, ModelFailure) and error.is_deployment:
+            await self._wait(tenant_id, held, error)
+            return True
+        self._pauses.forget(held.memory_id)
         FAILED.add(1)
         known = isinstance(error, ModelFailure | FailedPrecondition)
+        names = await self._names(tenant_id, held)
         _log.warning(
             "step failed",
-            memory=str(held.memory_id),
+            session=names.session,
+            memory=names.memory,
             after_position=held.applied_position,
             attempt=held.attempts + 1,
             cause=cause_of(error),
@@ -57,17 +105,48 @@ class Failing:
         reach(FailPoint.BACKED_OFF)
         return True
 
+    async def _wait(self, tenant_id: UUID, held: Claim, error: ModelFailure) -> None:
+        """Leaves a memory until its model replies again; no try is counted. Raises Fenced."""
+        _WAITED.add(1)
+        seconds = self._pauses.next(held.memory_id, error)
+        cause = cause_of(error)
+        async with self._database.transaction(tenant_id) as tx:
+            await waiting.put_off_memory(
+                tx, held, model=error.waits_for, cause=cause, seconds=seconds
+            )
+            names = await memories.find_names(tx, held.session_key, held.memory_id)
+        _log.info(
+            "memory waits for its model",
+            session=names.session,
+            memory=names.memory,
+            cause=cause,
+            seconds=None if error.waits_for else round(seconds, 1),
+        )
+
     async def stall(self, tenant_id: UUID, held: Claim, to_position: int, error: Exception) -> None:
         """Stops the memory until somebody retries it. Raises Fenced."""
+        ambiguous = isinstance(error, ModelFailure) and error.fault.is_ambiguous
         async with self._database.transaction(tenant_id) as tx:
             reach(FailPoint.STALL_BEGUN)
             await stalls.stall(tx, held)
             reach(FailPoint.STALL_WRITTEN)
             await stalls.add_dead_letter(
-                tx, held, to_position=to_position, cause=cause_of(error), resolution=None
+                tx,
+                held,
+                to_position=to_position,
+                cause=cause_of(error),
+                resolution=None,
+                ambiguous_model=self._model_of(held) if ambiguous else None,
             )
             reach(FailPoint.DEAD_LETTER_WRITTEN)
         reach(FailPoint.STALLED)
+
+    def _model_of(self, held: Claim) -> str:
+        return held.spec.model or self._config.model
+
+    async def _names(self, tenant_id: UUID, held: Claim) -> Names:
+        async with self._database.transaction(tenant_id) as tx:
+            return await memories.find_names(tx, held.session_key, held.memory_id)
 
 
 def asked_anew(ask: ModelAsk, held: Claim) -> ModelAsk:
@@ -80,6 +159,9 @@ def asked_anew(ask: ModelAsk, held: Claim) -> ModelAsk:
 
 def is_final(error: Exception) -> bool:
     """Whether the same step will fail again however often it is tried."""
+    if isinstance(error, ModelFailure):
+        of_step = not error.is_deployment and not error.fault.is_ambiguous
+        return of_step and not error.retryable
     return not getattr(error, "retryable", True)
 
 

@@ -12,10 +12,11 @@ from service.domain.pausing import pause_seconds
 from service.domain.schemas.generation import NoSchema
 from service.domain.work import WorkItem
 from service.llm.driver import WindowPassed
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
-from service.llm.transport import ModelFailure
 from service.telemetry import tracer
-from storage import settling
+from service.usecases.failing import Pauses, is_final
+from storage import settling, waiting
 from storage.database import Database, Transaction
 from storage.errors import StorageError
 
@@ -53,6 +54,7 @@ class Maker(Generic[T]):
         self._gateway = gateway
         self._marker_key = marker_key
         self._config = config
+        self._pauses = Pauses(config.step_backoff_seconds)
 
     async def find(self, tx: Transaction, item: WorkItem) -> T | None:
         """What is wanted; None when it is not there."""
@@ -93,8 +95,13 @@ class Maker(Generic[T]):
             cause=cause,
             exc_info=None if known else error,
         )
+        waits = isinstance(error, ModelFailure) and error.is_deployment
         async with self._database.transaction(item.tenant_id) as tx:
-            if _is_final(error) or attempts + 1 >= self._config.step_tries:
+            if isinstance(error, ModelFailure) and waits:
+                # It stays asked for; whoever asked is told at the deadline, and can resume it.
+                seconds = self._pauses.next(item.item_id, error)
+                await waiting.put_off(tx, item, model=error.waits_for, cause=cause, seconds=seconds)
+            elif _is_final(error) or attempts + 1 >= self._config.step_tries:
                 await settling.fail(tx, item, cause)
             else:
                 seconds = pause_seconds(
@@ -117,5 +124,5 @@ def _is_final(error: Exception) -> bool:
             # Who waits is told, and can ask again.
             return not error.waits_for_calls
         case ModelFailure():
-            return not error.retryable
+            return is_final(error)
     return False

@@ -58,6 +58,10 @@ class MemoryReading:
     token: str
 
 
+#: Stalled memories that one transaction lets go on.
+RETRY_MEMORIES = 200
+
+
 class Memories:
     """What callers do with memories."""
 
@@ -231,6 +235,35 @@ class Memories:
                 raise session_not_found(session)
             return await memories.list_all(tx, key)
 
+    async def list_of_all(
+        self,
+        tenant_id: UUID,
+        *,
+        status: str | None,
+        waiting: bool,
+        after: tuple[UUID, UUID] | None,
+        limit: int,
+    ) -> Sequence[StoredMemory]:
+        """Returns up to `limit` memories of all sessions after a key, by key."""
+        async with self._database.transaction(tenant_id) as tx:
+            return await memories.list_of_all(
+                tx, status=status, waiting=waiting, after=after, limit=limit
+            )
+
+    async def retry_all(self, tenant_id: UUID, session: str) -> int:
+        """Lets all stalled memories of a session go on, or of all; how many. Raises NotFound."""
+        key = session_key(tenant_id, session) if session else None
+        retried = 0
+        while True:
+            async with self._database.transaction(tenant_id) as tx:
+                if key is not None and await sessions.get(tx, key) is None:
+                    raise session_not_found(session)
+                woken = await stalls.retry_some(tx, key, RETRY_MEMORIES)
+            self._hints.add([_item(tenant_id, *one) for one in woken])
+            retried += len(woken)
+            if len(woken) < RETRY_MEMORIES:
+                return retried
+
     async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """Lets a stalled memory go on. Raises NotFound."""
         async with self._database.transaction(tenant_id) as tx:
@@ -269,7 +302,13 @@ class Memories:
                 refuse_stopped(stored.name, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
-        raise not_applied_in_time(stored.name, wanted, progress.applied_position, progress.revision)
+        raise not_applied_in_time(
+            stored.name,
+            wanted,
+            progress.applied_position,
+            progress.revision,
+            progress.waiting_cause,
+        )
 
     def _reading(
         self, stored: StoredMemory, value: str, revision: int, applied_position: int

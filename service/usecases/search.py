@@ -22,7 +22,7 @@ from service.domain.reasons import Reason
 from service.domain.reranking import MAX_TEXTS, NoOrder
 from service.domain.tenancy import session_key as key_of
 from service.llm.embedding import CannotEmbed, Embedder, EmbeddingFailed
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
 from storage import search as stored

@@ -247,8 +247,12 @@ def _refuse_stopped(memory: str, progress: Progress) -> None:
 
 
 def _trouble(stored: StoredMemory) -> str | None:
-    if stored.held_reason is not None or stored.stall is None:
+    if stored.held_reason is not None:
         return stored.held_reason
+    if stored.waiting_cause is not None:
+        return f"it waits for its model, and goes on by itself: {stored.waiting_cause}"
+    if stored.stall is None:
+        return None
     return f"it stalled at position {stored.stall.position}: {stored.stall.cause}"
 
 

@@ -6,7 +6,15 @@ Every table that belongs to a session has `session_key` first in every key and
 
 from storage.tables.calls import budget, call, intent, spend, tenant_budget
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
-from storage.tables.log import chunk, deployment, process, producer, session, tenant
+from storage.tables.log import (
+    chunk,
+    deployment,
+    model_condition,
+    process,
+    producer,
+    session,
+    tenant,
+)
 from storage.tables.made import (
     answer,
     answer_rating,
@@ -37,6 +45,7 @@ __all__ = [
     "intent",
     "memory",
     "metadata",
+    "model_condition",
     "prism_base",
     "prism_snapshot",
     "prism_value",

@@ -52,6 +52,23 @@ process = Table(
 )
 
 
+model_condition = Table(
+    "model_condition",
+    metadata,
+    # A deployment's name, or the model where it has none. It belongs to no tenant: its
+    # cause has no text of any.
+    Column("place", Text, primary_key=True),
+    Column("model", Text, nullable=False),
+    # One of service/domain/faults.py.
+    Column("fault", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("failures", Integer, nullable=False, server_default=text("1")),
+    Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # When one call may find out whether it has passed.
+    Column("probe_at", DateTime(timezone=True), nullable=False),
+)
+
+
 tenant = Table(
     "tenant",
     metadata,

@@ -60,6 +60,9 @@ answer = Table(
     Column("tells_text", Boolean, nullable=False, server_default=text("false")),
     # A memory that the automatic reader chooses must have applied the log up to here.
     total("wanted_position"),
+    # The model whose condition it waits for, and why; NULL: it waits for none.
+    Column("waiting_model", Text),
+    Column("waiting_cause", Text),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],
@@ -70,6 +73,12 @@ answer = Table(
         "status IN ('pending', 'complete', 'failed', 'cancelled')", name="answer_status"
     ),
     Index("answer_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index(
+        "answer_waiting",
+        "waiting_model",
+        "ready_at",
+        postgresql_where=text("waiting_model IS NOT NULL"),
+    ),
     Index("answer_by_memory", "session_key", "memory_id", "created_at", "answer_id"),
     Index("answer_by_session", "session_key", "created_at", "answer_id"),
 )
@@ -159,10 +168,19 @@ schema_draft = Table(
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     created(),
+    # The model whose condition it waits for, and why; NULL: it waits for none.
+    Column("waiting_model", Text),
+    Column("waiting_cause", Text),
     PrimaryKeyConstraint("session_key", "draft_id", name="schema_draft_pkey"),
     ForeignKeyConstraint(
         ["session_key"], ["session.session_key"], name="schema_draft_session_fkey"
     ),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
     Index("schema_draft_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index(
+        "schema_draft_waiting",
+        "waiting_model",
+        "ready_at",
+        postgresql_where=text("waiting_model IS NOT NULL"),
+    ),
 )

@@ -68,6 +68,9 @@ memory = Table(
     Column("resting", Boolean, nullable=False, server_default=text("false")),
     # An append wakes it when the log reaches this position; NULL: any append does.
     Column("wake_position", BigInteger),
+    # The model whose condition it waits for, and why; NULL: its next try is not put off by any.
+    Column("waiting_model", Text),
+    Column("waiting_cause", Text),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -90,6 +93,12 @@ memory = Table(
         "memory_runnable",
         "ready_at",
         postgresql_where=text("has_work AND status = 'active'"),
+    ),
+    Index(
+        "memory_waiting",
+        "waiting_model",
+        "ready_at",
+        postgresql_where=text("waiting_model IS NOT NULL"),
     ),
 )
 
@@ -198,6 +207,8 @@ dead_letter = Table(
     Column("cause", Text, nullable=False),
     # NULL while the memory is stalled by it; then 'retried' or 'skipped'.
     Column("resolution", Text),
+    # The model that refused it for what may be the deployment's fault: see Circuits.
+    Column("ambiguous_model", Text),
     created(),
     PrimaryKeyConstraint("session_key", "memory_id", "letter_id", name="dead_letter_pkey"),
     of_memory("dead_letter_memory_fkey"),

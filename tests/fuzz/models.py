@@ -20,11 +20,12 @@ from service.caller.wire import (
 from service.config import Config
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
+from service.llm.failures import ModelFailure
 from service.llm.library import litellm_library
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import Prefix
 from service.llm.streams import BrokenStream, storable, whole_response
-from service.llm.transport import LitellmTransport, ModelFailure
+from service.llm.transport import LitellmTransport
 from tests.fuzz.mutations import ODD, json_of, text_of, value_of
 from tests.fuzz.runs import Broken, Target
 

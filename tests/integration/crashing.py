@@ -11,8 +11,9 @@ import pytest
 from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from tests.integration.scripted import Script
 
 

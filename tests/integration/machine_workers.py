@@ -12,8 +12,9 @@ from service.domain.flows import ModelAsk
 from service.domain.json_values import canonical
 from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.llm.facts import ModelFacts
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from service.usecases.build_tree import Builder
 from service.usecases.compress import Compressor
 from service.usecases.revise import Reviser

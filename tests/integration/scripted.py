@@ -20,9 +20,10 @@ from service.domain.tokens import estimate_tokens
 from service.domain.tree.spec import TreeSpec
 from service.domain.work import WorkItem, WorkKind
 from service.llm.facts import ModelFacts
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from service.usecases.answer import Answerer
 from service.usecases.build_tree import Builder
 from service.usecases.compress import Compressor

@@ -20,7 +20,7 @@ from service.domain.tree.question import NavigationRequest
 from service.domain.whole import WHOLE
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from service.usecases.answer import Answerer
 from service.usecases.readers.answering import AnswerCalls, MadeAnswer
 from service.usecases.readers.auto import AutoReader

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from service.domain.budgets import BudgetPeriod
+from service.domain.faults import Fault
 from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.tree.nodes import Made
 from service.domain.work import WorkItem
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from service.usecases import pipeline
 from service.usecases.advance import Advancer
 from service.usecases.build_tree import Builder
@@ -206,7 +207,7 @@ async def test_a_node_that_fails_is_tried_again_and_nothing_else_is_paid_twice(
     database: Database,
 ) -> None:
     await make(database, story(40), TREE)
-    script = Script([ModelFailure("busy", retryable=True)] * 2)
+    script = Script([ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)] * 2)
     for _ in range(4):
         await builder(database, script).drain(ITEM)
         await asyncio.sleep(0.01)
@@ -242,7 +243,7 @@ async def test_what_is_before_a_node_that_fails_is_stored(database: Database) ->
 @pytest.mark.parametrize(
     ("failures", "cause"),
     [
-        ([ModelFailure("busy", retryable=True)] * 3, "busy"),
+        ([ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)] * 3, "busy"),
         ([ModelFailure("wrong key", retryable=False)], "wrong key"),
         ([KeyError("a defect")] * 3, "'a defect'"),
     ],
@@ -265,7 +266,10 @@ async def test_a_node_that_fails_for_good_stalls_its_memory(
 
 @pytest.mark.parametrize(
     "failures",
-    [[ModelFailure("no", retryable=False)], [ModelFailure("busy", retryable=True)] * 3],
+    [
+        [ModelFailure("no", retryable=False)],
+        [ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)] * 3,
+    ],
 )
 async def test_a_tree_that_skips_stands_the_text_for_its_summary(
     database: Database, failures: list[Exception]
@@ -297,7 +301,7 @@ async def test_a_parent_that_keeps_failing_stalls_though_more_text_comes(
 
     def reply(ask: object, number: int) -> str:
         if "Part " in ask.text:  # type: ignore[attr-defined]
-            raise ModelFailure("busy", retryable=True)
+            raise ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)
         return summary_reply(ask, number)  # type: ignore[arg-type]
 
     for turn in range(4):

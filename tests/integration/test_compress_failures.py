@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from service.domain.budgets import BudgetPeriod
+from service.domain.faults import Fault
 from service.domain.memory_choices import OnFailure
 from service.domain.specs import MemoryKind
 from service.domain.state.vectors import Made
 from service.domain.tenancy import DEFAULT_TENANT
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from storage import calls, resting, revisions, stalls
 from storage.database import Database
 from tests.integration.crashing import Killed
@@ -30,7 +31,7 @@ from tests.integration.test_compress_episodes import roll_back
 from tests.integration.test_holding import CALL_TOKENS, OF_MEMORY, put
 from tests.integration.test_holding import gateway as budgeted_gateway
 
-BUSY = ModelFailure("busy", retryable=True)
+BUSY = ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)
 REFUSED = ModelFailure("refused", retryable=False)
 EPISODES = replace(STATE, episode_vectors=2)
 

@@ -164,7 +164,7 @@ async def test_memories_that_gave_up_or_are_held_are_named(
     config: Config, stored: None, admin: "psycopg.AsyncConnection[Any]"
 ) -> None:
     await admin.execute("UPDATE memory SET status = 'stalled'")
-    assert (await look(config))["memories"][0].said == "s/m gave up"
+    assert (await look(config))["memories"][0].said == "s/m gave up: "
     await admin.execute(
         "UPDATE memory SET status = 'active', held_reason = 'x', ready_at = now() + interval '1 h'"
     )

@@ -26,8 +26,9 @@ from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from service.usecases.append import Appender
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.edit import Edit, Editor, Target

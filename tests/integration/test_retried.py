@@ -6,7 +6,7 @@ from service.domain.flows import ModelAsk
 from service.domain.specs import MemoryKind, MemorySpec
 from service.domain.state.spec import StateSpec
 from service.domain.tenancy import DEFAULT_TENANT
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from storage import calls, revisions, stalls
 from storage.database import Database
 from tests.integration.scripted import (

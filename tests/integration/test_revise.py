@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from service.config import Limits
+from service.domain.faults import Fault
 from service.domain.flows import ModelAsk
 from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Edit, Editor, Target
 from service.usecases.hints import Hints
@@ -36,7 +38,7 @@ from tests.integration.writing import append_texts, drop_hints
 
 async def test_a_failing_step_backs_off_and_then_goes_on(database: Database) -> None:
     await make(database, ["a", "b"])
-    script = Script([ModelFailure("busy", retryable=True)])
+    script = Script([ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)])
     await reviser(database, script).drain(ITEM)
     assert (await read(database)).applied_position == 0
     await asyncio.sleep(0.01)
@@ -48,7 +50,7 @@ async def test_a_failing_step_backs_off_and_then_goes_on(database: Database) -> 
 @pytest.mark.parametrize(
     ("failures", "cause"),
     [
-        ([ModelFailure("busy", retryable=True)] * 3, "busy"),
+        ([ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)] * 3, "busy"),
         ([ModelFailure("wrong key", retryable=False)], "wrong key"),
         ([KeyError("a defect")] * 3, "'a defect'"),
     ],

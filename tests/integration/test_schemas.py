@@ -17,12 +17,14 @@ from palimpsest import errors, sync
 from palimpsest.values import SchemaDraft
 from service.config import Config
 from service.domain.errors import DeadlineExceeded, Exhausted, FailedPrecondition
+from service.domain.faults import Fault
 from service.domain.flows import ModelAsk
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from service.usecases.consistency import Watcher
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
@@ -316,7 +318,9 @@ async def test_two_workers_at_once_store_one_schema(database: Database, item: Wo
 async def test_a_model_that_fails_is_tried_again_later_and_given_up(
     database: Database, item: WorkItem
 ) -> None:
-    failing = Script(*(ModelFailure("it is busy", retryable=True) for _ in range(2)))
+    failing = Script(
+        *(ModelFailure("it is busy", retryable=True, fault=Fault.NO_REPLY) for _ in range(2))
+    )
     await generator(database, failing).make(item)
     stored = await read(database, item)
     assert (stored.status, stored.attempts) == ("pending", 1)

@@ -15,7 +15,7 @@ from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Coercion, Encoding, Operations
 from service.domain.tenancy import DEFAULT_TENANT
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Editor, Target
 from service.usecases.hints import Hints

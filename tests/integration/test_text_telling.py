@@ -15,8 +15,9 @@ from service.domain.flows import ModelAsk, Purpose
 from service.domain.telling import TextPiece, text_of
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from service.usecases import cancelling, text_telling
 from storage import answer_texts, answers
 from storage.answers import StoredAnswer

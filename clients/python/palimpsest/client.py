@@ -12,7 +12,14 @@ from palimpsest.connection import DEFAULT_ADDRESS, Connection
 from palimpsest.costs import Level, SpendReport
 from palimpsest.schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest.session import Session
-from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1 import (
+    memories_pb2,
+    memories_pb2_grpc,
+    schemas_pb2,
+    schemas_pb2_grpc,
+    sessions_pb2,
+    sessions_pb2_grpc,
+)
 
 
 def connect(address: str = DEFAULT_ADDRESS) -> "Client":
@@ -29,6 +36,7 @@ class Client(Connection):
     def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
         super().__init__(address)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(self._channel)
+        self._memories = memories_pb2_grpc.MemoryServiceStub(self._channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(self._channel)
         self._budgets = Budgets(self)
 
@@ -69,6 +77,26 @@ class Client(Connection):
         async for page in self.pages(self._sessions.ListSessions, request):
             for message in page.sessions:
                 yield convert.session(message)
+
+    async def memories(
+        self, *, stalled: bool = False, waiting: bool = False
+    ) -> AsyncIterator[values.MemoryInfo]:
+        """Memories of all sessions: all, or those that stalled, or that wait for their model."""
+        request = memories_pb2.ListMemoriesRequest(waiting=waiting, page_size=1000)
+        if stalled:
+            request.status = memories_pb2.Memory.STATUS_STALLED
+        async for page in self.pages(self._memories.ListMemories, request):
+            for message in page.memories:
+                yield convert.memory(message)
+
+    async def retry_stalled(self, session: str = "") -> int:
+        """Lets all stalled memories try again, of a session or of all; how many.
+
+        Raises NotFound.
+        """
+        request = memories_pb2.RetryMemoryRequest(session=session)
+        response = await self.call(self._memories.RetryMemory, request)
+        return int(response.retried)
 
     def agent(
         self,

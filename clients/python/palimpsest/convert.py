@@ -136,6 +136,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         consolidate_position=message.consolidate_position if wanted else None,
         seal_position=message.seal_position if message.HasField("seal_position") else None,
         held_reason=message.held_reason if message.HasField("held_reason") else None,
+        waiting_cause=message.waiting_cause if message.HasField("waiting_cause") else None,
         resting=message.resting,
         created_at=moment(message.create_time),
     )

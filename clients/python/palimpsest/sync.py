@@ -97,6 +97,16 @@ class Client:
         """Waits on for an answer of a session."""
         return self._loop.run(self._client.resume_answer(session, answer_id, **options))
 
+    def memories(
+        self, *, stalled: bool = False, waiting: bool = False
+    ) -> Iterator[values.MemoryInfo]:
+        """Memories of all sessions: all, or those that stalled, or that wait for their model."""
+        return self._loop.iterate(self._client.memories(stalled=stalled, waiting=waiting))
+
+    def retry_stalled(self, session: str = "") -> int:
+        """Lets all stalled memories try again, of a session or of all; how many."""
+        return self._loop.run(self._client.retry_stalled(session))
+
     def sessions(self) -> Iterator[values.SessionInfo]:
         """All sessions, by name."""
         return self._loop.iterate(self._client.sessions())

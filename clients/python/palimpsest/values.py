@@ -159,6 +159,9 @@ class MemoryInfo:
     seal_position: int | None
     #: Why a budget does not allow its next model call; None when it goes on.
     held_reason: str | None
+    #: Why its model gives no reply for now; None when it is not put off by that. It goes on
+    #: by itself.
+    waiting_cause: str | None
     #: Of a state memory: no compression is due.
     resting: bool
     created_at: datetime

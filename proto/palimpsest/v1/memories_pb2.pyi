@@ -679,6 +679,7 @@ class Memory(_message.Message):
     HELD_REASON_FIELD_NUMBER: _builtins.int
     SEAL_POSITION_FIELD_NUMBER: _builtins.int
     RESTING_FIELD_NUMBER: _builtins.int
+    WAITING_CAUSE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     name: _builtins.str
     """Unique within the session."""
@@ -707,6 +708,11 @@ class Memory(_message.Message):
     resting: _builtins.bool
     """Of a state memory: no compression is due. What is recent waits for more
     chunks, or for `idle`.
+    """
+    waiting_cause: _builtins.str
+    """Set while its model gives no reply, for a reason that is not in the text: the
+    provider's own words, and what to do. It is not stalled, loses nothing, and
+    goes on by itself. Reads that wait for it wait until their deadlines.
     """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
@@ -739,10 +745,11 @@ class Memory(_message.Message):
         held_reason: _builtins.str | None = ...,
         seal_position: _builtins.int | None = ...,
         resting: _builtins.bool = ...,
+        waiting_cause: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "state", b"state", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "state", b"state", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "resting", b"resting", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "resting", b"resting", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
     _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015
@@ -750,6 +757,8 @@ class Memory(_message.Message):
     _WhichOneofArgType__held_reason: _TypeAlias = _typing.Literal["_held_reason", b"_held_reason"]  # noqa: Y015
     _WhichOneofReturnType__seal_position: _TypeAlias = _typing.Literal["seal_position"]  # noqa: Y015
     _WhichOneofArgType__seal_position: _TypeAlias = _typing.Literal["_seal_position", b"_seal_position"]  # noqa: Y015
+    _WhichOneofReturnType__waiting_cause: _TypeAlias = _typing.Literal["waiting_cause"]  # noqa: Y015
+    _WhichOneofArgType__waiting_cause: _TypeAlias = _typing.Literal["_waiting_cause", b"_waiting_cause"]  # noqa: Y015
     _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     @_typing.overload
@@ -758,6 +767,8 @@ class Memory(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__held_reason) -> _WhichOneofReturnType__held_reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__seal_position) -> _WhichOneofReturnType__seal_position | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_cause) -> _WhichOneofReturnType__waiting_cause | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
 
@@ -923,16 +934,36 @@ class ListMemoriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Required."""
+    """Optional. Empty means the memories of all sessions."""
+    status: Global___Memory.Status.ValueType
+    """Optional. Only memories of this status; unset means any."""
+    waiting: _builtins.bool
+    """Optional. Only memories whose model gives no reply for now: those with
+    `waiting_cause`.
+    """
+    page_size: _builtins.int
+    """Optional. 1 to 1000; 0 means 100. Of one session it is ignored: there are
+    all memories on one page. A page ends early at 2 MiB.
+    """
+    page_token: _builtins.str
+    """Optional. `next_page_token` of the previous page; empty begins at the first."""
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
+        status: Global___Memory.Status.ValueType = ...,
+        waiting: _builtins.bool = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session", b"session", "status", b"status", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -943,18 +974,24 @@ class ListMemoriesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMORIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
     @_builtins.property
     def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___Memory]:
-        """Ordered by name."""
+        """Of one session ordered by name; of all sessions in an order that stays the
+        same from page to page.
+        """
 
     def __init__(
         self,
         *,
         memories: _abc.Iterable[Global___Memory] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memories", b"memories"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memories", b"memories", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1202,9 +1239,9 @@ class RetryMemoryRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     session: _builtins.str
-    """Required."""
+    """Optional. Empty means all sessions; then `memory` is empty, too."""
     memory: _builtins.str
-    """Required."""
+    """Optional. Empty means all stalled memories of the session, or of all."""
     def __init__(
         self,
         *,
@@ -1224,16 +1261,22 @@ class RetryMemoryResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMORY_FIELD_NUMBER: _builtins.int
+    RETRIED_FIELD_NUMBER: _builtins.int
+    retried: _builtins.int
+    """How many memories were stalled and try again now."""
     @_builtins.property
-    def memory(self) -> Global___Memory: ...
+    def memory(self) -> Global___Memory:
+        """The memory that was named; unset when all were meant."""
+
     def __init__(
         self,
         *,
         memory: Global___Memory | None = ...,
+        retried: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "retried", b"retried"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -105,9 +105,11 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMemories(self, request, context):
-        """Lists the memories of a session by name.
+        """Lists the memories of a session by name, or those of all sessions in pages:
+        all, or those of one status, or those that wait for their model.
 
-        Guarantees: all of them, as of one moment (a session has at most 64).
+        Guarantees: of one session all of them, as of one moment (it has at most 64);
+        of all sessions each that stays as it is from the first page to the last.
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -137,9 +139,11 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RetryMemory(self, request, context):
-        """Lets a stalled memory try again from the position it is stuck at.
+        """Lets a stalled memory try again from the position it is stuck at, or all of
+        a session, or all there are. What waits for its model needs none of that: it
+        goes on by itself.
 
-        Guarantees: on return the memory is active, and a worker is on its way.
+        Guarantees: on return the memories are active, and a worker is on its way.
         Safety: writes; idempotent (an active memory is left as it is); not
         destructive.
         """

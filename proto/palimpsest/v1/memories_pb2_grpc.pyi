@@ -54,9 +54,11 @@ class MemoryServiceStub:
     Safety: reads only.
     """
     ListMemories: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]
-    """Lists the memories of a session by name.
+    """Lists the memories of a session by name, or those of all sessions in pages:
+    all, or those of one status, or those that wait for their model.
 
-    Guarantees: all of them, as of one moment (a session has at most 64).
+    Guarantees: of one session all of them, as of one moment (it has at most 64);
+    of all sessions each that stays as it is from the first page to the last.
     Safety: reads only.
     """
     ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
@@ -74,9 +76,11 @@ class MemoryServiceStub:
     Safety: reads only.
     """
     RetryMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.RetryMemoryRequest, _memories_pb2.RetryMemoryResponse]
-    """Lets a stalled memory try again from the position it is stuck at.
+    """Lets a stalled memory try again from the position it is stuck at, or all of
+    a session, or all there are. What waits for its model needs none of that: it
+    goes on by itself.
 
-    Guarantees: on return the memory is active, and a worker is on its way.
+    Guarantees: on return the memories are active, and a worker is on its way.
     Safety: writes; idempotent (an active memory is left as it is); not
     destructive.
     """
@@ -115,9 +119,11 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: reads only.
     """
     ListMemories: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]  # type: ignore[assignment]
-    """Lists the memories of a session by name.
+    """Lists the memories of a session by name, or those of all sessions in pages:
+    all, or those of one status, or those that wait for their model.
 
-    Guarantees: all of them, as of one moment (a session has at most 64).
+    Guarantees: of one session all of them, as of one moment (it has at most 64);
+    of all sessions each that stays as it is from the first page to the last.
     Safety: reads only.
     """
     ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
@@ -135,9 +141,11 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: reads only.
     """
     RetryMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.RetryMemoryRequest, _memories_pb2.RetryMemoryResponse]  # type: ignore[assignment]
-    """Lets a stalled memory try again from the position it is stuck at.
+    """Lets a stalled memory try again from the position it is stuck at, or all of
+    a session, or all there are. What waits for its model needs none of that: it
+    goes on by itself.
 
-    Guarantees: on return the memory is active, and a worker is on its way.
+    Guarantees: on return the memories are active, and a worker is on its way.
     Safety: writes; idempotent (an active memory is left as it is); not
     destructive.
     """
@@ -191,9 +199,11 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memories_pb2.ListMemoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.ListMemoriesResponse, _abc.Awaitable[_memories_pb2.ListMemoriesResponse]]:
-        """Lists the memories of a session by name.
+        """Lists the memories of a session by name, or those of all sessions in pages:
+        all, or those of one status, or those that wait for their model.
 
-        Guarantees: all of them, as of one moment (a session has at most 64).
+        Guarantees: of one session all of them, as of one moment (it has at most 64);
+        of all sessions each that stays as it is from the first page to the last.
         Safety: reads only.
         """
 
@@ -229,9 +239,11 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memories_pb2.RetryMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.RetryMemoryResponse, _abc.Awaitable[_memories_pb2.RetryMemoryResponse]]:
-        """Lets a stalled memory try again from the position it is stuck at.
+        """Lets a stalled memory try again from the position it is stuck at, or all of
+        a session, or all there are. What waits for its model needs none of that: it
+        goes on by itself.
 
-        Guarantees: on return the memory is active, and a worker is on its way.
+        Guarantees: on return the memories are active, and a worker is on its way.
         Safety: writes; idempotent (an active memory is left as it is); not
         destructive.
         """

@@ -6,7 +6,7 @@ from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.evaluation.reliability.playing import Failed
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from storage.errors import StorageError
 
 

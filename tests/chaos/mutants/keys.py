@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from service.domain.tree.nodes import Node
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from storage import revisions, stalls, trees
 from tests.chaos.mutants.changes import Patch
 from tests.chaos.mutants.mutant import Chain, Scenario

@@ -5,7 +5,7 @@ from typing import Any
 from unittest import mock
 
 from service.domain.tenancy import DEFAULT_TENANT
-from service.llm.transport import ModelFailure
+from service.llm.failures import ModelFailure
 from service.usecases.edit import Target
 from service.usecases.hints import Hints
 from storage import revisions, sessions, trees, work

@@ -12,9 +12,9 @@ import pytest
 from service.caller.client import RemoteCaller
 from service.domain import fail_points
 from service.domain.fail_points import FailPoint
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.routing import Router
-from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
 from tests.unit.caller.test_reading_along import answering, far
 from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger

@@ -14,9 +14,9 @@ from service.caller.server import CallerServer
 from service.caller.wire import frame, read_frame, reply_to_json
 from service.domain.flows import ModelReply
 from service.llm.caller import Caller
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.routing import Router
-from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
 from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger
 from tests.unit.llm.test_telling import ASK, Heard, Writing, at_once

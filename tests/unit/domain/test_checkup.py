@@ -5,7 +5,7 @@ import pytest
 from service.domain import checkup
 from service.domain.checkup import Clock, Finding, Level, MemoryCounts
 
-CONTENT = MemoryCounts(total=3, stalled=(), held=(), stuck=(), behind=2, slowest="s/m")
+CONTENT = MemoryCounts(total=3, stalled=(), causes=(), held=(), stuck=(), behind=2, slowest="s/m")
 NEWEST, KNOWN = "0007", frozenset({"0006", "0007"})
 
 
@@ -79,7 +79,7 @@ def test_clocks_that_are_apart_are_named(own: float, others: list[Clock], said: 
     [
         ({}, [Level.OK]),
         ({"stuck": ("s/m",)}, [Level.BAD]),
-        ({"stalled": ("s/m",), "held": ("s/n",)}, [Level.WARN, Level.WARN]),
+        ({"stalled": ("s/m",), "held": ("s/n",)}, [Level.BAD, Level.WARN]),
         ({"behind": 10_000}, [Level.OK]),
         ({"behind": 10_001}, [Level.WARN]),
     ],
@@ -93,8 +93,12 @@ def test_memories_that_do_not_go_on_are_told(
 
 def test_of_many_memories_some_are_named() -> None:
     names = tuple(f"s/m{number}" for number in range(5))
-    (found,) = checkup.judge_memories(counts(stalled=names), backlog_chunks=100)
-    assert found.said == "s/m0, s/m1, s/m2 and 2 more gave up"
+    (found,) = checkup.judge_memories(
+        counts(stalled=names, causes=(("no key", 4), ("no room", 1))), backlog_chunks=100
+    )
+    assert found.level is Level.BAD
+    assert found.said == "s/m0, s/m1, s/m2 and 2 more gave up: 4 by: no key; 1 by: no room"
+    assert "memory retry --all" in found.advice
 
 
 def queue(**changes: float) -> list[Finding]:

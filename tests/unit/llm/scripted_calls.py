@@ -7,10 +7,11 @@ from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, Segment
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway, KnowsForms
 from service.llm.plans import Plan
 from service.llm.routing import Router
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from tests.completions import completion
 from tests.fake_index import DictIndex
 from tests.prices import PLAIN

@@ -7,8 +7,9 @@ import pytest
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
-from service.llm.transport import LitellmTransport, ModelFailure
+from service.llm.transport import LitellmTransport
 from tests.fake_model import FakeModel, fake_model
 
 ASK = ModelAsk(
@@ -20,7 +21,7 @@ ASK = ModelAsk(
 )
 MODEL = "openai/shared"
 BUSY: tuple[int, dict[str, str], str] = (429, {"retry-after": "7"}, "{}")
-BROKEN: tuple[int, dict[str, str], str] = (500, {}, '{"error": "secret prompt text"}')
+BROKEN: tuple[int, dict[str, str], str] = (500, {}, '{"error": "token: secret"}')
 
 
 @pytest.fixture

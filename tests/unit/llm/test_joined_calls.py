@@ -9,9 +9,10 @@ import pytest
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import Call, CallScope, Lease
 from service.llm.caller import Caller, LeaseLost
+from service.llm.failures import ModelFailure
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import prefix_of
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from tests.completions import completion
 from tests.fake_index import DictIndex
 from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, make_ask

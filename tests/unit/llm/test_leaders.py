@@ -13,12 +13,13 @@ from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.leaders import Leaders
 from service.llm.plans import Plan, Route
 from service.llm.prefix_cache import PrefixIndex, prefix_of
 from service.llm.routing import Router
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from storage.prefix_index import NullPrefixIndex
 from tests.fake_index import DictIndex
 

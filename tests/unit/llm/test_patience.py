@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from service.llm import patience as patience_module
+from service.llm.failures import ModelFailure
 from service.llm.patience import MAX_WAIT_SECONDS, Patience
-from service.llm.transport import ModelFailure
 
 
 class World:

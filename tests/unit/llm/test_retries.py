@@ -8,13 +8,14 @@ from service.deployment_config import Deployment
 from service.domain.flows import ModelAsk
 from service.domain.ledger import CallScope, Lease
 from service.llm.caller import BACKOFF_SECONDS, JITTER, MAX_RETRY_AFTER_SECONDS, Caller
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import (
     prefix_of,
 )
 from service.llm.routing import Router
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from tests.fake_index import DictIndex
 from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, Script, gateway, make_ask
 

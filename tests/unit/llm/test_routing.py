@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from service.deployment_config import Deployment
 from service.domain.prices import ModelPrices
 from service.domain.warmth import Sent
+from service.llm.failures import ModelFailure
 from service.llm.plans import Route
 from service.llm.prefix_cache import Prefix
 from service.llm.routing import (
@@ -22,7 +23,6 @@ from service.llm.routing import (
     Router,
     pick,
 )
-from service.llm.transport import ModelFailure
 from tests.fake_index import DictIndex
 from tests.prices import PLAIN
 

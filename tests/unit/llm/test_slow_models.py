@@ -9,11 +9,12 @@ from service.config import Config
 from service.domain.flows import ModelAsk
 from service.llm.caller import Caller
 from service.llm.embedding import EmbeddingFailed
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.litellm_embedder import LitellmEmbedder
 from service.llm.plans import Plan
 from service.llm.routing import Router
-from service.llm.transport import Completion, LitellmTransport, ModelFailure
+from service.llm.transport import Completion, LitellmTransport
 from tests.fake_index import DictIndex
 from tests.silent_model import SilentModel, silent_model, warm_litellm
 from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, make_ask

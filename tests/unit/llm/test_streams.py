@@ -14,10 +14,11 @@ from service.deployment_config import Deployment
 from service.domain.baselines.contents import ReadContent
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.tokens import estimate_tokens
+from service.llm.failures import ModelFailure
 from service.llm.library import litellm_library
 from service.llm.plans import PLAIN, Plan
 from service.llm.streams import BrokenStream, whole_response
-from service.llm.transport import LitellmTransport, ModelFailure
+from service.llm.transport import LitellmTransport
 from tests.fake_model import FakeModel, fake_model
 
 ASK = ModelAsk(
@@ -131,8 +132,8 @@ async def test_a_stream_that_takes_too_long_is_a_failed_call(model: FakeModel) -
     ("status", "headers", "body", "retryable", "after"),
     [
         (429, {"retry-after": "7"}, "{}", True, 7.0),
-        (500, {}, '{"error": "secret"}', True, None),
-        (401, {}, '{"error": {"message": "sk-secret is wrong"}}', False, None),
+        (500, {}, '{"error": "api_key=secret"}', True, None),
+        (401, {}, '{"error": {"message": "sk-secret-key is wrong"}}', False, None),
     ],
 )
 async def test_a_refused_stream_says_the_same_as_a_refused_call(

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from service.domain.flows import ModelAsk
 from service.llm.caller import Caller
+from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.llm.plans import Plan
 from service.llm.routing import Router
 from service.llm.telling import Told
-from service.llm.transport import Completion, ModelFailure
+from service.llm.transport import Completion
 from tests.completions import completion
 from tests.fake_index import DictIndex
 from tests.unit.llm.scripted_calls import BRIEF, SCOPE, Ledger, make_ask

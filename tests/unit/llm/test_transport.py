@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from service.config import Config
+from service.domain.faults import Fault
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.source import parse_source
-from service.llm.transport import LitellmTransport, ModelFailure, listed_cost
+from service.llm.failures import ModelFailure
+from service.llm.transport import LitellmTransport, listed_cost
 from tests.fake_model import FakeModel, fake_model
 
 ASK = ModelAsk(
@@ -37,7 +40,12 @@ def model() -> Iterator[FakeModel]:
 
 
 def transport(model: FakeModel | None = None) -> LitellmTransport:
-    return LitellmTransport(Config(model_base_url=model.url if model else None))
+    return LitellmTransport(
+        Config(
+            model_base_url=model.url if model else None,
+            model_api_key=SecretStr("my-own-key") if model else None,
+        )
+    )
 
 
 async def test_the_offline_model_is_a_provider_like_any_other() -> None:
@@ -49,8 +57,9 @@ async def test_the_offline_model_is_a_provider_like_any_other() -> None:
 
 @pytest.mark.parametrize("name", ["bogus", "nosuch/model"])
 async def test_a_model_that_nobody_has_is_named(name: str) -> None:
-    with pytest.raises(ModelFailure, match=f"no provider of the model '{name}' is known") as caught:
+    with pytest.raises(ModelFailure, match=f"{name} is not known") as caught:
         await transport().complete(ASK, name)
+    assert caught.value.fault is Fault.MODEL_UNKNOWN
     assert not caught.value.retryable
 
 
@@ -82,17 +91,17 @@ def test_a_price_is_not_looked_for_by_a_name_of_any_length(said: str, looked_for
     [
         (429, {"retry-after": "7"}, "{}", True, 7.0),
         (429, {"retry-after": "tomorrow"}, "{}", True, None),
-        (500, {}, '{"error": "secret prompt text"}', True, None),
-        (502, {}, "secret prompt text, repeated by a proxy", True, None),
+        (500, {}, json.dumps({"error": f"cannot read {ASK.text}"}), True, None),
+        (502, {}, f"{ASK.text}, repeated by a proxy", True, None),
         (503, {"Retry-After": "2"}, "no json", True, 2.0),
         (200, {}, "{not json", True, None),
         (200, {}, '{"id": "x", "object": "chat.completion", "choices": []}', True, None),
-        (401, {}, '{"error": {"message": "sk-secret is wrong"}}', False, None),
+        (401, {}, '{"error": {"message": "sk-secret-key is wrong"}}', False, None),
         (400, {}, '{"error": {"message": "bad"}}', False, None),
         (402, {}, "{}", False, None),
-        (403, {}, '{"error": {"message": "museum is closed to sk-secret"}}', False, None),
+        (403, {}, '{"error": {"message": "closed to sk-secret-key, and my-own-key"}}', False, None),
         (404, {}, "{}", False, None),
-        (422, {}, '{"error": {"message": "max_tokens: secret"}}', False, None),
+        (422, {}, '{"error": {"message": "max_tokens: api_key=secret"}}', False, None),
     ],
 )
 async def test_failures_say_whether_to_retry_and_tell_no_secrets(
@@ -108,6 +117,7 @@ async def test_failures_say_whether_to_retry_and_tell_no_secrets(
         await transport(model).complete(ASK, "openai/some-model")
     assert (caught.value.retryable, caught.value.retry_after_seconds) == (retryable, after)
     assert "secret" not in str(caught.value)
+    assert "my-own-key" not in str(caught.value)
     assert "museum" not in str(caught.value)
     assert len(model.prompts) == 1, "litellm's own retries are off"
 

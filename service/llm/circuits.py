@@ -1,0 +1,247 @@
+"""Circuits: a place that gives no replies is left alone by all, but for one probe at a time.
+
+A place is a deployment, or a model that has none. Its circuit opens when calls fail for a
+reason that says nothing of the single step: at once for what an operator has to change (a
+wrong key), after several failures in a row for what passes by itself, and when several
+memories are refused in the same words. What is open is a row that all processes see. Work
+that waits for it is woken by `service.usecases.recovery`: one item as a probe, all when it
+has passed.
+"""
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+from opentelemetry import metrics
+
+from service.domain.conditions import Condition
+from service.domain.faults import Fault
+from service.domain.pausing import MAX_DOUBLINGS, spread
+from service.llm.failures import ModelFailure
+from service.llm.labels import LABELS
+
+_log = structlog.get_logger("palimpsest.llm")
+
+#: Failures in a row, without a reply in between, that open a circuit.
+FAILURES = 3
+#: Memories that are refused in the same words, without a reply in between, that do.
+SEVERAL = 3
+#: The first probe comes so soon, in seconds; each further one after twice as long.
+FIRST_PROBE_SECONDS = 1.0
+#: The longest pause that a provider is granted when it says when to come again, in seconds.
+MAX_ASKED_SECONDS = 300.0
+#: What is known of conditions counts for so long, in seconds.
+KNOWN_SECONDS = 1.0
+#: Places, and refusals of a place, that are remembered.
+MAX_PLACES = 1000
+MAX_REFUSALS = 100
+
+
+class ConditionStore(Protocol):
+    """Where conditions are kept, for all processes. Each method raises StorageError."""
+
+    async def read(self) -> Sequence[Condition]:
+        """Returns all conditions."""
+        ...
+
+    async def add(
+        self, *, place: str, model: str, fault: Fault, cause: str, probe_seconds: float
+    ) -> bool:
+        """Notes a condition; False when one of that place was noted before."""
+        ...
+
+    async def take_probe(self, place: str, next_seconds: float) -> bool:
+        """Takes the one probe that is due."""
+        ...
+
+    async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
+        """Notes that a probe failed."""
+        ...
+
+    async def remove(self, condition: Condition) -> None:
+        """Forgets a condition that has passed."""
+        ...
+
+
+@dataclass(slots=True)
+class _Place:
+    """What this process knows of a place."""
+
+    #: Failures in a row.
+    failures: int = 0
+    #: Owners that were refused, by the words.
+    refused: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A circuit that is open."""
+
+    condition: Condition
+    #: When a probe is due, by the monotonic clock.
+    probe_at: float
+
+
+class Circuits:
+    """Of one process."""
+
+    def __init__(
+        self,
+        store: ConditionStore,
+        *,
+        probe_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`probe_seconds`: the longest pause between two probes, unless a provider asks for
+        more. It bounds how long after its end an outage is noticed."""
+        self._store = store
+        self._probe_seconds = probe_seconds
+        self._monotonic = monotonic
+        self._places: OrderedDict[str, _Place] = OrderedDict()
+        self._open: dict[str, _Open] = {}
+        self._known_until = float("-inf")
+        self._reading = asyncio.Lock()
+        meter = metrics.get_meter("palimpsest.llm")
+        self._opened = meter.create_counter(
+            "palimpsest.llm.circuits.opened", description="Circuits of models that were opened"
+        )
+
+    def probe_at(self, place: str) -> float | None:
+        """Returns when an open circuit may be probed, by the monotonic clock; None: not open."""
+        known = self._open.get(place)
+        return None if known is None else known.probe_at
+
+    async def refresh(self) -> Sequence[Condition]:
+        """Reads what all processes know. Raises StorageError."""
+        found = await self._store.read()
+        now = self._monotonic()
+        self._open = {
+            one.place: _Open(condition=one, probe_at=now + one.probe_seconds) for one in found
+        }
+        self._known_until = now + KNOWN_SECONDS
+        return found
+
+    async def admit(self, place: str) -> bool:
+        """Lets a call pass; True when it is the probe of an open circuit.
+
+        Raises ModelFailure, with `waits_for`, when the circuit is open; StorageError.
+        """
+        if self._monotonic() >= self._known_until:
+            async with self._reading:
+                if self._monotonic() >= self._known_until:
+                    await self.refresh()
+        known = self._open.get(place)
+        if known is None:
+            return False
+        pause = self._pause(known.condition.failures, None)
+        if self._monotonic() >= known.probe_at:
+            taken = await self._store.take_probe(place, pause)
+            # Taken by this call or by another one: until then there is no other.
+            self._open[place] = _Open(known.condition, self._monotonic() + pause)
+            if taken:
+                return True
+        raise _waits(known.condition)
+
+    async def replied(self, place: str) -> None:
+        """Notes that the place gave a reply: what was open is closed. Raises StorageError."""
+        self._places.pop(place, None)
+        known = self._open.pop(place, None)
+        if known is not None:
+            await self._store.remove(known.condition)
+            _log.info("model replies again", place=place, fault=known.condition.fault.value)
+
+    async def failed(
+        self, place: str, model: str, owner_id: UUID, failure: ModelFailure, *, probing: bool
+    ) -> ModelFailure:
+        """Notes a failed call; the failure for its caller, which says whether to wait.
+
+        Raises StorageError.
+        """
+        fault = failure.fault
+        if fault in (Fault.EXECUTOR_GONE, Fault.CALLED_OFF):
+            # Nothing was heard of the place.
+            return failure
+        if not fault.is_deployment and not fault.is_ambiguous:
+            # It answers: what is wrong is in the text.
+            await self.replied(place)
+            return failure
+        known = self._open.get(place)
+        if known is not None:
+            return await self._still_open(known.condition, failure, probing=probing)
+        if not self._trips(place, owner_id, failure):
+            return failure
+        await self._trip(place, model, failure)
+        return _held(failure, model)
+
+    async def _still_open(
+        self, known: Condition, failure: ModelFailure, *, probing: bool
+    ) -> ModelFailure:
+        if probing:
+            pause = self._pause(known.failures, failure.retry_after_seconds)
+            await self._store.keep(
+                place=known.place, fault=failure.fault, cause=str(failure), probe_seconds=pause
+            )
+            self._known_until = float("-inf")
+        return _held(failure, known.model)
+
+    async def _trip(self, place: str, model: str, failure: ModelFailure) -> None:
+        pause = self._pause(0, failure.retry_after_seconds)
+        fault, cause = failure.fault, str(failure)
+        added = await self._store.add(
+            place=place, model=model, fault=fault, cause=cause, probe_seconds=pause
+        )
+        self._places.pop(place, None)
+        await self.refresh()
+        if added:
+            self._opened.add(1, {"model": LABELS.of(model), "fault": fault.value})
+            _log.warning("model is left alone but for probes", place=place, cause=cause)
+
+    def _pause(self, failures: int, asked_seconds: float | None) -> float:
+        doubled = FIRST_PROBE_SECONDS * 2.0 ** min(failures, MAX_DOUBLINGS)
+        asked = min(asked_seconds or 0.0, MAX_ASKED_SECONDS)
+        return max(spread(min(doubled, self._probe_seconds)), asked)
+
+    def _trips(self, place: str, owner_id: UUID, failure: ModelFailure) -> bool:
+        if failure.fault.is_configuration:
+            return True
+        known = self._places.setdefault(place, _Place())
+        self._places.move_to_end(place)
+        if len(self._places) > MAX_PLACES:
+            self._places.popitem(last=False)
+        if failure.fault.passes:
+            known.failures += 1
+            return known.failures >= FAILURES
+        owners = known.refused.setdefault(_words(str(failure)), set())
+        owners.add(owner_id)
+        if len(known.refused) > MAX_REFUSALS:
+            known.refused.popitem(last=False)
+        return len(owners) >= SEVERAL
+
+
+def _waits(condition: Condition) -> ModelFailure:
+    return ModelFailure(
+        condition.cause, retryable=True, fault=condition.fault, waits_for=condition.model
+    )
+
+
+def _held(failure: ModelFailure, model: str) -> ModelFailure:
+    held = ModelFailure(
+        str(failure),
+        retryable=failure.retryable,
+        retry_after_seconds=failure.retry_after_seconds,
+        fault=failure.fault,
+        waits_for=model,
+    )
+    held.__cause__ = failure
+    return held
+
+
+def _words(cause: str) -> str:
+    """Returns a cause without its numbers, and what they differ in from memory to memory."""
+    return re.sub(r"\d+", "#", cause.casefold())[:200]

@@ -1,0 +1,313 @@
+"""Failed model calls: what a provider's error means, and its own words, made safe to show.
+
+Providers differ in status and class for the same thing: "request too large" is a 429 that
+never passes, an account without credit a 400. So the words decide where they are known.
+"""
+
+import ast
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from service.config import Config
+from service.domain.faults import ADVICE, PHRASES, Fault
+
+#: Characters of a provider's words that are kept.
+MAX_WORDS_CHARACTERS = 300
+#: Characters of them that are looked at.
+_LOOKED_AT = 4000
+#: Where a provider says when to try again.
+_RETRY_AFTER = "retry-after"
+#: Statuses below 500 that may pass: timeout, conflict, too early, too many requests.
+_PASSING = frozenset({408, 409, 425, 429})
+#: How far back the causes of an error are looked through.
+MAX_CAUSES = 10
+#: A text of the prompt that a provider repeats is found by pieces of this many characters.
+_PIECE = 16
+_STRIDE = 8
+
+#: Variables of the environment whose values are secrets, by the ends of their names.
+_SECRET_NAMES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+#: A shorter one would be found in many words.
+MIN_SECRET_CHARACTERS = 6
+
+REMOVED = "[removed]"
+
+
+class ModelFailure(Exception):
+    """A call that brought no reply; the message is one sentence without prompt text."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool,
+        retry_after_seconds: float | None = None,
+        fault: Fault | None = None,
+        waits_for: str | None = None,
+    ) -> None:
+        """`retryable`: whether another try of the same call may help at once.
+
+        `waits_for`: the model whose circuit is open, when no call was made because of that.
+        """
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after_seconds = retry_after_seconds
+        self.fault = fault or (Fault.FAILING if retryable else Fault.CONTENT_REFUSED)
+        self.waits_for = waits_for
+
+    @property
+    def is_deployment(self) -> bool:
+        """Whether it says nothing of the one step that met it."""
+        return self.waits_for is not None or self.fault.is_deployment
+
+
+#: What providers write, and what it means; the first that fits counts.
+_WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
+    (fault, re.compile(pattern, re.IGNORECASE))
+    for fault, pattern in (
+        (
+            Fault.QUOTA_EXHAUSTED,
+            r"insufficient[_ ]quota|exceeded your current quota|credit balance|insufficient"
+            r" (balance|credits?)|billing (hard )?limit|out of credits|payment required",
+        ),
+        (
+            Fault.TOO_LONG,
+            r"context[_ ]length|context window|maximum context|prompt is too long|too many"
+            r" (input )?tokens|reduce the length|exceed_context_size|input is too long|request too"
+            r" large|string too long|tokens? in (the )?request exceeds?",
+        ),
+        (
+            Fault.KEY_REFUSED,
+            r"api[_ ]key (is )?(not valid|invalid|expired)|invalid[_ ]api[_ ]key|incorrect api"
+            r" key|API_KEY_INVALID|invalid authentication|missing .{0,40}api[_ ]key|api_key client"
+            r" option must be set",
+        ),
+        (
+            Fault.CONTENT_REFUSED,
+            r"content[_ ](filter|policy)|invalid_prompt|safety system|flagged as|usage polic",
+        ),
+        (
+            Fault.MODEL_UNKNOWN,
+            r"model_not_found|model .{1,200} (does not exist|not found)|no such model"
+            r"|LLM Provider NOT provided",
+        ),
+    )
+)
+
+
+def failure_of(
+    litellm: Any,
+    error: Exception,
+    model: str,
+    *,
+    secrets: Collection[str] = (),
+    prompt: Sequence[str] = (),
+) -> Exception:
+    """What a failed call means to us; an error that is no provider's comes back as it is.
+
+    The message has the provider's own words, bounded, without `secrets` and without what
+    they repeat of the `prompt`.
+    """
+    kinds = litellm.exceptions
+    unreached = isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError)
+    missing = _missing_package(error) if unreached or isinstance(error, ImportError) else None
+    if missing is not None:
+        return _failure(Fault.PACKAGE_MISSING, model, missing, "", None)
+    # The ancestor of all that litellm raises for a provider, in its own name or not.
+    if not unreached and not isinstance(error, kinds.openai.OpenAIError):
+        return error
+    status = getattr(error, "status_code", None)
+    said = words_of(error, secrets=secrets, prompt=prompt)
+    if not unreached:
+        # Of an embedding litellm reports a refused connection as a status 500 that nobody sent.
+        reported = (kinds.openai.APIConnectionError,)
+        unreached = any(isinstance(cause, reported) for cause in _causes(error))
+    if unreached:
+        # litellm gives its own status to what has none.
+        fault, label = Fault.UNREACHABLE, "no answer" if _timed_out(error) else "no connection"
+    else:
+        fault = _fault(litellm, error, status, model)
+        label = f"{type(error).__name__}, status {status}"
+    return _failure(fault, model, said, label, _retry_after(error))
+
+
+def _failure(
+    fault: Fault, model: str, said: str, label: str, retry_after: float | None
+) -> ModelFailure:
+    what = f"{model} {PHRASES[fault]}" + (f" ({label})" if label else "")
+    advice = ADVICE[fault]
+    message = what + (f": {said}" if said else "") + (f"; {advice}" if advice else "")
+    return ModelFailure(
+        message,
+        # Another try of the same call may help at once.
+        retryable=fault.passes,
+        retry_after_seconds=retry_after if fault.is_deployment else None,
+        fault=fault,
+    )
+
+
+def _fault(litellm: Any, error: Exception, status: object, model: str) -> Fault:
+    kinds = litellm.exceptions
+    if isinstance(error, kinds.ContextWindowExceededError):
+        return Fault.TOO_LONG
+    if isinstance(error, kinds.ContentPolicyViolationError):
+        return Fault.CONTENT_REFUSED
+    text = f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT]
+    if not isinstance(status, int) or status >= 500:
+        return Fault.FAILING
+    for fault, pattern in _WORDINGS:
+        if pattern.search(text):
+            return fault
+    if status == 413:
+        return Fault.TOO_LONG
+    if status == 429:
+        return Fault.RATE_LIMITED
+    if status in _PASSING:
+        return Fault.FAILING
+    if status in (401, 403):
+        return Fault.KEY_REFUSED
+    if status == 402:
+        return Fault.QUOTA_EXHAUSTED
+    if status == 404 or (
+        isinstance(error, kinds.BadRequestError) and not has_provider(litellm, model)
+    ):
+        return Fault.MODEL_UNKNOWN
+    return Fault.REQUEST_REFUSED
+
+
+def _timed_out(error: Exception) -> bool:
+    return isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+
+
+def has_provider(litellm: Any, model: str) -> bool:
+    """Whether litellm knows the provider of a model's name."""
+    try:
+        litellm.get_llm_provider(model=model)
+    except litellm.exceptions.BadRequestError:
+        return False
+    return True
+
+
+def _missing_package(error: BaseException) -> str | None:
+    for cause in (error, *_causes(error)):
+        if isinstance(cause, ImportError):
+            return str(cause).splitlines()[0][:MAX_WORDS_CHARACTERS] if str(cause) else "a package"
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What an error was raised from, or while it was handled, from the last to the first."""
+    cause = error.__cause__ or error.__context__
+    for _ in range(MAX_CAUSES):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _retry_after(error: Exception) -> float | None:
+    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
+    value = headers.get(_RETRY_AFTER)
+    if value is None:
+        # Gemini says it in the body.
+        found = re.search(r'"retryDelay":\s*"(\d{1,6}(?:\.\d+)?)s"', str(error)[:_LOOKED_AT])
+        value = None if found is None else found[1]
+    try:
+        return None if value is None else max(float(value), 0.0)
+    except ValueError:
+        # A date; the ordinary backoff will do.
+        return None
+
+
+#: What litellm puts in front of a provider's words.
+_PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+(?:Error|Exception)\s*[:-]\s*)+")
+#: What looks like a secret, whoever wrote it.
+_SECRETS = re.compile(
+    r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
+    r"|(?i:bearer\s+\S+)|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
+    r"|\b(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}"
+)
+
+
+def secrets_of(config: Config) -> frozenset[str]:
+    """Returns what must not be in a message: our keys, and those in providers' variables."""
+    ours = (config.model_api_key, config.embedding_api_key)
+    keys = [key.get_secret_value() for key in ours if key is not None]
+    keys += [key for one in config.deployments if (key := one.key()) is not None]
+    keys += [value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)]
+    return frozenset(key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
+
+
+def words_of(error: Exception, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
+    """The provider's own words in one line: bounded, without secrets or the prompt's text."""
+    text = _message(str(error)[:_LOOKED_AT])
+    for secret in secrets:
+        text = text.replace(secret, REMOVED)
+    text = _SECRETS.sub(REMOVED, text)
+    text = without_echo(text, prompt)
+    line = " ".join(text.split())
+    line = "".join(char if char.isprintable() else "?" for char in line)
+    if len(line) > MAX_WORDS_CHARACTERS:
+        line = line[:MAX_WORDS_CHARACTERS] + "…"
+    return line.rstrip(".")
+
+
+def _message(text: str) -> str:
+    """What stands in `message` of a JSON body, wherever the provider puts it; else the text."""
+    text = _PREFIXES.sub("", text.strip())
+    start = text.find("{")
+    if start >= 0:
+        found = _message_in(_body(text[start:]))
+        if found:
+            return found
+    return text
+
+
+def _body(text: str) -> object:
+    """Returns the JSON that a text begins with, also as Python writes it; None without."""
+    try:
+        return json.JSONDecoder().raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text[: text.rindex("}") + 1])
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _message_in(body: object) -> str | None:
+    for _ in range(4):
+        if isinstance(body, str):
+            return body
+        if not isinstance(body, dict):
+            return None
+        body = body.get("message") or body.get("error") or body.get("detail")
+    return None
+
+
+#: What a provider quotes.
+_QUOTED = re.compile(r"([\"'`])([^\"'`]{1,}?)\1")
+
+
+def without_echo(text: str, prompt: Sequence[str]) -> str:
+    """Returns `text` without what it quotes of the prompt, or repeats in 24 characters."""
+    whole = "\n".join(prompt)
+    kept: list[str] = []
+    start = at = 0
+    while at + _PIECE <= len(text):
+        found = whole.find(text[at : at + _PIECE])
+        if found < 0:
+            at += _STRIDE
+            continue
+        first, last, left, right = at, at + _PIECE, found, found + _PIECE
+        while first > start and left > 0 and text[first - 1] == whole[left - 1]:
+            first, left = first - 1, left - 1
+        while last < len(text) and right < len(whole) and text[last] == whole[right]:
+            last, right = last + 1, right + 1
+        kept += [text[start:first], "[text]"]
+        start = at = last
+    text = "".join([*kept, text[start:]])
+    return _QUOTED.sub(lambda found: "[text]" if found[2] in whole else found[0], text)

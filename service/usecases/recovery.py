@@ -1,0 +1,172 @@
+"""Recovery: wakes what waits for a model, one item as a probe, and all when it has passed."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+import structlog
+
+from service.domain.conditions import Condition
+from service.domain.faults import Fault
+from service.llm.circuits import Circuits
+from service.telemetry import meter
+from service.usecases.hints import Hints
+from storage import conditions, stalls, tenants, waiting
+from storage.database import Database
+from storage.errors import StorageError
+from storage.waiting import Waiting
+
+_log = structlog.get_logger("palimpsest.recovery")
+
+#: How often a worker looks for conditions that have passed, in seconds.
+LOOK_SECONDS = 1.0
+#: Without any condition it looks for what waits every so many looks: there is nothing, unless
+#: a condition passed in the moment in which work was put off.
+IDLE_LOOKS = 5
+#: Items of one kind and tenant that a look wakes.
+WAKE_ITEMS = 500
+#: A condition for which nothing waits is forgotten when its probe has been due for so long.
+UNWANTED_SECONDS = 60.0
+#: Tenants that are read at once.
+_TENANTS = 1000
+
+_WOKEN = meter().create_counter(
+    "palimpsest.recovery.woken", description="Work that was woken when its model replied again"
+)
+
+
+class StoredConditions:
+    """Keeps conditions in the database, for `Circuits`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self) -> Sequence[Condition]:
+        """Returns all conditions. Raises StorageError."""
+        async with self._database.connection() as connection:
+            return await conditions.read(connection)
+
+    async def add(
+        self, *, place: str, model: str, fault: Fault, cause: str, probe_seconds: float
+    ) -> bool:
+        """Notes a condition; False when one of that place was noted before, or it cannot."""
+        added = False
+        with _noted():
+            async with self._database.connection() as connection:
+                added = await conditions.add(
+                    connection,
+                    place=place,
+                    model=model,
+                    fault=fault,
+                    cause=cause,
+                    probe_seconds=probe_seconds,
+                )
+        return added
+
+    async def take_probe(self, place: str, next_seconds: float) -> bool:
+        """Takes the one probe that is due. Raises StorageError."""
+        async with self._database.connection() as connection:
+            return await conditions.take_probe(connection, place, next_seconds)
+
+    async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
+        """Notes that a probe failed."""
+        with _noted():
+            async with self._database.connection() as connection:
+                await conditions.keep(
+                    connection, place=place, fault=fault, cause=cause, probe_seconds=probe_seconds
+                )
+
+    async def remove(self, condition: Condition) -> None:
+        """Forgets a condition that has passed, and lets go on what stalled on it."""
+        with _noted():
+            async with self._database.connection() as connection:
+                first = await conditions.remove(connection, condition.place)
+            if first and condition.fault.is_ambiguous:
+                # The first memories that were refused could not know that others would be, too.
+                await self._retry_refused(condition.model)
+
+    async def _retry_refused(self, model: str) -> None:
+        after: UUID | None = UUID(int=0)
+        while after is not None:
+            async with self._database.sweeping() as connection:
+                found = await tenants.list_after(connection, after, _TENANTS)
+            for one in found:
+                await self._retry_of(one.tenant_id, model)
+            after = found[-1].tenant_id if len(found) == _TENANTS else None
+
+    async def _retry_of(self, tenant_id: UUID, model: str) -> None:
+        async with self._database.transaction(tenant_id) as tx:
+            found = await waiting.list_ambiguous(tx, model)
+        for key, memory_id in found:
+            # The reconciler brings it back.
+            async with self._database.transaction(tenant_id) as tx:
+                await stalls.retry(tx, key, memory_id)
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    """Surrounds what a call must not fail by: its reply is durable, whatever is noted of it."""
+    try:
+        yield
+    except StorageError as error:
+        _log.warning("a condition is not noted", cause=str(error))
+
+
+class Recovery:
+    """Looks after what waits, in one worker process. Any number of them may do so."""
+
+    def __init__(
+        self,
+        database: Database,
+        circuits: Circuits,
+        hints: Hints,
+        places_of: Callable[[str], Sequence[str]],
+    ) -> None:
+        """`places_of`: the places that serve a model."""
+        self._database = database
+        self._circuits = circuits
+        self._hints = hints
+        self._places_of = places_of
+        self._idle = 0
+        self._looking = asyncio.Lock()
+
+    async def look(self) -> None:
+        """Wakes what can go on, and one item where a probe is due. Raises StorageError."""
+        async with self._looking:
+            found = {one.place: one for one in await self._circuits.refresh()}
+            self._idle = 0 if found else self._idle + 1
+            # The first look without any wakes what waited for the last one.
+            if self._idle > 1 and self._idle % IDLE_LOOKS:
+                return
+            async with self._database.sweeping() as connection:
+                waits = await waiting.list_waiting(connection)
+            for model in {one.model for one in waits}:
+                await self._wake(model, [one for one in waits if one.model == model], found)
+            await self._forget_unwanted(found, {one.model for one in waits})
+
+    async def _wake(
+        self, model: str, waits: Sequence[Waiting], found: dict[str, Condition]
+    ) -> None:
+        open_ones = [found.get(place) for place in self._places_of(model)]
+        if None in open_ones:
+            for one in waits:
+                await self._wake_some(one, WAKE_ITEMS)
+        elif any(one is not None and one.probe_seconds <= 0 for one in open_ones):
+            # Another one each time: what is wrong with its text must not keep it closed.
+            await self._wake_some(random.choice(waits), 1)
+
+    async def _wake_some(self, waits: Waiting, limit: int) -> None:
+        async with self._database.transaction(waits.tenant_id) as tx:
+            woken = await waiting.wake(tx, waits, limit)
+        self._hints.add(woken)
+        if limit > 1 and woken:
+            _WOKEN.add(len(woken))
+            _log.info("work goes on", model=waits.model, kind=waits.kind.value, items=len(woken))
+
+    async def _forget_unwanted(self, found: dict[str, Condition], wanted: set[str]) -> None:
+        for one in found.values():
+            if one.model not in wanted and one.probe_seconds < -UNWANTED_SECONDS:
+                async with self._database.connection() as connection:
+                    await conditions.remove(connection, one.place)

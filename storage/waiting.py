@@ -1,0 +1,149 @@
+"""Work that waits for a model: putting it off without a counted try, finding and waking it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, Table, case, func, literal, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.work import WorkItem, WorkKind
+from storage.database import Transaction
+from storage.revisions import Claim, Fenced
+from storage.settling import SETTLED
+from storage.tables import dead_letter, memory
+
+#: The table of each kind of work, the column of its ids, and the status of what goes on.
+_TABLES: dict[WorkKind, tuple[Table, Column[Any], str]] = {
+    WorkKind.MEMORY: (memory, memory.c.memory_id, "active"),
+    **{kind: (table, identity, "pending") for kind, (table, identity) in SETTLED.items()},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """Work of one kind and tenant that waits for a model."""
+
+    kind: WorkKind
+    tenant_id: UUID
+    model: str
+
+
+def _later(seconds: float) -> Any:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+async def put_off_memory(
+    tx: Transaction, held: Claim, *, model: str | None, cause: str, seconds: float
+) -> None:
+    """Puts a memory's next try off without counting one; it shows the cause meanwhile.
+
+    With a `model` it waits for that, and is woken when the model's condition has passed.
+    Raises Fenced when the memory is no longer held.
+    """
+    statement = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+            memory.c.epoch == held.epoch,
+            memory.c.status == "active",
+        )
+        .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Fenced
+
+
+async def put_off(
+    tx: Transaction, item: WorkItem, *, model: str | None, cause: str, seconds: float
+) -> None:
+    """Does the same for an answer or a schema draft that is pending."""
+    table, identity, status = _TABLES[item.kind]
+    await tx.connection.execute(
+        update(table)
+        .where(
+            table.c.session_key == item.session_key,
+            identity == item.item_id,
+            table.c.status == status,
+        )
+        .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
+    )
+
+
+async def find_cause(tx: Transaction, item: WorkItem) -> str | None:
+    """Returns why an answer or a schema draft waits for its model; None when it does not."""
+    table, identity, _ = _TABLES[item.kind]
+    cause = case((table.c.ready_at > func.now(), table.c.waiting_cause))
+    statement = select(cause).where(
+        table.c.session_key == item.session_key, identity == item.item_id
+    )
+    found: str | None = (await tx.connection.execute(statement)).scalar_one_or_none()
+    return found
+
+
+async def list_waiting(connection: AsyncConnection) -> Sequence[Waiting]:
+    """Returns what waits for which models, of all tenants. Needs `Database.sweeping`."""
+    found: list[Waiting] = []
+    for kind, (table, _, _) in _TABLES.items():
+        rows = await connection.execute(
+            select(table.c.tenant_id, table.c.waiting_model)
+            .where(table.c.waiting_model.is_not(None))
+            .distinct()
+        )
+        found += [Waiting(kind=kind, tenant_id=tenant_id, model=model) for tenant_id, model in rows]
+    return found
+
+
+async def wake(tx: Transaction, waiting: Waiting, limit: int) -> Sequence[WorkItem]:
+    """Lets up to `limit` go on that wait, those first that have waited longest.
+
+    Leaves out what another transaction has locked: that is woken by a later look.
+    """
+    table, identity, status = _TABLES[waiting.kind]
+    chosen = (
+        select(table.c.session_key, identity)
+        .where(
+            table.c.tenant_id == tx.tenant_id,
+            table.c.waiting_model == waiting.model,
+            table.c.status == status,
+        )
+        .order_by(table.c.ready_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    keys = [tuple(row) for row in await tx.connection.execute(chosen)]
+    if not keys:
+        return ()
+    await tx.connection.execute(
+        update(table)
+        .where(tuple_(table.c.session_key, identity).in_(keys))
+        .values(ready_at=func.now(), waiting_model=None, waiting_cause=None)
+    )
+    return [
+        WorkItem(kind=waiting.kind, tenant_id=tx.tenant_id, session_key=key, item_id=item_id)
+        for key, item_id in keys
+    ]
+
+
+async def count_waiting(tx: Transaction) -> dict[str, int]:
+    """Returns how many memories of the tenant wait, by model."""
+    rows = await tx.connection.execute(
+        select(memory.c.waiting_model, func.count())
+        .where(memory.c.waiting_model.is_not(None), memory.c.status == "active")
+        .group_by(memory.c.waiting_model)
+    )
+    return {row.waiting_model: row[1] for row in rows}
+
+
+async def list_ambiguous(tx: Transaction, model: str) -> Sequence[tuple[UUID, UUID]]:
+    """Returns the memories that stalled on what has turned out to be their model's fault."""
+    rows = await tx.connection.execute(
+        select(dead_letter.c.session_key, dead_letter.c.memory_id).where(
+            dead_letter.c.tenant_id == tx.tenant_id,
+            dead_letter.c.ambiguous_model == literal(model),
+            dead_letter.c.resolution.is_(None),
+        )
+    )
+    return [(key, memory_id) for key, memory_id in rows]
