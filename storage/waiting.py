@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, Table, case, func, literal, select, tuple_, update
+from sqlalchemy import Column, Table, Text, case, cast, func, literal, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -125,6 +125,26 @@ async def wake(tx: Transaction, waiting: Waiting, limit: int) -> Sequence[WorkIt
         WorkItem(kind=waiting.kind, tenant_id=tx.tenant_id, session_key=key, item_id=item_id)
         for key, item_id in keys
     ]
+
+
+async def change_model(tx: Transaction, session_key: UUID, memory_id: UUID, model: str) -> None:
+    """Gives a memory another model, and lets it go on if it waits for the one it had.
+
+    The caller holds it with `revisions.lock`.
+    """
+    waits = memory.c.waiting_cause.is_not(None)
+    await tx.connection.execute(
+        update(memory)
+        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
+        .values(
+            spec=func.jsonb_set(memory.c.spec, "{model}", func.to_jsonb(cast(model, Text))),
+            # A worker that has it in hand still asks the old one: what it makes is void.
+            epoch=memory.c.epoch + 1,
+            ready_at=case((waits, func.now()), else_=memory.c.ready_at),
+            waiting_model=None,
+            waiting_cause=None,
+        )
+    )
 
 
 async def count_waiting(tx: Transaction) -> dict[str, int]:

@@ -36,6 +36,9 @@ GRANT UPDATE (waiting_model, waiting_cause) ON {table} TO palimpsest_app;
 GRANT SELECT (waiting_model) ON {table} TO palimpsest_sweeper;
 """
 
+#: A memory may get another model.
+SPECS = "GRANT UPDATE (spec) ON memory TO palimpsest_app"
+
 LETTERS = """
 ALTER TABLE dead_letter ADD COLUMN IF NOT EXISTS ambiguous_model text;
 """
@@ -53,6 +56,7 @@ def upgrade() -> None:
     for table in TABLES:
         op.execute(WAITING.format(table=table))
     op.execute(LETTERS)
+    op.execute(SPECS)
     with op.get_context().autocommit_block():
         # An index that is made meanwhile waits for transactions under way.
         op.execute("SET lock_timeout = 0")

@@ -42,6 +42,7 @@ def register(memory: typer.Typer) -> None:
     memory.command("fold")(memory_fold)
     memory.command("consolidate")(memory_consolidate)
     memory.command("schema")(memory_schema)
+    memory.command("model")(memory_model)
     memory.command("rebuild")(rebuilding.memory_rebuild)
     memory.command("flush")(memory_flush)
 
@@ -235,6 +236,23 @@ def memory_schema(
             info = await held.update_schema(schema, expected_revision=expect, comment=comment)
         line = f"{memory} has the schema at revision {info.revision}"
         _show_info(info, line, as_json, schema_source=info.schema_source)
+
+    run(work())
+
+
+def memory_model(
+    model: Annotated[str, typer.Argument(help="provider/name; empty: the service's default.")],
+    memory: MemoryName = DEFAULT_NAME,
+    session: SessionName = DEFAULT_NAME,
+    address: Address = DEFAULT_ADDRESS,
+    as_json: Json = False,
+) -> None:
+    """Give a live memory another model; one that waits for its model tries again with it."""
+
+    async def work() -> None:
+        async with palimpsest.connect(address) as client:
+            info = await client.session(session).memory(memory).update_model(model)
+        _show_info(info, f"{memory} is kept by {model or 'the default model'}", as_json)
 
     run(work())
 

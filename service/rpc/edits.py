@@ -72,6 +72,14 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
         stored = await self._editor.update_schema(current_tenant(), _target(request), schema)
         return edits_pb2.UpdateSchemaResponse(memory=convert.memory(stored))
 
+    async def UpdateModel(  # noqa: N802
+        self, request: edits_pb2.UpdateModelRequest, context: Context
+    ) -> edits_pb2.UpdateModelResponse:
+        """Gives a live memory another model."""
+        target = Target(session=request.session, memory=request.memory)
+        stored = await self._editor.update_model(current_tenant(), target, request.model)
+        return edits_pb2.UpdateModelResponse(memory=convert.memory(stored))
+
     async def RebuildMemory(  # noqa: N802
         self, request: edits_pb2.RebuildMemoryRequest, context: Context
     ) -> AsyncIterator[edits_pb2.RebuildMemoryResponse]:

@@ -27,7 +27,7 @@ from service.domain.state.spec import StateSpec
 from service.usecases import guard_meters
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
-from storage import amendment_log, prism_states, revisions, sessions, vectors
+from storage import amendment_log, prism_states, revisions, sessions, vectors, waiting
 from storage.amendment_log import LoggedAmendment
 from storage.database import Database, Transaction
 from storage.memories import StoredMemory
@@ -199,6 +199,15 @@ class Editor:
                 schema_source=source,
             )
             stored = await self._commit(tx, target, held, new)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def update_model(self, tenant_id: UUID, target: Target, model: str) -> StoredMemory:
+        """Gives the memory another model; empty: the service's. Raises NotFound."""
+        async with self._database.transaction(tenant_id) as tx:
+            held = await _lock(tx, target)
+            await waiting.change_model(tx, *item_key(held), model)
+            stored = await find_memory(tx, target.session, target.memory)
         self._memories.wake(tenant_id, stored)
         return stored
 

@@ -232,6 +232,16 @@ class Memory:
         response = await self._client.call(self._edits.UpdateSchema, request, retry=False)
         return convert.memory(response.memory)
 
+    async def update_model(self, model: str = "") -> values.MemoryInfo:
+        """Gives the memory another model, as provider/name; empty: the service's default.
+
+        A memory that waits for the model it had tries again with the new one. Raises
+        InvalidArgument (MODEL_NOT_ALLOWED).
+        """
+        request = edits_pb2.UpdateModelRequest(**self._named, model=model)
+        response = await self._client.call(self._edits.UpdateModel, request)
+        return convert.memory(response.memory)
+
     async def rebuild(
         self,
         new_name: str,

@@ -80,6 +80,10 @@ class Memory:
         """Gives the memory a schema with more fields."""
         return self._loop.run(self._memory.update_schema(schema, **options))
 
+    def update_model(self, model: str = "") -> values.MemoryInfo:
+        """Gives the memory another model, as provider/name; empty: the service's default."""
+        return self._loop.run(self._memory.update_model(model))
+
     def rebuild(self, new_name: str, **changes: Any) -> "Memory":
         """Reads the whole log again into a new memory.
 

@@ -344,6 +344,56 @@ class UpdateSchemaResponse(_message.Message):
 Global___UpdateSchemaResponse: _TypeAlias = UpdateSchemaResponse  # noqa: Y015
 
 @_typing.final
+class UpdateModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required."""
+    memory: _builtins.str
+    """Required."""
+    model: _builtins.str
+    """Optional. provider/model, one that the operator allows; empty means the
+    service's default model.
+    """
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        memory: _builtins.str = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "model", b"model", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateModelRequest: _TypeAlias = UpdateModelRequest  # noqa: Y015
+
+@_typing.final
+class UpdateModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def memory(self) -> _memories_pb2.Memory: ...
+    def __init__(
+        self,
+        *,
+        memory: _memories_pb2.Memory | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateModelResponse: _TypeAlias = UpdateModelResponse  # noqa: Y015
+
+@_typing.final
 class RebuildMemoryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -87,6 +87,14 @@ class EditServiceStub:
     Safety: writes; idempotent (the schema it has already makes no revision);
     not destructive.
     """
+    UpdateModel: _grpc.UnaryUnaryMultiCallable[_edits_pb2.UpdateModelRequest, _edits_pb2.UpdateModelResponse]
+    """Gives a live memory another model for its next steps and answers.
+
+    Guarantees: durable on return; the value, its revision and its history stay.
+    A memory that waits for the model it had tries again at once with the new
+    one; a stalled one stays stalled until RetryMemory.
+    Safety: writes; idempotent; not destructive.
+    """
     RebuildMemory: _grpc.UnaryStreamMultiCallable[_edits_pb2.RebuildMemoryRequest, _edits_pb2.RebuildMemoryResponse]
     """Reads the whole log again into a new memory beside the old one, with
     another schema, task, question, model or setting, and tells how far it is.
@@ -157,6 +165,14 @@ class EditServiceAsyncStub(EditServiceStub):
     read before are not read again (RebuildMemory does).
     Safety: writes; idempotent (the schema it has already makes no revision);
     not destructive.
+    """
+    UpdateModel: _aio.UnaryUnaryMultiCallable[_edits_pb2.UpdateModelRequest, _edits_pb2.UpdateModelResponse]  # type: ignore[assignment]
+    """Gives a live memory another model for its next steps and answers.
+
+    Guarantees: durable on return; the value, its revision and its history stay.
+    A memory that waits for the model it had tries again at once with the new
+    one; a stalled one stays stalled until RetryMemory.
+    Safety: writes; idempotent; not destructive.
     """
     RebuildMemory: _aio.UnaryStreamMultiCallable[_edits_pb2.RebuildMemoryRequest, _edits_pb2.RebuildMemoryResponse]  # type: ignore[assignment]
     """Reads the whole log again into a new memory beside the old one, with
@@ -255,6 +271,20 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
         read before are not read again (RebuildMemory does).
         Safety: writes; idempotent (the schema it has already makes no revision);
         not destructive.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateModel(
+        self,
+        request: _edits_pb2.UpdateModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_edits_pb2.UpdateModelResponse, _abc.Awaitable[_edits_pb2.UpdateModelResponse]]:
+        """Gives a live memory another model for its next steps and answers.
+
+        Guarantees: durable on return; the value, its revision and its history stay.
+        A memory that waits for the model it had tries again at once with the new
+        one; a stalled one stays stalled until RetryMemory.
+        Safety: writes; idempotent; not destructive.
         """
 
     @_abc_1.abstractmethod

@@ -165,11 +165,13 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_NOT_APPLIED_IN_TIME: _ErrorReason.ValueType  # 61
     """DEADLINE_EXCEEDED. The memory did not reach the wanted position in time.
-    metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}.
+    metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}, and
+    "cause" while it waits for its model. A context says so at once.
     """
     ERROR_REASON_ANSWER_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 62
     """DEADLINE_EXCEEDED. The answer was not ready in time. It is still being
-    made: GetAnswer will have it. metadata: {"answer": "…"}.
+    made: GetAnswer will have it, and ResumeAnswer waits on. metadata: {"answer":
+    "…"}, and "cause" while it waits for its model.
     """
     ERROR_REASON_ANSWER_FAILED: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION. No answer could be made; the cause is the model's or
@@ -378,11 +380,13 @@ RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
 """
 ERROR_REASON_NOT_APPLIED_IN_TIME: ErrorReason.ValueType  # 61
 """DEADLINE_EXCEEDED. The memory did not reach the wanted position in time.
-metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}.
+metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}, and
+"cause" while it waits for its model. A context says so at once.
 """
 ERROR_REASON_ANSWER_NOT_READY_IN_TIME: ErrorReason.ValueType  # 62
 """DEADLINE_EXCEEDED. The answer was not ready in time. It is still being
-made: GetAnswer will have it. metadata: {"answer": "…"}.
+made: GetAnswer will have it, and ResumeAnswer waits on. metadata: {"answer":
+"…"}, and "cause" while it waits for its model.
 """
 ERROR_REASON_ANSWER_FAILED: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION. No answer could be made; the cause is the model's or

@@ -52,6 +52,7 @@ def calls_for_prism(session: str, memory: str) -> list[tuple[Any, str, Any]]:
             "UpdateSchema",
             edits_pb2.UpdateSchemaRequest(**named, schema_source=SCHEMA),
         ),
+        (edits_pb2_grpc.EditServiceStub, "UpdateModel", edits_pb2.UpdateModelRequest(**named)),
         (
             memories_pb2_grpc.MemoryServiceStub,
             "ListAmendments",

@@ -1,0 +1,118 @@
+"""A model that is away and comes back: what users and operators see, and that all goes on."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+
+import palimpsest
+from palimpsest.errors import DeadlineExceeded
+from tests.attacks import outages
+from tests.attacks.outages import OUTAGES, SCHEMA, Switched
+from tests.fake_model import served
+from tests.harness import Servers, api, eventually, worker
+
+
+def cli(address: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "PALIMPSEST_ADDRESS": address, **environment},
+    )
+
+
+async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) -> None:
+    model, url = Switched(), servers.new_database()
+    model.outage = OUTAGES["wrong key"]
+    with served(model) as endpoint:
+        model.url = f"{endpoint}/v1"
+        settings = {**model.settings, "PALIMPSEST_PROBE_SECONDS": "1"}
+        with (
+            api(url, **settings) as (_, address),
+            worker(url, **settings) as process,
+        ):
+            async with palimpsest.connect(address) as client:
+                infos = await _made(client, 5)
+                waiting = [one async for one in client.memories(waiting=True)]
+                while len(waiting) < len(infos):
+                    await asyncio.sleep(0.05)
+                    waiting = [one async for one in client.memories(waiting=True)]
+                assert [one async for one in client.memories(stalled=True)] == []
+                (cause,) = {one.waiting_cause for one in waiting}
+                assert cause is not None
+                assert "Incorrect API key provided; check PALIMPSEST_MODEL_API_KEY" in cause
+                memory = client.session("s0").memory("m")
+                try:
+                    await memory.get(fully_applied=True, timeout=0.5)
+                except DeadlineExceeded as error:
+                    assert cause in str(error)
+                else:
+                    raise AssertionError("a model that refuses the key made a step")
+                answer = ""
+                try:
+                    await memory.ask("What is closed?", timeout=3)
+                except DeadlineExceeded as error:
+                    answer = error.metadata["answer"]
+                listed = cli(address, "memory", "list", "--waiting", "--json")
+                # One of them may be finding out whether it has passed.
+                assert len(listed.stdout.splitlines()) in (4, 5)
+                told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
+                found = [json.loads(line) for line in told.stdout.splitlines()]
+                (said,) = [one["said"] for one in found if one["name"] == "models"]
+                assert told.returncode == 1
+                assert "Incorrect API key provided" in said
+                assert "5 memories wait" in said or "4 memories wait" in said
+                model.outage = None
+                for number in range(5):
+                    held = client.session(f"s{number}").memory("m")
+                    await held.get(fully_applied=True, timeout=120)
+                resumed = await client.resume_answer("s0", answer, timeout=120)
+                assert resumed.answer_id == answer
+                told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
+                assert '"name":"models"' in told.stdout.replace(" ", "")
+                assert "none is known to fail" in told.stdout
+            eventually("the log names them", lambda: '"session": "s0"' in process.log())
+            assert "sk-not-to-be-logged" not in process.log()
+
+
+async def _made(client: palimpsest.Client, number: int) -> list[palimpsest.Session]:
+    sessions = []
+    for at in range(number):
+        session = await client.create_session(f"s{at}")
+        await session.create_memory("m", schema_source=SCHEMA)
+        async with session.producer("test") as producer:
+            await producer.append("The harbour is closed on Mondays.")
+        sessions.append(session)
+    return sessions
+
+
+async def test_all_stalled_memories_are_listed_and_retried_at_once(servers: Servers) -> None:
+    model, url = Switched(), servers.new_database()
+    # Says nothing of the deployment, and fails for good.
+    too_long = {"message": "This model's maximum context length is 10 tokens", "type": "x"}
+    model.outage = (400, {}, json.dumps({"error": too_long}))
+    with served(model) as endpoint:
+        model.url = f"{endpoint}/v1"
+        with api(url) as (_, address), worker(url, **model.settings):
+            async with palimpsest.connect(address) as client:
+                await _made(client, 3)
+                until = time.monotonic() + 120
+                while len([one async for one in client.memories(stalled=True)]) < 3:
+                    assert time.monotonic() < until
+                    await asyncio.sleep(0.05)
+                done = cli(address, "memory", "list", "--stalled")
+                assert done.stdout.count("maximum context length") == 3
+                model.outage = None
+                assert cli(address, "memory", "retry", "--all").stdout == "3 try again\n"
+                for number in range(3):
+                    held = client.session(f"s{number}").memory("m")
+                    await held.get(fully_applied=True, timeout=120)
+                assert await client.retry_stalled() == 0
+
+
+def test_the_attack_names_every_kind_of_outage() -> None:
+    assert outages.ATTACK.finding == "users 1a"
+    assert {status for status, _, _ in OUTAGES.values()} >= {400, 401, 403, 404, 429, 500, 503}
