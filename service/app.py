@@ -18,6 +18,7 @@ from service.caller.server import CallerServer
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.llm.allowed import AllowedModels, AllowedTransport
 from service.llm.caller import Caller
 from service.llm.embedders import open_embedder
 from service.llm.embedding import CannotEmbed, Embedder
@@ -103,6 +104,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         history = History(database)
         editor = Editor(database, memories, config.limits)
         waiting = WaitingRoom(config.limits.max_waiting_asks)
+        models = AllowedModels(config)
         asker = Asker(database, hints, watcher, keys.token, waiting)
         schemas = Schemas(database, hints, watcher, waiting)
         comparer = Comparer(database, Prices(config).of, config)
@@ -121,13 +123,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, history, pages),
+                memories=MemoryService(memories, history, pages, models),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
-                edits=EditService(editor, Rebuilder(memories, watcher), stop),
-                answers=AnswerService(asker, waiting, database, pages, stop),
-                schemas=SchemaService(schemas),
+                edits=EditService(editor, Rebuilder(memories, watcher, models), stop),
+                answers=AnswerService(asker, waiting, database, pages, stop, models),
+                schemas=SchemaService(schemas, models),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),
                 trees=TreeService(Trees(database, memories), pages),
@@ -334,7 +336,7 @@ def _caller(
     prices: Prices,
 ) -> Caller:
     return Caller(
-        transport,
+        AllowedTransport(transport, AllowedModels(config)),
         journal,
         index,
         prices=prices.of,
