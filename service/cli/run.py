@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ from pydantic import SecretStr, ValidationError
 from service.cli.output import CommandError, say, show
 from service.config import Config, Limits
 from service.embedded.signals import STOP_SIGNALS
+from service.environment import unknown_variables
 
 if TYPE_CHECKING:
     from storage.search_support import Support
@@ -30,7 +32,10 @@ def register(app: typer.Typer) -> None:
 
 
 def read_config(**changes: Any) -> Config:
-    """The configuration of this process; wrong values are one clear line."""
+    """The configuration of this process; wrong values and names are one clear line."""
+    if unknown := unknown_variables(os.environ):
+        said = (f"{name} is no setting; the nearest is {nearest}" for name, nearest in unknown)
+        raise CommandError("; ".join(said))
     try:
         return Config(**{key: value for key, value in changes.items() if value is not None})
     except ValidationError as error:
