@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 import migrations
-from service import fail_points, telemetry
+from service import fail_points, listening, telemetry
 from service.caller.client import NearOrFar, RemoteCaller, near_model
 from service.caller.server import CallerServer
 from service.config import Config
@@ -94,6 +94,10 @@ class CannotStart(Exception):
 
 async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
     """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
+    if (said := listening.refusal(config)) is not None:
+        raise CannotStart(said)
+    if not listening.is_local(config.listen):
+        _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
     async with _process(config, "serve") as (database, keys, dispatcher), AsyncExitStack() as stack:
         hints = Hints(dispatcher.hint)
         watcher = Watcher(database, reads=config.limits.max_waiting_reads)
@@ -138,6 +142,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 search=SearchService(searcher),
             ),
             config.limits,
+            reflects=config.reflection,
         )
         loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
         try:

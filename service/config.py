@@ -132,6 +132,11 @@ class Config(BaseSettings):
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
+    #: Whether that may be an address that other machines reach. There is neither
+    #: authentication nor encryption: only for networks in which all may do everything.
+    insecure: bool = False
+    #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
+    reflection: bool = False
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
     #: user that PostgreSQL has to run as.
     data_dir: Path = Field(default_factory=_default_data_dir)

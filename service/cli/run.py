@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import SecretStr, ValidationError
 
+from service import listening
 from service.cli.output import CommandError, say, show
 from service.config import Config, Limits
 from service.embedded.signals import STOP_SIGNALS
@@ -45,12 +46,23 @@ def read_config(**changes: Any) -> Config:
         raise CommandError(f"PALIMPSEST_{prefix}{name}: {first['msg']}") from None
 
 
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Listen where other machines reach it, with neither authentication nor encryption:"
+        " whoever does may do everything (PALIMPSEST_INSECURE).",
+    ),
+]
+
+
 def up(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where everything is kept. Default: your data folder.")
     ] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the API.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+    insecure: Insecure = False,
 ) -> None:
     """Run everything on this machine until Ctrl-C.
 
@@ -61,11 +73,24 @@ def up(
     from service.embedded.processes import ServerError
     from service.embedded.stack import Stack
 
-    config = read_config(data_dir=data_dir, listen=listen)
+    config = read_config(data_dir=data_dir, listen=listen, insecure=insecure or None)
+    if (refusal := listening.refusal(config)) is not None:
+        raise CommandError(refusal)
+    reflection = config.reflection or "reflection" not in config.model_fields_set
+    # What the command line says is for the processes too.
+    settings = {
+        "PALIMPSEST_INSECURE": str(config.insecure),
+        "PALIMPSEST_REFLECTION": str(reflection),
+    }
     stop = StopSignals()
     try:
         with Stack(
-            config.data_dir, config, listen=config.listen, workers=workers, on_event=say
+            config.data_dir,
+            config,
+            listen=config.listen,
+            workers=workers,
+            on_event=say,
+            settings=settings,
         ) as stack:
             stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
@@ -79,11 +104,12 @@ def up(
 
 def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 picks one.")] = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
     from service import app as application
 
-    config = read_config(listen=listen)
+    config = read_config(listen=listen, insecure=insecure or None)
     _run(
         config,
         lambda stop: application.serve(
