@@ -15,7 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from service import listening
 from service.cli.output import CommandError, say, show
-from service.config import Config, Limits
+from service.config import OFFLINE_MODEL, Config, Limits
 from service.embedded.signals import STOP_SIGNALS
 from service.environment import unknown_variables
 
@@ -94,12 +94,26 @@ def up(
         ) as stack:
             stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
+            show(_models_line(config))
             show("Ctrl-C stops it.")
             stack.supervise(stop.requested)
             say("stopping")
     except ServerError as error:
         raise CommandError(str(error)) from error
     say("stopped; nothing is lost")
+
+
+def _models_line(config: Config) -> str:
+    """Which models `up` asks."""
+    from service.embedded.running import plain_url
+
+    if config.model == OFFLINE_MODEL:
+        return f"The model is {OFFLINE_MODEL}, which is no language model; see PALIMPSEST_MODEL"
+    at = f" at {plain_url(config.model_base_url)}" if config.model_base_url else ""
+    places = sum(one.model == config.model for one in config.deployments)
+    at = f" in {places} deployment(s)" if places else at
+    vectors = f"; vectors by {config.embedding_model}" if config.embedding_model else ""
+    return f"The model is {config.model}{at}{vectors}"
 
 
 def serve(
