@@ -12,12 +12,13 @@ from typing import Any
 import structlog
 
 import migrations
-from service import fail_points, telemetry
+from service import fail_points, listening, telemetry
 from service.caller.client import NearOrFar, RemoteCaller, near_model
 from service.caller.server import CallerServer
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.llm.allowed import AllowedModels, AllowedTransport
 from service.llm.caller import Caller
 from service.llm.circuits import Circuits
 from service.llm.embedders import open_embedder
@@ -95,6 +96,10 @@ class CannotStart(Exception):
 
 async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
     """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
+    if (said := listening.refusal(config)) is not None:
+        raise CannotStart(said)
+    if not listening.is_local(config.listen):
+        _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
     async with _process(config, "serve") as (database, keys, dispatcher), AsyncExitStack() as stack:
         hints = Hints(dispatcher.hint)
         watcher = Watcher(database, reads=config.limits.max_waiting_reads)
@@ -105,6 +110,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         history = History(database)
         editor = Editor(database, memories, config.limits)
         waiting = WaitingRoom(config.limits.max_waiting_asks)
+        models = AllowedModels(config)
         asker = Asker(database, hints, watcher, keys.token, waiting)
         schemas = Schemas(database, hints, watcher, waiting)
         comparer = Comparer(database, Prices(config).of, config)
@@ -123,13 +129,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, history, pages),
+                memories=MemoryService(memories, history, pages, models),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
-                edits=EditService(editor, Rebuilder(memories, watcher), stop),
-                answers=AnswerService(asker, waiting, database, pages, stop),
-                schemas=SchemaService(schemas),
+                edits=EditService(editor, Rebuilder(memories, watcher, models), stop, models),
+                answers=AnswerService(asker, waiting, database, pages, stop, models),
+                schemas=SchemaService(schemas, models),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, hints), pages),
                 trees=TreeService(Trees(database, memories), pages),
@@ -138,6 +144,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 search=SearchService(searcher),
             ),
             config.limits,
+            reflects=config.reflection,
         )
         loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
         try:
@@ -348,7 +355,7 @@ def _caller(
     prices: Prices,
 ) -> Caller:
     return Caller(
-        transport,
+        AllowedTransport(transport, AllowedModels(config)),
         journal,
         index,
         prices=prices.of,

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.deployment_config import Deployments
-from service.model_config import ModelPriceOverrides, ModelSettings
+from service.model_config import ModelName, ModelPatterns, ModelPriceOverrides, ModelSettings
 
 #: One host: SQLAlchemy reads no list of them. A password may hold what ought to be escaped.
 _DATABASE_URL = re.compile(
@@ -132,11 +132,20 @@ class Config(BaseSettings):
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
+    #: Whether that may be an address that other machines reach. There is neither
+    #: authentication nor encryption: only for networks in which all may do everything.
+    insecure: bool = False
+    #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
+    reflection: bool = False
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
     #: user that PostgreSQL has to run as.
     data_dir: Path = Field(default_factory=_default_data_dir)
     #: The model for memories and schemas that name none, as provider/name.
-    model: str = OFFLINE_MODEL
+    model: ModelName = OFFLINE_MODEL
+    #: What else memories, questions and schemas may name: provider/name, or provider/ and a
+    #: name with "*" in it, with commas between them. The default model and those of
+    #: deployments may be named in any case. The same for all processes.
+    models: ModelPatterns = ("offline/*", "local/*")
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
     model_base_url: str | None = None
     #: Whether that endpoint keeps to a JSON Schema of the reply (response_format).
@@ -165,7 +174,7 @@ class Config(BaseSettings):
     search_language: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] = "english"
     #: The model for vectors: local/minilm, or litellm's name; empty: search is by words only.
     #: The same for all processes.
-    embedding_model: Annotated[str, Field(pattern=r"^([^/\s]+/\S+)?$", max_length=200)] = ""
+    embedding_model: Annotated[ModelName, Field(pattern=r"^([^/\s]+/\S+)?$", max_length=200)] = ""
     #: Base URL and key of an OpenAI-compatible endpoint, for embedding models named openai/….
     embedding_base_url: str | None = None
     embedding_api_key: SecretStr | None = None

@@ -1,6 +1,7 @@
-"""What is configured by model: prices and habits of caches, and settings of calls."""
+"""What is configured by model: prices and habits of caches, settings of calls, who may be named."""
 
 import json
+import re
 from typing import Annotated, Any
 
 from pydantic import (
@@ -138,6 +139,36 @@ _SETTINGS: TypeAdapter[dict[str, ModelSetting]] = TypeAdapter(dict[str, ModelSet
 _PRICES: TypeAdapter[dict[str, PriceOverride]] = TypeAdapter(dict[str, PriceOverride])
 
 
+#: Names and patterns of models that are configured by `PALIMPSEST_MODELS`.
+MAX_PATTERNS = 256
+#: The provider is written out: a `*` there would allow whatever litellm reaches by itself.
+_PATTERN = re.compile(r"[A-Za-z0-9_.-]+/\S{1,200}")
+
+
+def checked_model(name: str) -> str:
+    """Returns the name of a model as it is. Raises PydanticCustomError for a URL or a blank."""
+    # litellm takes an address out of some names, and calls it.
+    if "://" in name or " " in name or not name.isprintable():
+        said = "is no name of a model: give its address as a base URL or a deployment's api_base"
+        raise PydanticCustomError("model", said)
+    return name
+
+
+def _read_patterns(value: Any) -> tuple[str, ...]:
+    """Returns patterns from a text with commas or blanks between them, or from values."""
+    found = tuple(re.split(r"[\s,]+", value.strip(" \t\n,"))) if isinstance(value, str) else value
+    # An empty variable is as one that names none.
+    found = () if found == ("",) else tuple(found)
+    if len(found) > MAX_PATTERNS:
+        raise _wrong("models", f"has {len(found)} patterns; at most {MAX_PATTERNS} are taken")
+    for one in found:
+        if not _PATTERN.fullmatch(one):
+            said = f"{one[:200]!r} is not PROVIDER/NAME, with * for any part of NAME alone"
+            raise _wrong("models", said)
+        checked_model(one)
+    return found
+
+
 def _read_prices(value: Any) -> dict[str, PriceOverride]:
     read: dict[str, PriceOverride] = _read(value, _PRICES, "model_prices")
     return read
@@ -150,3 +181,5 @@ def _read_settings(value: Any) -> dict[str, ModelSetting]:
 
 ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
 ModelSettings = Annotated[dict[str, ModelSetting], NoDecode, PlainValidator(_read_settings)]
+ModelName = Annotated[str, AfterValidator(checked_model)]
+ModelPatterns = Annotated[tuple[str, ...], NoDecode, PlainValidator(_read_patterns)]

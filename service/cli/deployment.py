@@ -1,5 +1,6 @@
 """Commands that look at a deployment from beside: at its database, not through the API."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -25,15 +26,43 @@ TenantName = Annotated[
 ]
 
 
-def find_config(data_dir: Path | None) -> Config:
-    """The configuration of this process; without a database, with that of an `up` that runs."""
-    from service.embedded.running import database_url
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """What a command looks at."""
+
+    config: Config
+    #: Names of settings of an `up` that runs that hold a secret: it has them, we do not.
+    hidden: frozenset[str]
+    #: Whose settings these are, in words.
+    source: str
+
+
+def find_deployment(data_dir: Path | None) -> Deployment:
+    """Returns the deployment of this process's variables; without a database in them, or with
+    a `data_dir` named, that of an `up` that runs."""
+    from service.embedded import running
 
     config = read_config(data_dir=data_dir)
-    if config.database_url is not None:
-        return config
-    found = database_url(config.data_dir)
-    return config if found is None else config.model_copy(update={"database_url": SecretStr(found)})
+    ours = "those of this command's variables"
+    if config.database_url is not None and data_dir is None:
+        return Deployment(config=config, hidden=frozenset(), source=ours)
+    found = running.find(config.data_dir)
+    hidden: set[str] = set()
+    source = ours
+    if found is not None:
+        config = read_config(**{**found.settings, "data_dir": config.data_dir})
+        hidden = {name for name in found.hidden if getattr(config, name, None) is None}
+        source = f"those of the `up` that runs in {config.data_dir} (process {found.pid})"
+    if config.database_url is None:
+        url = None if "database_url" in hidden else running.database_url(config.data_dir)
+        secret = None if url is None else SecretStr(url)
+        config = config.model_copy(update={"database_url": secret})
+    return Deployment(config=config, hidden=frozenset(hidden), source=source)
+
+
+def find_config(data_dir: Path | None) -> Config:
+    """Returns the settings of what a command looks at, as `find_deployment`."""
+    return find_deployment(data_dir).config
 
 
 def database_url_of(config: Config) -> str:

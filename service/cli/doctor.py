@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from service.cli.deployment import DataDir, TenantName, find_config
+from service.cli.deployment import DataDir, Deployment, TenantName, find_deployment
 from service.cli.output import escaped, out, show_json
 from service.cli.talk import Json
-from service.config import Config
 from service.domain.checkup import Finding, Level, ok, warn
 
 #: How long the API may take to answer, in seconds.
@@ -38,23 +37,26 @@ def doctor(
 ) -> None:
     """Look at a deployment: what is ok, what to watch (warn), what does not work (bad).
 
-    Reads the same PALIMPSEST_… variables as `serve` and `work`, changes nothing, calls no
-    model, and needs no more rights than they do. Of all tenants, unless --tenant names one.
+    Reads the same PALIMPSEST_… variables as `serve` and `work`, or the settings of an `up`
+    that runs here, changes nothing, calls no model, and needs no more rights than they do. Of
+    all tenants, unless --tenant names one.
     Exit code 1 when anything is bad.
     """
-    config = find_config(data_dir)
-    is_bad = asyncio.run(_look(config, address or config.listen, tenant, as_json=as_json))
+    found = find_deployment(data_dir)
+    is_bad = asyncio.run(_look(found, address or found.config.listen, tenant, as_json=as_json))
     if is_bad:
         raise typer.Exit(1)
 
 
-async def _look(config: Config, address: str, tenant: str | None, *, as_json: bool) -> bool:
+async def _look(found: Deployment, address: str, tenant: str | None, *, as_json: bool) -> bool:
     import migrations
     from service.usecases.checkup import Checkup, Migrations
 
     known = Migrations(newest=migrations.newest(), known=migrations.known())
     is_bad = False
-    async for one in Checkup(config, known, tenant=tenant).findings():
+    _tell(ok("settings", found.source), as_json=as_json)
+    checkup = Checkup(found.config, known, tenant=tenant, hidden=found.hidden)
+    async for one in checkup.findings():
         _tell(one, as_json=as_json)
         is_bad = is_bad or one.level is Level.BAD
     _tell(await _api(address), as_json=as_json)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import sys
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import SecretStr, ValidationError
 
+from service import listening
 from service.cli.output import CommandError, say, show
-from service.config import Config, Limits
+from service.config import OFFLINE_MODEL, Config, Limits
 from service.embedded.signals import STOP_SIGNALS
+from service.environment import unknown_variables
 
 if TYPE_CHECKING:
     from storage.search_support import Support
@@ -30,7 +33,10 @@ def register(app: typer.Typer) -> None:
 
 
 def read_config(**changes: Any) -> Config:
-    """The configuration of this process; wrong values are one clear line."""
+    """The configuration of this process; wrong values and names are one clear line."""
+    if unknown := unknown_variables(os.environ):
+        said = (f"{name} is no setting; the nearest is {nearest}" for name, nearest in unknown)
+        raise CommandError("; ".join(said))
     try:
         return Config(**{key: value for key, value in changes.items() if value is not None})
     except ValidationError as error:
@@ -40,12 +46,23 @@ def read_config(**changes: Any) -> Config:
         raise CommandError(f"PALIMPSEST_{prefix}{name}: {first['msg']}") from None
 
 
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Listen where other machines reach it, with neither authentication nor encryption:"
+        " whoever does may do everything (PALIMPSEST_INSECURE).",
+    ),
+]
+
+
 def up(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where everything is kept. Default: your data folder.")
     ] = None,
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the API.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
+    insecure: Insecure = False,
 ) -> None:
     """Run everything on this machine until Ctrl-C.
 
@@ -56,14 +73,28 @@ def up(
     from service.embedded.processes import ServerError
     from service.embedded.stack import Stack
 
-    config = read_config(data_dir=data_dir, listen=listen)
+    config = read_config(data_dir=data_dir, listen=listen, insecure=insecure or None)
+    if (refusal := listening.refusal(config)) is not None:
+        raise CommandError(refusal)
+    reflection = config.reflection or "reflection" not in config.model_fields_set
+    # What the command line says is for the processes too.
+    settings = {
+        "PALIMPSEST_INSECURE": str(config.insecure),
+        "PALIMPSEST_REFLECTION": str(reflection),
+    }
     stop = StopSignals()
     try:
         with Stack(
-            config.data_dir, config, listen=config.listen, workers=workers, on_event=say
+            config.data_dir,
+            config,
+            listen=config.listen,
+            workers=workers,
+            on_event=say,
+            settings=settings,
         ) as stack:
             stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
+            show(_models_line(config))
             show("Ctrl-C stops it.")
             stack.supervise(stop.requested)
             say("stopping")
@@ -72,13 +103,27 @@ def up(
     say("stopped; nothing is lost")
 
 
+def _models_line(config: Config) -> str:
+    """Which models `up` asks."""
+    from service.embedded.running import plain_url
+
+    if config.model == OFFLINE_MODEL:
+        return f"The model is {OFFLINE_MODEL}, which is no language model; see PALIMPSEST_MODEL"
+    at = f" at {plain_url(config.model_base_url)}" if config.model_base_url else ""
+    places = sum(one.model == config.model for one in config.deployments)
+    at = f" in {places} deployment(s)" if places else at
+    vectors = f"; vectors by {config.embedding_model}" if config.embedding_model else ""
+    return f"The model is {config.model}{at}{vectors}"
+
+
 def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 picks one.")] = None,
+    insecure: Insecure = False,
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
     from service import app as application
 
-    config = read_config(listen=listen)
+    config = read_config(listen=listen, insecure=insecure or None)
     _run(
         config,
         lambda stop: application.serve(

@@ -11,6 +11,7 @@ import typer
 from service.cli.deployment import DataDir, TenantName, database_url_of, find_config
 from service.cli.output import CommandError, say, show, show_json
 from service.cli.talk import Json
+from service.domain.errors import PalimpsestError
 from service.domain.tenancy import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ async def _run(url: str, wanted: Wanted) -> int:
         async for place in _places(database, verifier, wanted):
             sessions += 1
             differences += await _verify(verifier, place, wanted)
-    except NoTenant as error:
+    except (NoTenant, PalimpsestError) as error:
+        # No such session, or memory of it.
         raise CommandError(str(error)) from error
     except StorageError as error:
         raise CommandError(f"cannot read the database: {error}") from error

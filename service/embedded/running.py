@@ -1,22 +1,147 @@
-"""Finding the database of an `up` that runs, for commands that look at it from beside."""
+"""Finding an `up` that runs: its servers and its settings, for commands beside it.
 
+`up` writes its settings, without any secret, to a file of mode 0600 in its data folder. The
+passwords of its embedded servers are in files of their own there.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+from pydantic import BaseModel, SecretStr
+
+from service.config import Config
+from service.deployment_config import Deployment
+from service.embedded.folder import OwnFolder
 from service.embedded.postgres import NAME
+from service.embedded.processes import ServerUser
 
 #: Where the port stands in postmaster.pid: see PostgreSQL's miscadmin.h.
 _PORT_LINE = 3
+_FOLDER = "run"
+_FILE = "settings.json"
+#: Bytes of the file that are read.
+_MAX_BYTES = 1024 * 1024
+#: They may hold a secret in a field of a request.
+_UNTOLD = frozenset({"model_settings", "deployments", "data_dir"})
+_ENDPOINTS = ("model_base_url", "embedding_base_url")
+_PREFIX = "PALIMPSEST_"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Running:
+    """An `up` that runs."""
+
+    pid: int
+    #: As `Config` takes them; without secrets.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Names of settings that `up` has and that hold a secret, and "deployment NAME" for those
+    #: with a key.
+    hidden: frozenset[str] = frozenset()
+
+
+@contextmanager
+def told(
+    data_dir: Path, config: Config, overrides: Mapping[str, str], *, redis_port: int | None
+) -> Iterator[None]:
+    """Says meanwhile, in the data folder, what runs there and with which settings.
+
+    `overrides` are variables that our processes get besides `config`.
+    """
+    settings = _settings(config)
+    settings.update(
+        {name.removeprefix(_PREFIX).lower(): value for name, value in overrides.items()}
+    )
+    said = {
+        "pid": os.getpid(),
+        "settings": settings,
+        "hidden": sorted(_hidden(config)),
+        "redis_port": redis_port,
+    }
+    with closing(OwnFolder.make(data_dir / _FOLDER, ServerUser.ourselves())) as folder:
+        folder.write(_FILE, json.dumps(said, indent=1, default=_plain) + "\n")
+        try:
+            yield
+        finally:
+            folder.remove(_FILE)
+
+
+def find(data_dir: Path) -> Running | None:
+    """Returns the `up` that runs with a data folder; None without one, or if its files are not
+    for this user."""
+    folder = data_dir.absolute()
+    try:
+        with (folder / _FOLDER / _FILE).open("rb") as file:
+            said = json.loads(file.read(_MAX_BYTES))
+        os.kill(said["pid"], 0)
+    except PermissionError:
+        # It is another user's, and so are its passwords.
+        return None
+    except (OSError, ValueError):
+        # Nothing runs there, or it went this moment.
+        return None
+    # Of another release there may be settings that are none of ours.
+    known = {name: one for name, one in said["settings"].items() if name in Config.model_fields}
+    if (port := said["redis_port"]) is not None:
+        password = _read(folder / "valkey" / "valkey.password").strip()
+        known["redis_url"] = f"redis://:{password}@127.0.0.1:{port}/0"
+    return Running(pid=said["pid"], settings=known, hidden=frozenset(said["hidden"]))
 
 
 def database_url(data_dir: Path) -> str | None:
     """URL of the embedded database below a data folder, for our login role; None when none
     runs there, or its files are not for this user."""
     folder = data_dir.absolute() / "postgres"
-    try:
-        lines = (folder / "data" / "postmaster.pid").read_text().splitlines()
-        password = (folder / "login.password").read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    if len(lines) <= _PORT_LINE or not lines[_PORT_LINE].strip().isdecimal():
+    lines = _read(folder / "data" / "postmaster.pid").splitlines()
+    password = _read(folder / "login.password").strip()
+    if not password or len(lines) <= _PORT_LINE or not lines[_PORT_LINE].strip().isdecimal():
         return None
     return f"postgresql://{NAME}:{password}@127.0.0.1:{lines[_PORT_LINE].strip()}/{NAME}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    found = {
+        name: value
+        for name in Config.model_fields
+        if name not in _UNTOLD and not _is_secret(value := getattr(config, name))
+    }
+    for name in _ENDPOINTS:
+        found[name] = None if found[name] is None else plain_url(found[name])
+    found["deployments"] = [_place(one) for one in config.deployments]
+    return found
+
+
+def _plain(value: object) -> object:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
+
+
+def _place(one: Deployment) -> dict[str, Any]:
+    found = one.model_dump(exclude={"api_key", "api_key_env"}, exclude_none=True)
+    return {key: plain_url(value) if key == "api_base" else value for key, value in found.items()}
+
+
+def _hidden(config: Config) -> Iterator[str]:
+    yield from (name for name in Config.model_fields if _is_secret(getattr(config, name)))
+    yield from (f"deployment {one.name}" for one in config.deployments if one.key() is not None)
+
+
+def _is_secret(value: object) -> bool:
+    return isinstance(value, SecretStr)
+
+
+def plain_url(url: str) -> str:
+    """A URL without a login and a query, which may hold a key."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from service.config import Config
-from service.embedded import processes
+from service.embedded import processes, running
 from service.embedded.folder import OwnFolder, in_one_line, lock_folder, make_folders
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import Log, ServerError, ServerUser
@@ -217,6 +217,14 @@ class Stack:
             child.start(self._environment, self._parent_fd)
         for child in (self._api, *self._workers):
             child.wait_ready()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Says to commands beside us what runs, until it is stopped."""
+        overrides = {**self._settings, "PALIMPSEST_LISTEN": self.address}
+        port = None if self._valkey is None else self._valkey.port
+        said = running.told(self.data_dir, self._config, overrides, redis_port=port)
+        self._held.enter_context(said)
 
     def stop(self) -> None:
         """Stops workers, API, PostgreSQL and Valkey, in this order.

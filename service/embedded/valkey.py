@@ -41,6 +41,11 @@ class ValkeyServer:
         """redis:// URL, with the password."""
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
+    @property
+    def port(self) -> int:
+        """Where it listens, once it is started."""
+        return self._port
+
     def start(self) -> None:
         """Starts the server, empty."""
         if self.is_running():

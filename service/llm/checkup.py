@@ -10,13 +10,19 @@ from service.domain.checkup import Finding, bad, ok, warn
 
 #: How long an endpoint may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
+#: The settings that hold the keys of endpoints; those of deployments have their names.
+_SECRETS = {"model": "model_api_key", "vectors": "embedding_api_key"}
 
 
-async def look_at_models(config: Config) -> list[Finding]:
-    """One finding for the model, and one for each endpoint that is configured by its URL."""
+async def look_at_models(config: Config, hidden: frozenset[str] = frozenset()) -> list[Finding]:
+    """One finding for the model, and one for each endpoint that is configured by its URL.
+
+    `hidden`: names of settings that the processes have, and `config` has not: their keys.
+    """
     findings = [_model(config)]
     for name, base, key in _endpoints(config):
-        findings.append(await asyncio.to_thread(_endpoint, name, base, key))
+        has_other = key is None and _SECRETS.get(name, name) in hidden
+        findings.append(await asyncio.to_thread(_endpoint, name, base, key, has_other))
     return findings
 
 
@@ -38,8 +44,11 @@ def _endpoints(config: Config) -> Iterator[tuple[str, str, str | None]]:
             yield f"deployment {one.name}", one.api_base, one.key()
 
 
-def _endpoint(name: str, base: str, key: str | None) -> Finding:
-    """Asks for the list of models, which OpenAI-compatible servers have."""
+def _endpoint(name: str, base: str, key: str | None, has_other: bool) -> Finding:
+    """Asks for the list of models, which OpenAI-compatible servers have.
+
+    `has_other`: whether the processes have a key that is not known here.
+    """
     if not base.startswith(("http://", "https://")):
         return bad(name, f"{base} is no URL http://… or https://…", "set its base URL")
     request = urllib.request.Request(f"{base.rstrip('/')}/models")  # noqa: S310 - checked above
@@ -49,6 +58,8 @@ def _endpoint(name: str, base: str, key: str | None) -> Finding:
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:  # noqa: S310
             return ok(name, f"{base} answers ({reply.status})")
     except urllib.error.HTTPError as error:
+        if error.code in (401, 403) and has_other:
+            return ok(name, f"{base} answers, and wants the key, which only the running `up` has")
         if error.code in (401, 403):
             return bad(name, f"{base} refuses the key ({error.code})", "set the right API key")
         if error.code >= 500:

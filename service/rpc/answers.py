@@ -12,6 +12,7 @@ from service.domain.telling import TextPiece
 from service.domain.trajectory import (
     Event,
 )
+from service.llm.allowed import AllowedModels
 from service.rpc import browsing, convert, navigations
 from service.rpc.deadlines import deadline_of
 from service.rpc.errors import code_of, of_storage, shortened
@@ -43,8 +44,10 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         database: Database,
         pages: Pages,
         stopping: asyncio.Event,
+        models: AllowedModels,
     ) -> None:
         self._asker = asker
+        self._models = models
         self._stopping = stopping
         self._waiting = waiting
         self._database = database
@@ -54,6 +57,7 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         self, request: answers_pb2.AskRequest, context: Context
     ) -> AsyncIterator[answers_pb2.AskResponse]:
         """Asks a session, or a memory."""
+        self._models.check(request.model, "model")
         events = self._asker.ask(
             current_tenant(), await _question(request), deadline=deadline_of(context)
         )
@@ -79,6 +83,7 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         questions = []
         for number, one in enumerate(request.questions):
             with naming(number, of=len(request.questions)):
+                self._models.check(one.model, "model")
                 questions.append(await _question(one))
         events = ask_many(
             self._asker,

@@ -7,6 +7,7 @@ from typing import Any
 
 from palimpsest.v1 import edits_pb2, edits_pb2_grpc, memories_pb2
 from service.domain.prism.amendments import Op
+from service.llm.allowed import AllowedModels
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
@@ -26,10 +27,17 @@ _OPS: dict[Any, Op | None] = {
 class EditService(edits_pb2_grpc.EditServiceServicer):
     """See edits.proto."""
 
-    def __init__(self, editor: Editor, rebuilder: Rebuilder, stopping: asyncio.Event) -> None:
+    def __init__(
+        self,
+        editor: Editor,
+        rebuilder: Rebuilder,
+        stopping: asyncio.Event,
+        models: AllowedModels,
+    ) -> None:
         self._editor = editor
         self._rebuilder = rebuilder
         self._stopping = stopping
+        self._models = models
 
     async def ReviseMemory(  # noqa: N802 - named by the proto
         self, request: edits_pb2.ReviseMemoryRequest, context: Context
@@ -76,6 +84,7 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
         self, request: edits_pb2.UpdateModelRequest, context: Context
     ) -> edits_pb2.UpdateModelResponse:
         """Gives a live memory another model."""
+        self._models.check(request.model, "model")
         target = Target(session=request.session, memory=request.memory)
         stored = await self._editor.update_model(current_tenant(), target, request.model)
         return edits_pb2.UpdateModelResponse(memory=convert.memory(stored))

@@ -3,6 +3,7 @@
 from uuid import UUID
 
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from service.llm.allowed import AllowedModels
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
@@ -19,8 +20,11 @@ PAGE_BYTES = 2 * 1024 * 1024
 class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     """See memories.proto."""
 
-    def __init__(self, memories: Memories, history: History, pages: Pages) -> None:
+    def __init__(
+        self, memories: Memories, history: History, pages: Pages, models: AllowedModels
+    ) -> None:
         self._memories = memories
+        self._models = models
         self._history = history
         self._pages = pages
 
@@ -29,6 +33,7 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     ) -> memories_pb2.CreateMemoryResponse:
         """Creates a memory."""
         spec = specs.memory_spec(request)
+        self._models.check_spec(spec, f"{request.WhichOneof('spec')}.")
         made = await self._memories.create(current_tenant(), request.session, request.name, spec)
         return memories_pb2.CreateMemoryResponse(memory=convert.memory(made))
 

@@ -3,6 +3,7 @@
 from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc
 from service.domain.errors import SchemaInvalid
 from service.domain.schemas.tree import render
+from service.llm.allowed import AllowedModels
 from service.rpc import convert, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
@@ -13,13 +14,15 @@ from service.usecases.schemas import Drafted, Schemas, Wanted
 class SchemaService(schemas_pb2_grpc.SchemaServiceServicer):
     """See schemas.proto."""
 
-    def __init__(self, schemas: Schemas) -> None:
+    def __init__(self, schemas: Schemas, models: AllowedModels) -> None:
         self._schemas = schemas
+        self._models = models
 
     async def GenerateSchema(  # noqa: N802 - named by the proto
         self, request: schemas_pb2.GenerateSchemaRequest, context: Context
     ) -> schemas_pb2.GenerateSchemaResponse:
         """Has a model write a schema."""
+        self._models.check(request.model, "model")
         wanted = Wanted(
             session=request.session,
             domain=request.domain,

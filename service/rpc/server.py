@@ -151,7 +151,8 @@ def _options(limits: Limits) -> Sequence[tuple[str, int]]:
 class Server:
     """A gRPC server that is not started yet."""
 
-    def __init__(self, services: Services, limits: Limits) -> None:
+    def __init__(self, services: Services, limits: Limits, *, reflects: bool = False) -> None:
+        """`reflects`: whether it describes its services to whoever asks."""
         self._server = aio.server(
             # From the outside in: what an inner one raises, an outer one sees.
             interceptors=(
@@ -165,11 +166,12 @@ class Server:
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [health.SERVICE_NAME, reflection.SERVICE_NAME]
+        names = [health.SERVICE_NAME, *([reflection.SERVICE_NAME] if reflects else ())]
         for field, (register, descriptor) in _REGISTER.items():
             register(getattr(services, field), self._server)
             names.append(descriptor.full_name)
-        reflection.enable_server_reflection(names, self._server)
+        if reflects:
+            reflection.enable_server_reflection(names, self._server)
         self._names = ["", *names]
 
     async def start(self, address: str) -> int:

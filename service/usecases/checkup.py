@@ -42,10 +42,17 @@ class Checkup:
     """Looks at everything that `config` names."""
 
     def __init__(
-        self, config: Config, migrations: Migrations, *, tenant: str | None = None
+        self,
+        config: Config,
+        migrations: Migrations,
+        *,
+        tenant: str | None = None,
+        hidden: frozenset[str] = frozenset(),
     ) -> None:
-        """`tenant`: the name or id of the only one whose data is looked at; None: all."""
+        """`tenant`: the name or id of the only one whose data is looked at; None: all.
+        `hidden`: names of settings that the processes have, and `config` has not."""
         self._config = config
+        self._hidden = hidden
         self._migrations = migrations
         self._tenant = tenant
 
@@ -59,7 +66,7 @@ class Checkup:
         for one in await self._dispatch():
             yield one
         yield await self._redis()
-        for one in await look_at_models(self._config):
+        for one in await look_at_models(self._config, self._hidden):
             yield one
 
     def _settings(self) -> list[Finding]:
@@ -81,6 +88,10 @@ class Checkup:
         return found or [ok("settings", "nothing looks wrong")]
 
     async def _database(self) -> AsyncIterator[Finding]:
+        if self._config.database_url is None and "database_url" in self._hidden:
+            said = "the running `up` has one of its own, with a password that is not known here"
+            yield bad("database", said, "give this command its PALIMPSEST_DATABASE_URL")
+            return
         if self._config.database_url is None:
             said = "PALIMPSEST_DATABASE_URL is not set"
             yield bad("database", said, "set it, or name the folder of an `up` by --data-dir")
@@ -226,6 +237,9 @@ class Checkup:
         return findings
 
     async def _redis(self) -> Finding:
+        if self._config.redis_url is None and "redis_url" in self._hidden:
+            said = "the running `up` has one of its own, with a password that is not known here"
+            return warn("redis", said, "give this command its PALIMPSEST_REDIS_URL")
         if self._config.redis_url is None:
             return ok("redis", "none is configured: each process predicts from what it sent")
         try:

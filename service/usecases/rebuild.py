@@ -6,6 +6,7 @@ from uuid import UUID
 
 from service.domain.errors import DeadlineExceeded
 from service.domain.specs import MemoryKind, SpecChanges
+from service.llm.allowed import AllowedModels
 from service.usecases.consistency import Watcher, not_applied_in_time, refuse_stopped
 from service.usecases.lookup import item_key, refuse_other_kind
 from service.usecases.memories import Memories
@@ -16,8 +17,9 @@ from storage.work import Progress
 class Rebuilder:
     """Rebuilds memories and tells how far they are."""
 
-    def __init__(self, memories: Memories, watcher: Watcher) -> None:
+    def __init__(self, memories: Memories, watcher: Watcher, models: AllowedModels) -> None:
         self._memories = memories
+        self._models = models
         self._watcher = watcher
 
     async def rebuild(
@@ -31,15 +33,17 @@ class Rebuilder:
     ) -> AsyncGenerator[tuple[StoredMemory, bool]]:
         """Makes the second of `names` from the first; it as it is, and whether it is done.
 
-        Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid, FailedPrecondition (stalled,
-        or changes for memories of another kind), DeadlineExceeded; the memory goes on
-        whatever becomes of the call.
+        Raises NotFound, AlreadyExists, Exhausted, InvalidInput (schema; model that is not
+        allowed), FailedPrecondition (stalled, or changes for memories of another kind),
+        DeadlineExceeded; the memory goes on whatever becomes of the call.
         """
         old, new = names
         source = await self._memories.get(tenant_id, session, old)
         for kind in changes.kinds():
             refuse_other_kind(old, source.spec, kind)
         spec = changes.made(source.spec)
+        # A model that is not named anew is taken over, and may be allowed no more.
+        self._models.check_spec(spec, "")
         made = await self._memories.create(tenant_id, session, new, spec, rebuilt_from=old)
         goal = made.head
         yield made, goal == 0

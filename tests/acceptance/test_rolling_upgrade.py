@@ -25,7 +25,7 @@ from tests.harness import Process, Servers, api, eventually, with_database, work
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Another commit to upgrade from than the newest one before the newest migration.
-REF = "PALIMPSEST_UPGRADE_FROM"
+REF = "PALIMPSEST_TEST_UPGRADE_FROM"
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 
 

@@ -258,6 +258,29 @@ async def test_an_endpoint_is_asked_whether_it_takes_the_key(status: int, level:
     assert "secret-word" not in repr(found)
 
 
+async def test_a_key_that_only_the_processes_have_is_not_called_wrong() -> None:
+    hidden = frozenset({"model_api_key", "deployment there", "redis_url", "database_url"})
+    with endpoint(401) as base:
+        place = {"name": "there", "model": "openai/y", "api_base": base}
+        other = {"name": "other", "model": "openai/y", "api_base": base}
+        config = Config(
+            model="openai/x",
+            model_base_url=base,
+            deployments=[place, other],  # type: ignore[arg-type]
+        )
+        found: dict[str, Finding] = {}
+        known = Migrations(newest=migrations.newest(), known=migrations.known())
+        async for one in Checkup(config, known, hidden=hidden).findings():
+            found[one.name] = one
+    assert "wants the key, which only the running `up` has" in found["model"].said
+    levels = {name: found[name].level for name in ("model", "deployment there")}
+    assert set(levels.values()) == {Level.OK}
+    assert found["deployment other"].level is Level.BAD
+    assert (found["redis"].level, found["database"].level) == (Level.WARN, Level.BAD)
+    assert "PALIMPSEST_REDIS_URL" in found["redis"].advice
+    assert "PALIMPSEST_DATABASE_URL" in found["database"].advice
+
+
 async def test_settings_that_look_wrong_are_told(config: Config) -> None:
     wrong = config.model_copy(update={"fail_points": "x", "dead_after_seconds": 5.0})
     assert levels(await look(wrong))["settings"] == [Level.BAD, Level.BAD]

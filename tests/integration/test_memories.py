@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 from uuid import uuid4
 
+import grpc
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -12,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import palimpsest
 from palimpsest import errors, sync
 from palimpsest.values import Reading, Waiting
+from tests.harness import Servers, api
 from tests.sending import send
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
@@ -196,17 +198,32 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
     assert (amendments, texts) == (1, [TEXTS[0]])
 
 
-async def test_health_and_reflection_are_served(address: str) -> None:
+async def test_health_is_served_and_no_reflection(address: str) -> None:
     async with aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(health_pb2.HealthCheckRequest())
         assert status.status == health_pb2.HealthCheckResponse.SERVING
-        reflected = reflection_pb2_grpc.ServerReflectionStub(channel)
-        question = reflection_pb2.ServerReflectionRequest(list_services="")
-        names: list[str] = []
-        async for reply in reflected.ServerReflectionInfo(iter([question])):
-            names += [one.name for one in reply.list_services_response.service]
-        assert "palimpsest.v1.LogService" in names
+        with pytest.raises(aio.AioRpcError) as refused:
+            await _reflected(channel)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_setting_turns_reflection_on(servers: Servers) -> None:
+    with api(servers.new_database(), PALIMPSEST_REFLECTION="true") as (_, address):
+        async with aio.insecure_channel(address) as channel:
+            assert {"palimpsest.v1.LogService", "palimpsest.v1.SchemaService"} <= set(
+                await _reflected(channel)
+            )
+
+
+async def _reflected(channel: aio.Channel) -> list[str]:
+    """The services that a server says it has."""
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    names: list[str] = []
+    async for reply in stub.ServerReflectionInfo(iter([question])):
+        names += [one.name for one in reply.list_services_response.service]
+    return names
 
 
 async def test_nobody_there_is_one_clear_line() -> None:

@@ -1,7 +1,7 @@
 """Random histories of memories, against a model of what they must be.
 
 Producers, workers that are killed wherever they wait, people who edit, and readers run
-at once on one session. `PALIMPSEST_MODEL_SEED` and `PALIMPSEST_MODEL_ROUNDS` choose
+at once on one session. `PALIMPSEST_TEST_MODEL_SEED` and `PALIMPSEST_TEST_MODEL_ROUNDS` choose
 other histories, and longer ones.
 """
 
@@ -44,8 +44,8 @@ from tests.integration import memory_model as model
 from tests.integration.scripted import Script, reviser
 from tests.integration.writing import drop_hints, submission
 
-SEED = int(os.environ.get("PALIMPSEST_MODEL_SEED", "1"))
-ROUNDS = int(os.environ.get("PALIMPSEST_MODEL_ROUNDS", "1"))
+SEED = int(os.environ.get("PALIMPSEST_TEST_MODEL_SEED", "1"))
+ROUNDS = int(os.environ.get("PALIMPSEST_TEST_MODEL_ROUNDS", "1"))
 #: Things that people do in one round.
 OPERATIONS = 60
 

@@ -9,7 +9,6 @@ from uuid import UUID, uuid4
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from sqlalchemy import text
 
 import palimpsest
@@ -159,16 +158,12 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
     assert (draft, checked) == (stored, GOOD)
 
 
-async def test_its_health_and_reflection_are_served(address: str) -> None:
+async def test_its_health_is_served(address: str) -> None:
     name = "palimpsest.v1.SchemaService"
     async with aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(health_pb2.HealthCheckRequest(service=name))
         assert status.status == health_pb2.HealthCheckResponse.SERVING
-        reflected = reflection_pb2_grpc.ServerReflectionStub(channel)
-        question = reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
-        async for reply in reflected.ServerReflectionInfo(iter([question])):
-            assert reply.file_descriptor_response.file_descriptor_proto
 
 
 # The worker's side, with scripted replies

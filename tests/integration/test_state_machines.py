@@ -1,6 +1,6 @@
 """The use cases, step by step against the model, on a real database.
 
-Small here: `PALIMPSEST_STEPS_EXAMPLES` makes them larger, and `python -m tests.chaos steps`
+Small here: `PALIMPSEST_TEST_STEPS_EXAMPLES` makes them larger, and `python -m tests.chaos steps`
 runs them for as long as somebody likes.
 """
 
@@ -13,7 +13,7 @@ from tests.harness import Servers
 from tests.integration.machines import run_machine
 
 #: Of each machine, and steps of an example.
-EXAMPLES = int(os.environ.get("PALIMPSEST_STEPS_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("PALIMPSEST_TEST_STEPS_EXAMPLES", "5"))
 STEPS = 20
 
 

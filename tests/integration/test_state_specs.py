@@ -65,7 +65,7 @@ async def test_the_largest_spec_is_made(client: palimpsest.Client) -> None:
         state_tokens=32_000,
         pinned=("p" * 1000,) * 32,
         episode_vectors=64,
-        model="m" * 200,
+        model=f"offline/{'m' * 192}",
     )
     info = (await made.get()).info
     assert info.state is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.config import Config
+from service.llm.allowed import AllowedModels
 from service.llm.prices import Prices
 from service.llm.transport import LitellmTransport
 from service.model_config import PriceOverride
@@ -41,7 +42,7 @@ def examples() -> list[dict[str, str]]:
 
 def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = examples()
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         for name, value in block.items():
             monkeypatch.setenv(name, value)
@@ -49,6 +50,7 @@ def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert (config.model, config.model_window_tokens) == ("openai/qwen3", 16_384)
     assert (config.embedding_model, config.embedding_dimensions) == ("openai/nomic-embed-text", 768)
     assert config.embedding_query_prefix == "search_query: "
+    assert AllowedModels(config).allows("openai/gpt-5-mini")
     assert LitellmTransport(config).structured("openai/qwen3")
     assert LitellmTransport(config).output_settings("openai/qwen3") != b""
     found = [

@@ -98,7 +98,7 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
     past: Any = Past(make, 1000)
     nothing: Any = None
     pages = Pages(b"key")
-    memories = MemoryService(nothing, past, pages)
+    memories = MemoryService(nothing, past, pages, nothing)
     history = HistoryService(past, nothing, pages, nothing)
     token = tenancy._tenant.set(nothing)
     try:

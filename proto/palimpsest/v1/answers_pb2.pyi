@@ -141,7 +141,8 @@ class AskRequest(_message.Message):
     model: _builtins.str
     """Optional. The model for DCISO, WHOLE and AUTO, as provider/name, at most 256
     bytes; empty: the service's. Memories are read by the models of their specs: with
-    other readers it is INVALID_ARGUMENT.
+    other readers it is INVALID_ARGUMENT. One that the operator does not allow is
+    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
     """
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:

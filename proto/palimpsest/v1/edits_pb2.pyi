@@ -424,6 +424,9 @@ class RebuildMemoryRequest(_message.Message):
     task: _builtins.str
     question: _builtins.str
     model: _builtins.str
+    """A model that the operator does not allow, given or taken over, is
+    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
+    """
     encoding: _memories_pb2.PrismSpec.Encoding.ValueType
     chunk_tokens: _builtins.int
     operations: _memories_pb2.PrismSpec.Operations.ValueType

@@ -71,6 +71,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """INVALID_ARGUMENT. A schema for a live memory takes something away or changes
     a type; RebuildMemory can do that. metadata: {"place": "Notes.topics"}.
     """
+    ERROR_REASON_MODEL_NOT_ALLOWED: _ErrorReason.ValueType  # 12
+    """INVALID_ARGUMENT. A model that the operator does not allow, or no name of one: a
+    URL never is. More are allowed by the server's setting PALIMPSEST_MODELS.
+    metadata: {"model": "ollama/llama3"}.
+    """
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_NOT_FOUND: _ErrorReason.ValueType  # 21
@@ -285,6 +290,11 @@ edits was made. metadata: {"edit": "2", "path": "$['count']"}.
 ERROR_REASON_SCHEMA_INCOMPATIBLE: ErrorReason.ValueType  # 11
 """INVALID_ARGUMENT. A schema for a live memory takes something away or changes
 a type; RebuildMemory can do that. metadata: {"place": "Notes.topics"}.
+"""
+ERROR_REASON_MODEL_NOT_ALLOWED: ErrorReason.ValueType  # 12
+"""INVALID_ARGUMENT. A model that the operator does not allow, or no name of one: a
+URL never is. More are allowed by the server's setting PALIMPSEST_MODELS.
+metadata: {"model": "ollama/llama3"}.
 """
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND. metadata: {"session": "user-42"}."""

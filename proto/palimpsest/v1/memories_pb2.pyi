@@ -300,7 +300,8 @@ class PrismSpec(_message.Message):
     """
     model: _builtins.str
     """Optional. Model as provider/name; at most 200 characters, without NUL. Empty
-    means the server's default model.
+    means the server's default model. One that the operator does not allow is
+    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
     """
     on_failure: Global___PrismSpec.OnFailure.ValueType
     """Optional. What follows when a step has failed for good."""
@@ -451,7 +452,7 @@ class TreeSpec(_message.Message):
     without NUL. Empty means the server's default model.
     """
     navigation_model: _builtins.str
-    """Optional. Model for navigation; empty means `model`."""
+    """Optional. Model for navigation; empty means `model`. Limits as of that."""
     reply_format: Global___PrismSpec.ReplyFormat.ValueType
     """Optional. How the model writes its moves."""
     on_failure: Global___PrismSpec.OnFailure.ValueType
@@ -555,7 +556,8 @@ class StateSpec(_message.Message):
     """
     model: _builtins.str
     """Optional. Model as provider/name; at most 200 characters, without NUL. Empty
-    means the server's default model.
+    means the server's default model. One that the operator does not allow is
+    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
     """
     reply_format: Global___PrismSpec.ReplyFormat.ValueType
     """Optional. How the model writes its moves when a question navigates."""

@@ -41,7 +41,8 @@ class GenerateSchemaRequest(_message.Message):
     """
     model: _builtins.str
     """Optional. Model as provider/name; at most 200 characters. Empty means the
-    server's default model.
+    server's default model. One that the operator does not allow is
+    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
     """
     def __init__(
         self,

@@ -1,0 +1,57 @@
+"""The names of our variables: one that is misspelled is an error, and not a default."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+from service.config import Config, Limits
+
+PREFIX = "PALIMPSEST_"
+#: Variables that are no settings of the service: of its clients, of the embedded servers, and
+#: what `up` tells its processes.
+OTHERS = frozenset({"ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD"})
+#: Begins those of our tests.
+TESTS = "TEST_"
+#: What Kubernetes tells each container of every Service whose name begins with "palimpsest":
+#: PALIMPSEST_SERVICE_HOST, PALIMPSEST_API_PORT_50051_TCP_ADDR and so on
+#: (kubernetes.io/docs/concepts/services-networking/service, environment variables).
+_OF_SERVICES = re.compile(
+    r"(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+#: PALIMPSEST_PORT, PALIMPSEST_API_PORT: these are known by their values.
+_PORT = re.compile(r"(?:[A-Z0-9_]+_)?PORT")
+_PORT_VALUE = re.compile(r"(?:tcp|udp|sctp)://\S+")
+
+
+def known_names() -> frozenset[str]:
+    """Returns the names that count, without their prefix."""
+    limits = (f"LIMIT_{name.upper()}" for name in Limits.model_fields)
+    return frozenset((*(name.upper() for name in Config.model_fields), *limits, *OTHERS))
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    """Returns the variables of ours that mean nothing, each with the nearest that does."""
+    known = known_names()
+    found = []
+    for variable, value in sorted(environment.items()):
+        # As pydantic reads them: in any case.
+        name = variable.upper().removeprefix(PREFIX)
+        is_ours = variable.upper().startswith(PREFIX) and not name.startswith(TESTS)
+        if is_ours and name not in known and not _of_kubernetes(name, value):
+            found.append((variable, PREFIX + _nearest(name, known)))
+    return found
+
+
+def _of_kubernetes(name: str, value: str) -> bool:
+    if _OF_SERVICES.fullmatch(name):
+        return True
+    return bool(_PORT.fullmatch(name) and _PORT_VALUE.fullmatch(value))
+
+
+def _nearest(name: str, known: frozenset[str]) -> str:
+    def likeness(one: str) -> tuple[float, int, str]:
+        # Of two that are as near the shorter: MODEL_NAME is meant for MODEL.
+        return difflib.SequenceMatcher(None, name, one).ratio(), -len(one), one
+
+    return max(known, key=likeness)
