@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, Table, Text, case, cast, func, literal, select, tuple_, update
+from sqlalchemy import ARRAY, Column, Table, Text, case, cast, func, literal, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -137,7 +137,9 @@ async def change_model(tx: Transaction, session_key: UUID, memory_id: UUID, mode
         update(memory)
         .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
         .values(
-            spec=func.jsonb_set(memory.c.spec, "{model}", func.to_jsonb(cast(model, Text))),
+            spec=func.jsonb_set(
+                memory.c.spec, cast(["model"], ARRAY(Text)), func.to_jsonb(cast(model, Text))
+            ),
             # A worker that has it in hand still asks the old one: what it makes is void.
             epoch=memory.c.epoch + 1,
             ready_at=case((waits, func.now()), else_=memory.c.ready_at),

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import AsyncExitStack
 
 import palimpsest
 from palimpsest.errors import DeadlineExceeded
@@ -116,3 +117,39 @@ async def test_all_stalled_memories_are_listed_and_retried_at_once(servers: Serv
 def test_the_attack_names_every_kind_of_outage() -> None:
     assert outages.ATTACK.finding == "users 1a"
     assert {status for status, _, _ in OUTAGES.values()} >= {400, 401, 403, 404, 429, 500, 503}
+
+
+async def test_a_model_that_is_allowed_no_more_holds_its_memories(servers: Servers) -> None:
+    model, url = Switched(), servers.new_database()
+    with served(model) as endpoint:
+        model.url = f"{endpoint}/v1"
+        settings = {**model.settings, "PALIMPSEST_PROBE_SECONDS": "1"}
+        wide = {**settings, "PALIMPSEST_MODELS": "openai/*"}
+        async with AsyncExitStack() as stack:
+            _, address = stack.enter_context(api(url, **wide))
+            client = await stack.enter_async_context(palimpsest.connect(address))
+            infos = []
+            for number in range(2):
+                session = await client.create_session(f"s{number}")
+                memory = await session.create_memory(
+                    "m", schema_source=SCHEMA, model="openai/another"
+                )
+                async with session.producer("test") as producer:
+                    await producer.append("The harbour is closed on Mondays.")
+                infos.append(memory)
+            with worker(url, **settings, PALIMPSEST_MODELS="offline/*"):
+                waiting: list[palimpsest.MemoryInfo] = []
+                while len(waiting) < 2:
+                    await asyncio.sleep(0.05)
+                    waiting = [one async for one in client.memories(waiting=True)]
+                assert {"PALIMPSEST_MODELS" in (one.waiting_cause or "") for one in waiting} == {
+                    True
+                }
+                assert not model.prompts, "nothing is sent"
+                # One gets a model that is allowed …
+                await infos[0].update_model("openai/fake")
+                assert (await infos[0].get(fully_applied=True, timeout=120)).applied_position == 1
+            # … the other one waits until its own is allowed again.
+            with worker(url, **wide):
+                assert (await infos[1].get(fully_applied=True, timeout=120)).applied_position == 1
+        assert {one["model"] for one in model.requests} == {"fake", "another"}
