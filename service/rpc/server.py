@@ -38,11 +38,13 @@ from palimpsest.v1 import (
 )
 from service.config import Limits
 from service.rpc.answers import AnswerService
+from service.rpc.arrivals import Arrivals
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.crowd import Crowd
 from service.rpc.interceptors.errors import Errors
+from service.rpc.interceptors.receiving import Receiving
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.validation import Validation
@@ -143,7 +145,15 @@ def _options(limits: Limits) -> Sequence[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.max_connection_age_ms", limits.connection_seconds * 1000),
+        ("grpc.max_connection_age_grace_ms", limits.connection_grace_seconds * 1000),
         ("grpc.max_connection_idle_ms", limits.connection_idle_seconds * 1000),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        # Calls that wait for us to take them: beyond these numbers gRPC answers a bare CANCELLED.
+        # Our own limits are smaller and give reasons.
+        ("grpc.server.max_pending_requests", 2 * limits.max_calls),
+        ("grpc.server.max_pending_requests_hard_limit", 4 * limits.max_calls),
+        # Without it windows stay at 64 KiB until a message is read; with it they grow to MiBs.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),
     )
 
@@ -157,8 +167,16 @@ class Server:
             interceptors=(
                 Telemetry(),
                 Errors(),
-                Crowd(limits.max_calls),
+                Receiving(
+                    Arrivals(
+                        places=limits.max_incomplete_messages,
+                        waiting=limits.max_calls,
+                        seconds=limits.message_seconds,
+                    ),
+                    idle_seconds=limits.stream_idle_seconds,
+                ),
                 Tenancy(),
+                Crowd(limits),
                 Validation(),
             ),
             options=_options(limits),
