@@ -135,7 +135,12 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
 }
 
 
+#: Calls that may wait within gRPC until this process takes them, at least.
+_PENDING_CALLS = 10_000
+
+
 def _options(limits: Limits) -> Sequence[tuple[str, int]]:
+    pending = max(_PENDING_CALLS, 2 * limits.max_calls)
     return (
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", limits.max_message_bytes),
@@ -148,10 +153,9 @@ def _options(limits: Limits) -> Sequence[tuple[str, int]]:
         ("grpc.max_connection_age_grace_ms", limits.connection_grace_seconds * 1000),
         ("grpc.max_connection_idle_ms", limits.connection_idle_seconds * 1000),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        # Calls that wait for us to take them: beyond these numbers gRPC answers a bare CANCELLED.
-        # Our own limits are smaller and give reasons.
-        ("grpc.server.max_pending_requests", 2 * limits.max_calls),
-        ("grpc.server.max_pending_requests_hard_limit", 4 * limits.max_calls),
+        # Beyond these numbers gRPC answers a bare CANCELLED; our own limits give reasons.
+        ("grpc.server.max_pending_requests", pending),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * pending),
         # Without it windows stay at 64 KiB until a message is read; with it they grow to MiBs.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),

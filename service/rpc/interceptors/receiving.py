@@ -21,6 +21,10 @@ from service.rpc.interceptors.base import Around, Context, respond
 #: Returns a request from its bytes. Raises DecodeError.
 Deserialize = Callable[[bytes], Any]
 
+#: A stream that was closed for being idle may be opened again at once; this is for those
+#: that were closed together.
+_REOPEN_SECONDS = 0.1
+
 
 class Receiving(Around):
     """Reads the requests of every method.
@@ -101,6 +105,7 @@ class _Frames:
                 Reason.STREAM_IDLE,
                 f"this stream was idle for {self._idle_seconds:g} seconds; open it again",
                 {"limit_seconds": f"{self._idle_seconds:g}"},
+                retry_seconds=_REOPEN_SECONDS,
             ) from error
 
 
