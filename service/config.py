@@ -109,6 +109,9 @@ class Limits(BaseSettings):
     #: Calls whose first message a server process reads at once; each may hold a message of
     #: max_message_bytes. Others wait, with one HTTP/2 window of 64 KiB each.
     max_incomplete_messages: Count = 32
+    #: By how much a server process's memory may grow while streams wait for further messages.
+    #: Then the streams that wait are closed, as after stream_idle_seconds. Only with glibc.
+    max_incomplete_bytes: Count = 64 * 1024 * 1024
     #: How long the first message of a call may take to come whole.
     message_seconds: Count = 30
     #: A stream whose client sends nothing for so many seconds is closed; producers open another.

@@ -54,6 +54,7 @@ from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
+from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
@@ -177,6 +178,7 @@ class Server:
                         waiting=limits.max_calls,
                         seconds=limits.message_seconds,
                     ),
+                    StreamGuard(max_bytes=limits.max_incomplete_bytes),
                     idle_seconds=limits.stream_idle_seconds,
                 ),
                 Tenancy(),

@@ -131,7 +131,7 @@ async def test_a_producer_goes_on_when_its_idle_stream_was_closed(url: str) -> N
                 await raw.write(opening())
                 said = await ended(raw)
                 assert isinstance(said, errors.Unavailable)
-                assert (said.reason, said.metadata) == ("STREAM_IDLE", {"limit_seconds": "1"})
+                assert said.reason == "STREAM_IDLE"
                 assert said.retry_seconds
             await producer.append("after")
             await producer.flush()

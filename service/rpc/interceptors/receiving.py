@@ -5,8 +5,8 @@ long as the client likes. On the wire a unary call is a stream of one message. S
 is given to gRPC as one that reads a stream, and reads its messages here.
 """
 
-import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import grpc
@@ -17,6 +17,7 @@ from service.domain.errors import InvalidInput, Unavailable
 from service.domain.reasons import Reason
 from service.rpc.arrivals import Arrivals
 from service.rpc.interceptors.base import Around, Context, respond
+from service.rpc.stream_guard import StreamGuard
 
 #: Returns a request from its bytes. Raises DecodeError.
 Deserialize = Callable[[bytes], Any]
@@ -33,9 +34,10 @@ class Receiving(Around):
     client sends nothing for `idle_seconds` ends with Unavailable (STREAM_IDLE).
     """
 
-    def __init__(self, arrivals: Arrivals, *, idle_seconds: float) -> None:
+    def __init__(self, arrivals: Arrivals, guard: StreamGuard, *, idle_seconds: float) -> None:
         super().__init__()
         self._arrivals = arrivals
+        self._guard = guard
         self._idle_seconds = idle_seconds
 
     def _wrap(self, method: str, handler: Any) -> Any:
@@ -54,7 +56,7 @@ class Receiving(Around):
         async def streaming(_: Any, context: Context) -> None:
             if streams_in:
                 first = await self._first(context)
-                request: Any = _Frames(context, deserialize, first, self._idle_seconds)
+                request: Any = _Frames(context, deserialize, first, self._wait)
             else:
                 request = await self._request(context, deserialize)
             await respond(inner(request, context), context)
@@ -68,6 +70,10 @@ class Receiving(Around):
             raise InvalidInput(Reason.REQUEST_MALFORMED, "the call ended without its message")
         return _read(first, deserialize)
 
+    def _wait(self, context: Context) -> AbstractAsyncContextManager[None]:
+        """Waits for a further message of a stream. Raises TimeoutError."""
+        return self._guard.waiting(context.peer(), self._idle_seconds)
+
     async def _first(self, context: Context) -> Any:
         async with self._arrivals.place(context.peer()):
             return await context.read()
@@ -77,12 +83,16 @@ class _Frames:
     """The messages of a stream from its client."""
 
     def __init__(
-        self, context: Context, deserialize: Deserialize, first: Any, idle_seconds: float
+        self,
+        context: Context,
+        deserialize: Deserialize,
+        first: Any,
+        wait: Callable[[Context], AbstractAsyncContextManager[None]],
     ) -> None:
         self._context = context
         self._deserialize = deserialize
         self._first: Any = first
-        self._idle_seconds = idle_seconds
+        self._wait = wait
 
     def __aiter__(self) -> "_Frames":
         return self
@@ -98,13 +108,12 @@ class _Frames:
 
     async def _next(self) -> Any:
         try:
-            async with asyncio.timeout(self._idle_seconds):
+            async with self._wait(self._context):
                 return await self._context.read()
         except TimeoutError as error:
             raise Unavailable(
                 Reason.STREAM_IDLE,
-                f"this stream was idle for {self._idle_seconds:g} seconds; open it again",
-                {"limit_seconds": f"{self._idle_seconds:g}"},
+                "this stream was idle; open it again for what comes",
                 retry_seconds=_REOPEN_SECONDS,
             ) from error
 
