@@ -12,7 +12,7 @@ async def _run(stage: Stage) -> Outcome:
     streams, calls = (120, 60) if stage.short else (400, 300)
     held, said = True, []
     # As unary calls over one and over several connections, and within opened streams.
-    for what, connections in (("partial", 1), ("partial", 8), ("opened", 1)):
+    for what, connections in (("partial", 1), ("partial", 8), ("opened", 1), ("opened", 8)):
         with api(stage.servers.new_database()) as (process, address):
             async with palimpsest.connect(address) as client:
                 await client.create_session("s")
