@@ -13,7 +13,7 @@ from pathlib import Path
 import palimpsest
 
 #: Below this the time of a call is what the machine's other work makes of it, in seconds.
-NOISE_SECONDS = 0.02
+NOISE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

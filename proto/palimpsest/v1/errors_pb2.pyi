@@ -238,7 +238,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_STREAM_IDLE: _ErrorReason.ValueType  # 102
     """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or
     the server needs the memory that waiting for it takes. What was acked is
-    kept; open the stream again. metadata: {"limit_seconds": "1800"}.
+    kept; open the stream again. metadata: {}.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
@@ -466,6 +466,6 @@ all of it. Nothing was done. metadata: {"limit_seconds": "30"}.
 ERROR_REASON_STREAM_IDLE: ErrorReason.ValueType  # 102
 """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or
 the server needs the memory that waiting for it takes. What was acked is
-kept; open the stream again. metadata: {"limit_seconds": "1800"}.
+kept; open the stream again. metadata: {}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
