@@ -48,9 +48,9 @@ async def met(address: str, calls: int) -> Met:
     return Met(p95=sorted(took)[int(len(took) * 0.95)], failed=failed)
 
 
-def is_unhurt(before: Met, during: Met) -> bool:
-    """Whether the client fared as before: no failure, at most twice the time."""
-    return during.failed == 0 and during.p95 <= 2 * max(before.p95, NOISE_SECONDS)
+def is_unhurt(before: Met, during: Met, times: float) -> bool:
+    """Whether the client fared as before: no failure, and at most so many times the time."""
+    return during.failed == 0 and during.p95 <= times * max(before.p95, NOISE_SECONDS)
 
 
 class Memory:

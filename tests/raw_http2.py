@@ -22,7 +22,7 @@ from palimpsest.v1 import log_pb2
 #: The largest message that the service takes, in bytes.
 MESSAGE_BYTES = 4 * 1024 * 1024
 #: Pause between two rounds of calls begun again, in seconds.
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 5.0
 _PIECE = b"x" * 16384
 
 
