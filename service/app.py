@@ -149,7 +149,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
         try:
             port = await _listen(server, config.listen)
-            ready(f"{config.listen.rpartition(':')[0]}:{port}")
+            ready(_announced(config.listen, port))
             if embedder is not None:
                 # It takes seconds, which the first search does not have to wait for.
                 loops.append(asyncio.create_task(_warm(embedder)))
@@ -433,6 +433,13 @@ async def _reach(database: Database, seconds: float) -> DeploymentKeys:
 
 def _behind(revision: str) -> bool:
     return revision in migrations.known() and revision != migrations.newest()
+
+
+def _announced(listen: str, port: int) -> str:
+    """Returns where clients connect to: the path of a Unix socket, or the port it came to."""
+    if listen.startswith("unix:"):
+        return listen
+    return f"{listen.rpartition(':')[0]}:{port}"
 
 
 async def _listen(server: Server, address: str) -> int:

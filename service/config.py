@@ -99,11 +99,30 @@ class Limits(BaseSettings):
     max_unwritten_bytes: Count = 256 * 1024 * 1024
     #: Calls that a server process has under way at once, streams among them.
     max_calls: Count = 5000
-    #: Of one connection; its client holds back what is more.
+    #: Of these, the calls of one tenant, and of all clients at one address. Behind a proxy all
+    #: clients have the proxy's address.
+    max_tenant_calls: Count = 4000
+    max_address_calls: Count = 2500
+    #: Calls of one connection; its client holds back what is more. gRPC refuses streams before
+    #: ours are all freed, so a burst larger than this ends in part with UNAVAILABLE.
     max_connection_calls: Count = 5000
+    #: Calls whose first message a server process reads at once; each may hold a message of
+    #: max_message_bytes. Others wait, with one HTTP/2 window of 64 KiB each.
+    max_incomplete_messages: Count = 32
+    #: By how much a server process's memory may grow while streams wait for further messages.
+    #: Then the streams that wait are closed, as after stream_idle_seconds. Only with glibc.
+    max_incomplete_bytes: Count = 64 * 1024 * 1024
+    #: How long the first message of a call may take to come whole.
+    message_seconds: Count = 30
+    #: A stream whose client sends nothing for so many seconds is closed; producers open another.
+    stream_idle_seconds: Count = 1800
+    #: Connections that a server process accepts at once; it closes what is more.
+    max_connections: Count = 5000
     #: After so many seconds a client is told to make another connection for its next calls, so
     #: that servers that were added get their share. Those under way go on.
     connection_seconds: Count = 3600
+    #: So many seconds later the calls that are still under way end, and clients make them again.
+    connection_grace_seconds: Count = 900
     #: A connection without a call is closed after so many seconds; clients make another one.
     connection_idle_seconds: Count = 1800
     #: Between two pings of a client at least; who pings more often is cut off.

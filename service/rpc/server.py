@@ -38,11 +38,13 @@ from palimpsest.v1 import (
 )
 from service.config import Limits
 from service.rpc.answers import AnswerService
+from service.rpc.arrivals import Arrivals
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.crowd import Crowd
 from service.rpc.interceptors.errors import Errors
+from service.rpc.interceptors.receiving import Receiving
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.validation import Validation
@@ -52,6 +54,7 @@ from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
+from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
@@ -133,7 +136,12 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
 }
 
 
+#: Calls that may wait within gRPC until this process takes them, at least.
+_PENDING_CALLS = 10_000
+
+
 def _options(limits: Limits) -> Sequence[tuple[str, int]]:
+    pending = max(_PENDING_CALLS, 2 * limits.max_calls)
     return (
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", limits.max_message_bytes),
@@ -143,7 +151,14 @@ def _options(limits: Limits) -> Sequence[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.max_connection_age_ms", limits.connection_seconds * 1000),
+        ("grpc.max_connection_age_grace_ms", limits.connection_grace_seconds * 1000),
         ("grpc.max_connection_idle_ms", limits.connection_idle_seconds * 1000),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        # Beyond these numbers gRPC answers a bare CANCELLED; our own limits give reasons.
+        ("grpc.server.max_pending_requests", pending),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * pending),
+        # Without it windows stay at 64 KiB until a message is read; with it they grow to MiBs.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),
     )
 
@@ -158,8 +173,17 @@ class Server:
             interceptors=(
                 Telemetry(),
                 Errors(),
-                Crowd(limits.max_calls),
+                Receiving(
+                    Arrivals(
+                        places=limits.max_incomplete_messages,
+                        waiting=limits.max_calls,
+                        seconds=limits.message_seconds,
+                    ),
+                    StreamGuard(max_bytes=limits.max_incomplete_bytes),
+                    idle_seconds=limits.stream_idle_seconds,
+                ),
                 Tenancy(),
+                Crowd(limits),
                 Validation(),
             ),
             options=_options(limits),

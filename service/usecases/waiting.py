@@ -21,6 +21,11 @@ class WaitingRoom:
         self._who = who
         self._taken = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call has a place."""
+        return self._taken == 0
+
     @contextmanager
     def place(self) -> Iterator[None]:
         """A place for one call. Raises Exhausted when there is none."""

@@ -16,7 +16,7 @@ from palimpsest.answer_values import (
     Rating,
     TextPiece,
 )
-from palimpsest.connection import MAX_CALL_SECONDS, SLACK_SECONDS, Connection
+from palimpsest.connection import MAX_CALL_SECONDS, Connection
 from palimpsest.errors import PalimpsestError, from_parts, from_rpc
 from palimpsest.listening import Heard, Listening
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
@@ -177,8 +177,8 @@ class _Many:
         until = loop.time() + self._timeout
         lost: PalimpsestError | None = None
         try:
-            async for response in self._stub.AskMany(
-                self._request, timeout=self._timeout + SLACK_SECONDS
+            async for response in self._client.responses(
+                self._stub.AskMany, self._request, timeout=self._timeout
             ):
                 self._take(response, on_event)
         except aio.AioRpcError as error:

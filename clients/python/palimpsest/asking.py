@@ -55,7 +55,8 @@ class Asking:
             **self._named, answer_ids=list(answer_ids), verdict=_VERDICTS[good]
         )
         try:
-            async for message in self._trajectories.ExportTrajectories(request):
+            exported = self._client.responses(self._trajectories.ExportTrajectories, request)
+            async for message in exported:
                 yield TrainingExample(
                     answer_id=message.answer_id,
                     ordinal=message.ordinal,

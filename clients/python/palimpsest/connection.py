@@ -59,8 +59,9 @@ class Connection:
         timeout: float = CALL_SECONDS,
         retry: bool = True,
     ) -> Any:
-        """One unary call; what may be repeated is, while the service is unavailable or full.
+        """Makes a unary call, and makes it again while the service is unavailable or full.
 
+        Without `retry` it does so only after refusals that came before anything was done.
         Raises ValueError for a timeout that is no number.
         """
         if math.isnan(timeout):
@@ -74,10 +75,34 @@ class Connection:
                 return await method(request, timeout=remaining + SLACK_SECONDS)
             except aio.AioRpcError as error:
                 known = from_rpc(error, self.address)
-                again = retry and _may_repeat(known, error.code())
+                again = _may_repeat(known, error.code()) if retry else is_unbegun(known)
                 pause = pause_seconds(wait, known)
                 if not again or loop.time() + pause > until:
                     raise known from error
+            await asyncio.sleep(pause)
+            wait *= 2
+
+    async def responses(
+        self, method: Callable[..., Any], request: Any, *, timeout: float | None = None
+    ) -> AsyncIterator[Any]:
+        """Yields the responses of a call, made again while the service refuses to begin it.
+
+        Raises AioRpcError.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (CALL_SECONDS if timeout is None else timeout)
+        wait = BACKOFF_SECONDS
+        while True:
+            left = max(until - loop.time(), 0.001) + SLACK_SECONDS
+            try:
+                async for response in method(request, timeout=None if timeout is None else left):
+                    yield response
+                return
+            except aio.AioRpcError as error:
+                known = from_rpc(error, self.address)
+                pause = pause_seconds(wait, known)
+                if not is_unbegun(known) or loop.time() + pause > until:
+                    raise
             await asyncio.sleep(pause)
             wait *= 2
 
@@ -100,10 +125,22 @@ def pause_seconds(wait: float, error: PalimpsestError) -> float:
     return max(wait * jitter, (error.retry_seconds or 0.0) * (0.5 + jitter))
 
 
+#: Refusals of a service that is full, which come before it has begun anything.
+_UNBEGUN = frozenset({"TOO_MANY_CALLS", "TOO_MANY_ASKS"})
+
+
+def is_unbegun(error: PalimpsestError) -> bool:
+    """Whether nothing was done for sure, so that any call may be made again."""
+    return error.reason in _UNBEGUN
+
+
 def _may_repeat(error: PalimpsestError, code: grpc.StatusCode) -> bool:
-    """Whether a unary call may be made again: what is refused for want of room has done nothing."""
+    """Whether a unary call that may be done twice may be made again."""
     full = isinstance(error, ResourceExhausted) and error.retry_seconds is not None
-    return full or code is grpc.StatusCode.UNAVAILABLE
+    # Our own caller's cancelling is no error of gRPC's: this came from a server, or a proxy,
+    # that was full or stopped. With a reason it is what was asked for that was cancelled.
+    broken_off = code is grpc.StatusCode.CANCELLED and not error.reason
+    return full or broken_off or code is grpc.StatusCode.UNAVAILABLE
 
 
 #: gRPC's own word, at the client, for a call that broke with its connection.

@@ -15,6 +15,7 @@ from palimpsest.connection import (
     MAX_CALL_SECONDS,
     SLACK_SECONDS,
     Connection,
+    is_unbegun,
     pause_seconds,
 )
 from palimpsest.errors import PalimpsestError, ResourceExhausted, Unavailable, from_rpc
@@ -70,7 +71,9 @@ class Listening:
         """What is told of a question; the answer comes last. Raises PalimpsestError."""
         heard = Heard()
         try:
-            async for response in self._stub.Ask(request, timeout=self._left()):
+            async for response in self._client.responses(
+                self._stub.Ask, request, timeout=self._timeout
+            ):
                 told = _told(response)
                 if isinstance(told, Answer) or (told is not None and heard.note(told)):
                     yield told
@@ -124,7 +127,7 @@ class Listening:
 def _may_pass(error: aio.AioRpcError, known: PalimpsestError) -> bool:
     if isinstance(known, ResourceExhausted):
         # The server's waiting room is full, or the answer's budget is used up.
-        return known.reason == "TOO_MANY_ASKS"
+        return is_unbegun(known)
     # A server that stops cancels what it has under way, and gives no reason.
     stopped = error.code() is grpc.StatusCode.CANCELLED and not known.reason
     return stopped or isinstance(known, Unavailable)

@@ -68,6 +68,8 @@ class Producer:
         self._acked_sequence = 0
         self._failure: PalimpsestError | None = None
         self._opened = False
+        #: Whether the present stream was opened.
+        self._streaming = False
         self._closing = False
         self._running: asyncio.Task[None] | None = None
         #: Set whenever anything changed that somebody may wait for.
@@ -229,8 +231,11 @@ class Producer:
                 error = from_rpc(rpc_error, self._address)
                 if not may_pass(error, rpc_error.code()):
                     raise error from rpc_error
-            if self._acked_sequence > progress:
+            # A stream that ended while there was nothing to send did all that was asked of it.
+            idle = self._streaming and not self._waiting and not self._under_way
+            if idle or self._acked_sequence > progress:
                 progress, since, wait = self._acked_sequence, loop.time(), BACKOFF_SECONDS[0]
+            self._streaming = False
             if loop.time() - since > self._give_up_seconds:
                 raise error
             await asyncio.sleep(pause_seconds(wait, error))
@@ -259,6 +264,7 @@ class Producer:
             call.cancel()
 
     def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
+        self._streaming = True
         self._credits = opened.credits
         self._waiting.extendleft(reversed(self._under_way))
         self._under_way.clear()

@@ -47,7 +47,7 @@ async def follow(
     stub = edits_pb2_grpc.EditServiceStub(connection.channel)
     goal: int | None = None
     try:
-        async for response in stub.RebuildMemory(request):
+        async for response in connection.responses(stub.RebuildMemory, request):
             info = convert.memory(response.memory)
             goal = info.head if goal is None else goal
             if on_progress is not None:

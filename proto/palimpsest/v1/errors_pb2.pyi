@@ -153,7 +153,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_TOO_MANY_CALLS: _ErrorReason.ValueType  # 56
     """RESOURCE_EXHAUSTED with RetryInfo. This server has as many calls under way,
-    streams among them, as it may. Nothing was done. metadata: {"limit": "5000"}.
+    streams among them, as it may, in all, of the client's address or of the
+    tenant; or it waits for the messages of too many calls. Nothing was done.
+    metadata: {"limit": "5000"}.
     """
     ERROR_REASON_TOO_MANY_READS: _ErrorReason.ValueType  # 57
     """RESOURCE_EXHAUSTED with RetryInfo. As many reads, and rebuilds, as may wait
@@ -231,6 +233,19 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 72
     """INTERNAL. A defect of the service. Its log has the rest under `incident`.
     metadata: {"incident": "…"}.
+    """
+    ERROR_REASON_REQUEST_MALFORMED: _ErrorReason.ValueType  # 100
+    """INVALID_ARGUMENT. A message is no protobuf of the method's request, or the
+    call ended without one. Nothing was done. metadata: {}.
+    """
+    ERROR_REASON_REQUEST_INCOMPLETE: _ErrorReason.ValueType  # 101
+    """DEADLINE_EXCEEDED. The first message of a call did not come in time, or not
+    all of it. Nothing was done. metadata: {"limit_seconds": "30"}.
+    """
+    ERROR_REASON_STREAM_IDLE: _ErrorReason.ValueType  # 102
+    """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or
+    the server needs the memory that waiting for it takes. What was acked is
+    kept; open the stream again. metadata: {}.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
@@ -373,7 +388,9 @@ tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
 """
 ERROR_REASON_TOO_MANY_CALLS: ErrorReason.ValueType  # 56
 """RESOURCE_EXHAUSTED with RetryInfo. This server has as many calls under way,
-streams among them, as it may. Nothing was done. metadata: {"limit": "5000"}.
+streams among them, as it may, in all, of the client's address or of the
+tenant; or it waits for the messages of too many calls. Nothing was done.
+metadata: {"limit": "5000"}.
 """
 ERROR_REASON_TOO_MANY_READS: ErrorReason.ValueType  # 57
 """RESOURCE_EXHAUSTED with RetryInfo. As many reads, and rebuilds, as may wait
@@ -451,5 +468,18 @@ metadata: {}, and of GenerateSchema {"draft": "…"}: it will have the schema.
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 72
 """INTERNAL. A defect of the service. Its log has the rest under `incident`.
 metadata: {"incident": "…"}.
+"""
+ERROR_REASON_REQUEST_MALFORMED: ErrorReason.ValueType  # 100
+"""INVALID_ARGUMENT. A message is no protobuf of the method's request, or the
+call ended without one. Nothing was done. metadata: {}.
+"""
+ERROR_REASON_REQUEST_INCOMPLETE: ErrorReason.ValueType  # 101
+"""DEADLINE_EXCEEDED. The first message of a call did not come in time, or not
+all of it. Nothing was done. metadata: {"limit_seconds": "30"}.
+"""
+ERROR_REASON_STREAM_IDLE: ErrorReason.ValueType  # 102
+"""UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or
+the server needs the memory that waiting for it takes. What was acked is
+kept; open the stream again. metadata: {}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

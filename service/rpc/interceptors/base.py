@@ -48,29 +48,31 @@ class Around(aio.ServerInterceptor):
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
-        if handler.unary_unary:
-            inner = handler.unary_unary
+        streams_in = handler.request_streaming
+        if not handler.response_streaming:
+            answer = handler.stream_unary if streams_in else handler.unary_unary
 
             async def unary(request: Any, context: Context) -> Any:
-                async with self.around(method, request, context):
-                    return await inner(request, context)
+                async with self.around(method, None if streams_in else request, context):
+                    return await answer(request, context)
 
+            if streams_in:
+                return grpc.stream_unary_rpc_method_handler(unary, **codec)
             return grpc.unary_unary_rpc_method_handler(unary, **codec)
-        streams_in = handler.request_streaming
         inner = handler.stream_stream if streams_in else handler.unary_stream
 
         # No generator: one that waits at a `yield` when its call ends is left to the garbage
         # collector, and what is about the call would end late and in another context.
         async def streaming(request: Any, context: Context) -> None:
             async with self.around(method, None if streams_in else request, context):
-                await _respond(inner(request, context), context)
+                await respond(inner(request, context), context)
 
         if streams_in:
             return grpc.stream_stream_rpc_method_handler(streaming, **codec)
         return grpc.unary_stream_rpc_method_handler(streaming, **codec)
 
 
-async def _respond(responses: Any, context: Context) -> None:
+async def respond(responses: Any, context: Context) -> None:
     """Writes what a handler yields, or lets one write that does so itself."""
     if not isasyncgen(responses):
         await responses

@@ -1,0 +1,43 @@
+"""Hundreds of calls whose message lacks its last byte."""
+
+import palimpsest
+from tests.attacks.attack import Attack, Outcome, Stage
+from tests.harness import api
+from tests.honest import Memory, attacked, is_unhurt, met
+
+_MAX_GROWTH_MIB = 200
+#: By how much others' calls may be slower: the short form's few calls stand beside other tests.
+_TIMES, _SHORT_TIMES = 2, 10
+
+
+async def _run(stage: Stage) -> Outcome:
+    times = _SHORT_TIMES if stage.short else _TIMES
+    streams, calls = (120, 60) if stage.short else (400, 300)
+    held, said = True, []
+    # As unary calls over one and over several connections, and within opened streams.
+    for what, connections in (("partial", 1), ("partial", 8), ("opened", 1), ("opened", 8)):
+        with api(stage.servers.new_database()) as (process, address):
+            async with palimpsest.connect(address) as client:
+                await client.create_session("s")
+            calm = await met(address, calls)
+            memory = Memory(process.pid)
+            with memory.watched(), attacked(address, what, streams, connections):
+                during = await met(address, calls)
+            after = await met(address, calls)
+        unhurt = is_unhurt(calm, during, times) or is_unhurt(after, during, times)
+        held = held and unhurt and after.failed == 0 and memory.growth <= _MAX_GROWTH_MIB
+        said.append(
+            f"{what} over {connections}: calm {calm.said()}; attacked {during.said()}; "
+            f"memory +{memory.growth} MiB"
+        )
+    return Outcome(held=held, found=f"{streams} messages one byte short; " + "; ".join(said))
+
+
+ATTACK = Attack(
+    name="partial_messages",
+    finding="core 6",
+    summary="sends 4 MiB messages but for their last byte",
+    goal=f"others' p95 within {_TIMES} x, none fails, memory within {_MAX_GROWTH_MIB} MiB",
+    before="400 messages: memory +1,524 MiB, held for as long as the client liked",
+    run=_run,
+)
