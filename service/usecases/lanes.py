@@ -8,6 +8,7 @@ from uuid import UUID
 
 from service.domain.appending import Submission
 from storage import log
+from storage.requests import RequestKey
 
 #: Chunks that one commit writes at the most.
 GROUP_CHUNKS = 1024
@@ -21,9 +22,11 @@ CHUNK_BYTES = 1024
 class Appended:
     """A submission that is durable."""
 
-    #: Its last sequence.
+    #: Its last sequence; 0 without a producer.
     sequence: int
-    #: That chunk's position.
+    #: Position of its first chunk.
+    first_position: int
+    #: That of its last chunk.
     position: int
     #: Stands for the log up to `position`.
     token: str
@@ -41,6 +44,12 @@ class Entry:
     def producer(self) -> log.ProducerKey:
         """Session and producer."""
         return (self.submission.session_key, self.submission.producer_id)
+
+    @property
+    def request(self) -> RequestKey | None:
+        """Session and request id; None when it came by none."""
+        request = self.submission.request
+        return None if request is None else (self.submission.session_key, request.request_id)
 
     @property
     def size(self) -> int:

@@ -157,8 +157,8 @@ def _acks_early(_: Any) -> Any:
             group.add(entry, self._limits.backlog_chunks)
         if group.has_writes():
             await log.write(tx, *group.writes())
-        for entry in group.accepted:
-            self._acknowledge(entry, group)
+        for accepted in group.accepted:
+            self._acknowledge(accepted, group)
         await tx.commit()
         return group
 
