@@ -58,10 +58,12 @@ class Connection:
         *,
         timeout: float = CALL_SECONDS,
         retry: bool = True,
+        broken: bool = False,
     ) -> Any:
         """One unary call; what may be repeated is, while the service is unavailable or full.
 
-        Raises ValueError for a timeout that is no number.
+        So is, if `broken`, one that broke with its connection, as only writes that are
+        stored once and reads may be. Raises ValueError for a timeout that is no number.
         """
         if math.isnan(timeout):
             raise ValueError("a timeout must be a number of seconds, not nan")
@@ -74,7 +76,8 @@ class Connection:
                 return await method(request, timeout=remaining + SLACK_SECONDS)
             except aio.AioRpcError as error:
                 known = from_rpc(error, self.address)
-                again = retry and _may_repeat(known, error.code())
+                may = may_pass if broken else _may_repeat
+                again = retry and may(known, error.code())
                 pause = pause_seconds(wait, known)
                 if not again or loop.time() + pause > until:
                     raise known from error
