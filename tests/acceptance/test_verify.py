@@ -68,9 +68,9 @@ async def fill(address: str) -> None:
             for text in TEXTS[12:18]:
                 await producer.append_message("guide", text)
         await session.append(TEXTS[18], request_id="lone")
-        ack = await session.append([{"role": "guide", "content": text} for text in TEXTS[19:]])
-        await prism.get(after=ack.token, timeout=200)
-        await session.memory("i").get(after=ack.token, timeout=200)
+        last = await session.append([{"role": "guide", "content": text} for text in TEXTS[19:]])
+        await prism.get(after=last.token, timeout=200)
+        await session.memory("i").get(after=last.token, timeout=200)
         await state.context(freshness="wait", timeout=200)
         await prism.consolidate()
         while (await prism.look()).consolidate_position is not None:

@@ -51,7 +51,7 @@ def test_texts_messages_and_steps_become_chunks(items: Any, due: list[Any]) -> N
 
 
 def test_metadata_of_all_stands_beside_that_of_one() -> None:
-    items = ["x", LOGGED, {"role": "user", "content": "hi", "metadata": {"b": "own"}}]
+    items: list[Any] = ["x", LOGGED, {"role": "user", "content": "hi", "metadata": {"b": "own"}}]
     given = [dict(chunk.metadata) for chunk in chunks_of(items, {"a": "all", "b": "all"})]
     assert given == [{"a": "all", "b": "all"}, {"a": "own", "b": "all"}, {"a": "all", "b": "own"}]
 
