@@ -13,6 +13,5 @@ def test_a_program_that_is_run_again_works_again(address: str, page: str) -> Non
     assert "connect()" in text
     text = text.replace("connect()", f"connect({address!r})")
     first, second = (printed([sys.executable, "-"], address, text) for _ in range(2))
-    assert "Monday" in first[0]
-    assert not [line for line in (*first, *second) if line.startswith("error")]
-    assert len(first) == len(second)
+    for lines in (first, second):
+        assert "Monday" in lines[0], lines
