@@ -26,7 +26,10 @@ async def create_memory(
         listed = await connection.call(
             stub.ListMemories, memories_pb2.ListMemoriesRequest(session=request.session)
         )
-        held = next(one for one in listed.memories if one.name == request.name)
+        held = next((one for one in listed.memories if one.name == request.name), None)
+        if held is None:
+            # It went away in this moment: who wanted it is told, and can try again.
+            raise
         others = [one async for one in _others(connection, request, held)]
         if others:
             raise AlreadyExists(
