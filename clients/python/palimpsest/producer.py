@@ -12,13 +12,7 @@ from grpc import aio
 
 from palimpsest import chunks, convert
 from palimpsest.connection import MAX_SENT_BYTES, may_pass, pause_seconds, raise_status
-from palimpsest.errors import (
-    AlreadyExists,
-    InvalidArgument,
-    PalimpsestError,
-    ProducerClosed,
-    from_rpc,
-)
+from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed, from_rpc
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import Ack
 
@@ -297,9 +291,7 @@ class Producer:
         self._under_way.clear()
         durable = opened.last_producer_sequence
         # What was not acked is sent again even if its number is durable: that writes nothing,
-        # brings the ack that was lost, and shows whether the content is ours.
-        if self._opened and durable >= self._next_sequence:
-            raise self._taken(durable)
+        # brings the ack that was lost, and is refused if the content is another process's.
         if not self._opened:
             self._acked_sequence = durable
             self._next_sequence = durable + 1
@@ -309,18 +301,6 @@ class Producer:
         if self._waiting:
             self._some.set()
         self._changed.set()
-
-    def _taken(self, durable: int) -> AlreadyExists:
-        producer_id = self._opening.producer_id
-        return AlreadyExists(
-            f"another process uses this producer id, {producer_id!r}: sequence {durable} is"
-            f" stored, and the last one of this process is {self._next_sequence - 1}. Give each"
-            " process an id of its own, open the one that is to go on with a higher epoch, or"
-            " use session.append. What this process appended up to"
-            f" {self._acked_sequence} is durable",
-            reason="SEQUENCE_CONTENT_CHANGED",
-            metadata={"producer": producer_id, "producer_sequence": str(durable)},
-        )
 
     async def _write(self, call: Any) -> None:
         while True:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -18,11 +19,15 @@ Response = log_pb2.AppendChunksResponse
 
 
 class Picky:
-    """A log that takes batches until one has a text that it does not like; told by its field."""
+    """A log that refuses the text "bad", told by its field, and "lost" the second time.
+
+    The first time it ends the stream without a word.
+    """
 
     def __init__(self, opened: list[int]) -> None:
         #: What each stream is told that is durable.
         self.opened = list(opened)
+        self.lost = False
 
     async def AppendChunks(
         self, requests: AsyncIterator[Request], context: Any
@@ -41,6 +46,9 @@ class Picky:
                 if produced.chunk.text == "bad":
                     await context.abort_with_status(_refusal(f"batch.chunks[{index}].chunk"))
                 if produced.chunk.text == "lost":
+                    if self.lost:
+                        await context.abort_with_status(_changed(produced.producer_sequence))
+                    self.lost = True
                     return
             last = chunks[-1].producer_sequence
             yield Response(
@@ -53,11 +61,21 @@ class Picky:
 
 def _refusal(field: str) -> Any:
     violation = error_details_pb2.BadRequest.FieldViolation(field=field, description="is bad")
-    packed = any_pb2.Any()
-    packed.Pack(error_details_pb2.BadRequest(field_violations=[violation]))
-    return rpc_status.to_status(
-        status_pb2.Status(code=3, message=f"{field}: is bad", details=[packed])
+    detail = error_details_pb2.BadRequest(field_violations=[violation])
+    return _status(3, f"{field}: is bad", detail)
+
+
+def _changed(sequence: int) -> Any:
+    detail = error_details_pb2.ErrorInfo(
+        reason="SEQUENCE_CONTENT_CHANGED", metadata={"producer_sequence": str(sequence)}
     )
+    return _status(6, "another process uses this producer id", detail)
+
+
+def _status(code: int, message: str, detail: Message) -> Any:
+    packed = any_pb2.Any()
+    packed.Pack(detail)
+    return rpc_status.to_status(status_pb2.Status(code=code, message=message, details=[packed]))
 
 
 @pytest.fixture(autouse=True)
@@ -95,5 +113,5 @@ async def test_what_another_process_stored_meanwhile_is_not_taken_for_ours() -> 
     error = await _append(Picky([0, 7]), ["a", "lost"], first=1)
     assert isinstance(error, errors.AlreadyExists)
     assert error.reason == "SEQUENCE_CONTENT_CHANGED"
-    assert str(error).startswith("another process uses this producer id, 'p': sequence 7")
+    assert str(error).startswith("append 2 was refused: another process uses this producer id.")
     assert "up to 1 is durable" in str(error)
