@@ -1,20 +1,31 @@
 """Appending without a producer: one call, from any number of processes."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import uuid4
 
 from palimpsest import convert, values
 from palimpsest.connection import MAX_SENT_BYTES, Connection
-from palimpsest.errors import DeadlineExceeded, InvalidArgument, PalimpsestError, Unavailable
+from palimpsest.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    PalimpsestError,
+    ResourceExhausted,
+    Unavailable,
+)
 from palimpsest.producer import BATCH_CHUNKS
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import log_pb2
 
 #: How long an append is tried while the service cannot be reached, or is full.
 APPEND_SECONDS = 60.0
+#: What ends the last try; one before it may have been stored and not told.
+_UNKNOWN = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
 
 
 async def append(
     connection: Connection,
+    stub: Any,
     session: str,
     chunks: Sequence[log_pb2.Chunk],
     *,
@@ -22,9 +33,9 @@ async def append(
     expected_head: int | None,
     timeout: float,
 ) -> values.Appended:
-    """Appends the chunks, all or none, once however often it has to be tried.
+    """Appends the chunks by `stub`, all or none, once however often it has to be tried.
 
-    An error whose outcome is unknown names the request in its metadata.
+    An error behind which it may be stored names the request in its metadata.
     """
     request = log_pb2.AppendRequest(
         session=session,
@@ -33,12 +44,9 @@ async def append(
         chunks=[log_pb2.ProducedChunk(chunk=one, digest=convert.digest(one)) for one in chunks],
     )
     _check_size(request)
-    stub = log_pb2_grpc.LogServiceStub(connection.channel)
     try:
-        response = await connection.call(
-            stub.Append, request, timeout=timeout, retry=True, broken=True
-        )
-    except (DeadlineExceeded, Unavailable) as error:
+        response = await connection.call(stub.Append, request, timeout=timeout, broken=True)
+    except _UNKNOWN as error:
         raise _unknown(error, request.request_id) from error
     return values.Appended(
         first_position=response.first_position,
@@ -65,8 +73,8 @@ def _check_size(request: log_pb2.AppendRequest) -> None:
 
 def _unknown(error: PalimpsestError, request_id: str) -> PalimpsestError:
     return type(error)(
-        f"{error}; whether it was appended is not known:"
-        f" append the same again with request_id={request_id!r}, which stores it once",
+        f"{error}; it may be stored: append the same again with request_id={request_id!r},"
+        " which stores it once",
         reason=error.reason,
         metadata={**error.metadata, "request_id": request_id},
         fields=error.fields,

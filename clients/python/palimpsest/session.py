@@ -87,11 +87,12 @@ class Session(SessionQuestions):
         stored once for ever. `expected_head` is the position behind which it must come.
 
         Raises TypeError, ValueError or InvalidArgument for what cannot be appended, NotFound,
-        AlreadyExists (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH), ResourceExhausted; and
+        AlreadyExists (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH); and ResourceExhausted,
         DeadlineExceeded or Unavailable, whose metadata has the `request_id` to try on with.
         """
         return await appending.append(
             self._client,
+            self._log,
             self.name,
             chunks_of(items, metadata),
             request_id=request_id,
