@@ -35,7 +35,7 @@ from service.domain.tenancy import session_key
 from service.usecases import guard_meters
 from service.usecases.guard_meters import Guard
 from service.usecases.hints import Hints
-from service.usecases.lanes import Appended, Entry, Lane, by_session
+from service.usecases.lanes import Accepted, Appended, Entry, Lane, Opened, by_session
 from storage import log, sessions
 from storage.database import Database, DirectTransaction
 from storage.errors import StorageError, Unreachable, Violated
@@ -53,16 +53,6 @@ SWIFT_BYTES = 32 * 1024
 REMEMBERED_SESSIONS = 10_000
 #: When a caller that met a full server may try again.
 BUSY_RETRY_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """Where a producer stands."""
-
-    #: Highest sequence that is durable; 0 when there is none.
-    last_sequence: int
-    #: The session's head.
-    head: int
 
 
 class Appender:
@@ -327,7 +317,7 @@ class Appender:
         self._hints.add(woken)
         return group
 
-    def _acknowledge(self, accepted: "_Accepted", group: "_Group") -> None:
+    def _acknowledge(self, accepted: Accepted, group: "_Group") -> None:
         submission = accepted.entry.submission
         token = ReadToken(
             session_key=submission.session_key,
@@ -363,15 +353,6 @@ async def _read_repeated(
 _Place = tuple[UUID, str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Accepted:
-    """A submission that is acked once its group is committed, and where its chunks are."""
-
-    entry: Entry
-    first_position: int
-    last_position: int
-
-
 @dataclass(slots=True)
 class _Group:
     """What one transaction is about to write: the states as they will be after it."""
@@ -383,7 +364,7 @@ class _Group:
     #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
     requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
     new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
-    accepted: list[_Accepted] = field(default_factory=list)
+    accepted: list[Accepted] = field(default_factory=list)
     chunks: list[log.NewChunk] = field(default_factory=list)
     #: Producers whose epoch is raised, with chunks or without.
     raised: dict[log.ProducerKey, None] = field(default_factory=dict)
@@ -418,7 +399,7 @@ class _Group:
         sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
         first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
         last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
-        self.accepted.append(_Accepted(entry, first, last))
+        self.accepted.append(Accepted(entry, first, last))
         if entry.request and submission.request:
             self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
                 method=APPEND,
@@ -438,7 +419,7 @@ class _Group:
             return False
         check_request(request, done)
         guard_meters.kept(Guard.APPEND_REQUEST)
-        self.accepted.append(_Accepted(entry, done.first_position, done.last_position))
+        self.accepted.append(Accepted(entry, done.first_position, done.last_position))
         return True
 
     def is_small(self) -> bool:

@@ -19,6 +19,16 @@ CHUNK_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """Where a producer stands."""
+
+    #: Highest sequence that is durable; 0 when there is none.
+    last_sequence: int
+    #: The session's head.
+    head: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Appended:
     """A submission that is durable."""
 
@@ -63,6 +73,15 @@ class Entry:
             self.done.set_exception(error)
             # The stream may be gone before anybody asks.
             self.done.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A submission that is acked once its group is committed, and where its chunks are."""
+
+    entry: Entry
+    first_position: int
+    last_position: int
 
 
 def by_session(entries: Sequence[Entry]) -> list[list[Entry]]:
