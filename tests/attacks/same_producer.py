@@ -8,7 +8,7 @@ from tests.harness import api
 PROCESSES = 4
 #: Of each process; and how often the API is killed meanwhile.
 SHORT = (25, 2)
-FULL = (250, 10)
+FULL = (100, 5)
 
 
 async def run(stage: Stage) -> Outcome:

@@ -20,8 +20,10 @@ CALL_SECONDS = 30.0
 MAX_CALL_SECONDS = 365 * 86_400.0
 #: Of a message to the service, in bytes; the service takes no larger one.
 MAX_SENT_BYTES = 4 * 1024 * 1024
-#: Wait before the second try of a read; doubles with each further one.
+#: Wait before the second try of a read; doubles with each further one, up to MAX_BACKOFF_SECONDS:
+#: who waited as long as the service was away would come long after it is back.
 BACKOFF_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 5.0
 #: Given to a reply of the service's own deadline to arrive before ours.
 SLACK_SECONDS = 0.5
 
@@ -82,7 +84,7 @@ class Connection:
                 if not again or loop.time() + pause > until:
                     raise known from error
             await asyncio.sleep(pause)
-            wait *= 2
+            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 
     async def pages(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
         """The pages of a list, one after the other."""
