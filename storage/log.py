@@ -13,12 +13,14 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.appending import PlacedChunk, ProducerState, SessionState
+from service.domain.appending import DoneRequest, PlacedChunk, ProducerState, SessionState
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
+from storage import requests as done_requests
 from storage.database import DirectTransaction, Transaction
 from storage.ready import Ready
+from storage.requests import RequestKey
 from storage.tables import chunk, producer
 
 ProducerKey = tuple[UUID, str]
@@ -26,10 +28,12 @@ ProducerKey = tuple[UUID, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locked:
-    """Sessions under their row locks, and the producers asked for that exist."""
+    """Sessions under their row locks, and of what was asked for in them what exists."""
 
     sessions: Mapping[UUID, SessionState]
     producers: Mapping[ProducerKey, ProducerState]
+    #: Those that were done before.
+    requests: Mapping[RequestKey, DoneRequest]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,12 +86,20 @@ WHERE session_key = k AND (NOT has_work OR resting) AND status <> 'sealed'
     AND (wake_position IS NULL OR wake_position <= h)
 RETURNING session_key, memory_id, status
 """
+#: The same with the requests that the chunks came by.
+_WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
 # function is in migrations/versions/0006. Its plans are kept by the connection, which
 # a statement sent with its values would not have.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM append_if_unchanged(%s, %s, %s::integer, %s, %s, %s, {arrays}, %s)
+"""
+# The same for chunks that came by requests; this function is in migrations/versions/0013.
+_APPEND_REQUESTS_IF_UNCHANGED = """
+SELECT woken, applied FROM append_requests_if_unchanged(
+    %s, %s, %s::integer, %s, %s, %s, {arrays}, %s,
+    %s::text[], %s::bytea[], %s::bigint[], %s::bigint[])
 """
 _CONTENT_TYPES = ("text", "text", "text", "text", "text", "text", "jsonb", "bytea")
 
@@ -99,19 +111,24 @@ WHERE (session_key, producer_id, producer_sequence)
 
 
 async def lock(
-    tx: DirectTransaction, producers: Sequence[ProducerKey], *, waits: bool = True
+    tx: DirectTransaction,
+    producers: Sequence[ProducerKey],
+    requests: Sequence[RequestKey] = (),
+    *,
+    waits: bool = True,
 ) -> Locked:
     """Begins a transaction and locks the producers' sessions, in one round trip.
 
-    Sessions that do not exist are left out; so are producers. Unless it `waits`, so are
-    sessions that somebody else has locked.
+    Sessions that do not exist are left out; so are producers and requests. Unless it
+    `waits`, so are sessions that somebody else has locked.
     """
-    lock_sessions = _LOCK_SESSIONS if waits else f"{_LOCK_SESSIONS} SKIP LOCKED"
-    keys = sorted({key for key, _ in producers})
-    sessions, known = await tx.begin(
-        (lock_sessions, _READ_PRODUCERS),
-        (keys, [key for key, _ in producers], [name for _, name in producers]),
-    )
+    queries = [_LOCK_SESSIONS if waits else f"{_LOCK_SESSIONS} SKIP LOCKED", _READ_PRODUCERS]
+    values: list[object] = [sorted({key for key, _ in producers})]
+    values += [[key for key, _ in producers], [name for _, name in producers]]
+    if requests:
+        queries.append(done_requests.READ)
+        values += done_requests.keys(requests)
+    sessions, known, *done = await tx.begin(queries, values)
     locked = {
         key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
         for key, head, incarnation, applied in sessions
@@ -123,6 +140,7 @@ async def lock(
             for key, name, epoch, last in known
             if key in locked
         },
+        requests=done_requests.done(done[0]) if done else {},
     )
 
 
@@ -142,17 +160,20 @@ async def write(
     chunks: Sequence[NewChunk],
     heads: Mapping[UUID, int],
     producers: Mapping[ProducerKey, ProducerState],
+    requests: Mapping[RequestKey, DoneRequest],
 ) -> Sequence[WorkItem]:
-    """Writes chunks, heads and producers, in one round trip.
+    """Writes chunks, heads, producers and the requests that are done by it, in one round trip.
 
     Returns the active memories that had no work before and have some now.
     """
+    done = (tx.tenant_id, *done_requests.columns(requests)) if requests else ()
     added_bytes = dict.fromkeys(heads, 0)
     for new in chunks:
         added_bytes[new.producer[0]] += new.placed.submitted.content_bytes
     rows = await tx.run(
-        _WRITE,
+        _WRITE_REQUESTS if requests else _WRITE,
         (
+            *done,
             tx.tenant_id,
             [key for key, _ in producers],
             [name for _, name in producers],
@@ -184,11 +205,13 @@ async def write_swiftly(
     chunks: Sequence[NewChunk],
     session: SessionState,
     known: ProducerState,
+    requests: Mapping[RequestKey, DoneRequest],
 ) -> SwiftlyWritten | None:
     """Writes new chunks of one producer, durably, in one round trip.
 
     `session` and `known` are what they were at the last look. None, and nothing
-    written, when they are something else by now, or when chunks do not follow on `known`.
+    written, when they are something else by now, when chunks do not follow on `known`, or
+    when one of `requests` was done before.
     """
     key, producer_id = chunks[0].producer
     # The function counts sequences by itself, and would store others than were sent.
@@ -203,9 +226,12 @@ async def write_swiftly(
     places = ", ".join(["%s"] * len(chunks))
     arrays = ", ".join(f"ARRAY[{places}]::{of}[]" for of in _CONTENT_TYPES)
     values = (value for column in contents for value in column)
-    query = _APPEND_IF_UNCHANGED.format(arrays=arrays)
+    form = _APPEND_REQUESTS_IF_UNCHANGED if requests else _APPEND_IF_UNCHANGED
+    done = done_requests.columns(requests) if requests else []
+    # The function knows the session, and the method.
+    told = [done[1], *done[3:]] if requests else []
     reach(FailPoint.APPEND_BEFORE_SWIFT)
-    rows = await tx.write(query, (*guards, *values, added))
+    rows = await tx.write(form.format(arrays=arrays), (*guards, *values, added, *told))
     reach(FailPoint.APPEND_SWIFTLY_WRITTEN)
     if not rows:
         return None

@@ -355,3 +355,27 @@ async def wrong_citations(
         rows = await tx.connection.exec_driver_sql(_CITATIONS, {**values, "upto": found[-1]})
         yield len(found), [(row.answer_id, row.position, row.node or "") for row in rows]
         values["after"] = found[-1]
+
+
+_REQUESTS = f"""
+SELECT r.request_id, r.first_position, r.last_position FROM (
+    SELECT request_id, first_position, last_position, digest,
+        lag(last_position) OVER (ORDER BY first_position, last_position) AS before
+    FROM request WHERE session_key = %(session)s AND method = 'Append'
+) AS r
+LEFT JOIN LATERAL (
+    SELECT count(*) AS chunks, bool_and(c.producer_id = '') AS numbered_here,
+        sha256(string_agg(c.digest, ''::bytea ORDER BY c.position)) AS digest
+    FROM chunk c WHERE c.session_key = %(session)s
+        AND c.position BETWEEN r.first_position AND r.last_position
+) AS held ON true
+WHERE held.chunks <> r.last_position - r.first_position + 1 OR NOT held.numbered_here
+    OR held.digest IS DISTINCT FROM r.digest OR r.before >= r.first_position
+ORDER BY r.first_position LIMIT {PAGE_DIFFERENCES}
+"""  # noqa: S608 - all of it is ours
+
+
+async def wrong_requests(tx: Transaction, session_key: UUID) -> Sequence[tuple[str, int, int]]:
+    """The requests whose chunks are not those that are at their positions."""
+    rows = await tx.connection.exec_driver_sql(_REQUESTS, {"session": session_key})
+    return [(row.request_id, row.first_position, row.last_position) for row in rows]

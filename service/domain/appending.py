@@ -5,6 +5,7 @@ says which chunks are new and get which positions, which were sent before, and w
 is refused. Storage only carries the plan out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -21,13 +22,17 @@ from service.domain.reasons import Reason
 
 #: When a producer that ran into the backlog limit may try again.
 BACKLOG_RETRY_SECONDS = 1.0
+#: The producer of what is appended without one. No client can have its name.
+SERVER_PRODUCER = ""
+#: What requests of `LogService.Append` are kept as.
+APPEND = "Append"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedChunk:
-    """A chunk as a producer sent it."""
+    """A chunk as a client sent it."""
 
-    #: The producer's own number, 1 or more.
+    #: The producer's own number, 1 or more; 0 without a producer, until `plan` gives it one.
     sequence: int
     chunk: Chunk
     #: SHA-256 of the chunk, 32 bytes.
@@ -37,17 +42,47 @@ class SubmittedChunk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What tells that an append without a producer was sent before."""
+
+    #: The client's own name for it, unique within the session.
+    request_id: str
+    #: SHA-256 of what is appended, 32 bytes.
+    digest: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DoneRequest:
+    """A request that was done, as it is kept."""
+
+    #: Which method it called.
+    method: str
+    digest: bytes
+    #: Where its chunks are.
+    first_position: int
+    last_position: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
     """A batch of one producer: all of it is stored, or nothing."""
 
     session: str
     session_key: UUID
+    #: SERVER_PRODUCER: the server numbers the chunks.
     producer_id: str
     epoch: int
     #: When set, the session's head must be this.
     expected_head: int | None
     #: At least one, with consecutive sequences.
     chunks: tuple[SubmittedChunk, ...]
+    #: None: it is stored each time that it comes, or its sequences tell.
+    request: Request | None = None
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether the chunks have numbers of their sender."""
+        return self.producer_id != SERVER_PRODUCER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,9 +148,13 @@ def plan(
     known = producer or ProducerState(epoch=submission.epoch, last_sequence=0)
     check_epoch(submission.producer_id, submission.epoch, known)
     check_head(submission.expected_head, session)
-    repeated = tuple(c for c in submission.chunks if c.sequence <= known.last_sequence)
-    new = submission.chunks[len(repeated) :]
-    _check_sequence(submission, known)
+    if submission.has_producer:
+        repeated = tuple(c for c in submission.chunks if c.sequence <= known.last_sequence)
+        new = submission.chunks[len(repeated) :]
+        _check_sequence(submission, known)
+    else:
+        repeated = ()
+        new = _numbered(submission.chunks, known.last_sequence)
     if len(new) > backlog_chunks:
         # Not of the kind that passes: there is no room for it when nothing is behind either.
         raise InvalidInput(
@@ -166,14 +205,39 @@ def check_head(expected_head: int | None, session: SessionState) -> None:
         )
 
 
-def check_repeated(sent: SubmittedChunk, digest: bytes, position: int) -> None:
+def check_repeated(producer_id: str, sent: SubmittedChunk, digest: bytes, position: int) -> None:
     """Raises AlreadyExists when a sequence was sent again with other content."""
     if sent.digest != digest:
         raise AlreadyExists(
             Reason.SEQUENCE_CONTENT_CHANGED,
-            f"sequence {sent.sequence} is stored at position {position} with other content",
-            {"producer_sequence": sent.sequence, "position": position},
+            f"another process uses this producer id, {producer_id!r}, or its numbers began anew:"
+            f" sequence {sent.sequence} is stored at position {position} with other content."
+            f" {_ONE_PROCESS}",
+            {"producer": producer_id, "producer_sequence": sent.sequence, "position": position},
         )
+
+
+def check_request(request: Request, done: DoneRequest) -> None:
+    """Raises AlreadyExists when a request id was used before for something else."""
+    if (done.method, done.digest) != (APPEND, request.digest):
+        raise AlreadyExists(
+            Reason.REQUEST_CONTENT_CHANGED,
+            f"request id {request.request_id!r} was used before, for other content."
+            " Send a new request with an id of its own; a retry repeats id and content",
+            {"request_id": request.request_id, "method": done.method},
+        )
+
+
+#: What to do where two processes are one producer.
+_ONE_PROCESS = (
+    "Give each process an id of its own, open the one that is to go on with a higher epoch,"
+    " or append without a producer"
+)
+
+
+def _numbered(chunks: Sequence[SubmittedChunk], last: int) -> tuple[SubmittedChunk, ...]:
+    """Returns the chunks with the sequences behind `last`."""
+    return tuple(replace(chunk, sequence=last + n) for n, chunk in enumerate(chunks, start=1))
 
 
 def _check_sequence(submission: Submission, producer: ProducerState) -> None:
@@ -184,7 +248,8 @@ def _check_sequence(submission: Submission, producer: ProducerState) -> None:
             raise OutOfRange(
                 Reason.SEQUENCE_GAP,
                 f"producer {submission.producer_id!r} sent sequence {chunk.sequence},"
-                f" expected is {expected}",
+                f" expected is {expected}. Send from {expected} on. If another process uses this"
+                f" producer id: {_ONE_PROCESS[0].lower()}{_ONE_PROCESS[1:]}",
                 {"expected": expected, "received": chunk.sequence},
             )
         expected += 1

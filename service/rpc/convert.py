@@ -61,9 +61,12 @@ def session(stored: StoredSession) -> sessions_pb2.Session:
 
 
 def submitted_chunks(
-    produced: Sequence[log_pb2.ProducedChunk], limits: Limits
+    produced: Sequence[log_pb2.ProducedChunk], limits: Limits, *, numbered: bool = True
 ) -> tuple[SubmittedChunk, ...]:
-    """A batch, checked against what the proto's rules cannot say. Raises InvalidInput."""
+    """A batch, checked against what the proto's rules cannot say. Raises InvalidInput.
+
+    Of a producer it is `numbered`; otherwise no chunk may have a number.
+    """
     if len(produced) > limits.max_batch_chunks:
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
@@ -71,6 +74,11 @@ def submitted_chunks(
             {"chunks": len(produced), "limit_chunks": limits.max_batch_chunks},
             field="chunks",
         )
+    for index, one in enumerate(produced):
+        if (one.producer_sequence > 0) != numbered:
+            field = f"chunks[{index}].producer_sequence"
+            why = "must be 1 or more" if numbered else "must be 0 without a producer_id"
+            raise InvalidInput(Reason.FIELD_INVALID, f"{field}: {why}", field=field)
     chunks = tuple(
         _submitted(one, index, limits.max_chunk_bytes) for index, one in enumerate(produced)
     )
@@ -88,20 +96,22 @@ def submitted_chunks(
 def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int) -> SubmittedChunk:
     chunk = chunk_value(produced.chunk)
     sequence = produced.producer_sequence
+    # Without a producer the first chunk of the request is 1.
+    number = sequence or index + 1
     field = f"chunks[{index}].chunk"
     if chunk.is_empty():
         raise InvalidInput(
             Reason.CHUNK_EMPTY,
-            f"chunk {sequence} has no text",
-            {"producer_sequence": sequence},
+            f"chunk {number} has no text",
+            {"producer_sequence": number},
             field=field,
         )
     size = chunk.content_bytes()
     if size > max_chunk_bytes:
         raise InvalidInput(
             Reason.CHUNK_TOO_LARGE,
-            f"chunk {sequence} has {size} bytes; the limit is {max_chunk_bytes}",
-            {"producer_sequence": sequence, "bytes": size, "limit_bytes": max_chunk_bytes},
+            f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}",
+            {"producer_sequence": number, "bytes": size, "limit_bytes": max_chunk_bytes},
             field=field,
         )
     if any("\0" in part for part in chunk.parts) or any(
@@ -109,16 +119,16 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
     ):
         raise InvalidInput(
             Reason.FIELD_INVALID,
-            f"chunk {sequence} holds a NUL character",
-            {"producer_sequence": sequence},
+            f"chunk {number} holds a NUL character",
+            {"producer_sequence": number},
             field=field,
         )
     digest = chunk.digest()
     if produced.digest and produced.digest != digest:
         raise InvalidInput(
             Reason.DIGEST_MISMATCH,
-            f"the digest of chunk {sequence} is not that of its content",
-            {"producer_sequence": sequence},
+            f"the digest of chunk {number} is not that of its content",
+            {"producer_sequence": number},
             field=f"chunks[{index}].digest",
         )
     return SubmittedChunk(sequence=sequence, chunk=chunk, digest=digest, content_bytes=size)

@@ -14,7 +14,7 @@ from service.domain.errors import InvalidInput, PalimpsestError, Unavailable
 from service.domain.fail_points import FailPoint, reach
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
-from service.rpc import convert
+from service.rpc import appends, convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.interceptors.validation import validate
@@ -83,14 +83,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         """Appends one batch."""
         tenant_id = current_tenant()
         self._appender.refuse_when_full()
-        submission = Submission(
-            session=request.session,
-            session_key=session_key(tenant_id, request.session),
-            producer_id=request.producer_id,
-            epoch=request.epoch,
-            expected_head=request.expected_head if request.HasField("expected_head") else None,
-            chunks=convert.submitted_chunks(request.chunks, self._limits),
-        )
+        submission = appends.submission(tenant_id, request, self._limits)
         appended = await self._appender.submit(tenant_id, submission)
         reach(FailPoint.APPEND_BEFORE_REPLY)
         return log_pb2.AppendResponse(
@@ -98,7 +91,8 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 through_producer_sequence=appended.sequence,
                 through_position=appended.position,
                 token=appended.token,
-            )
+            ),
+            first_position=appended.first_position,
         )
 
     async def ListChunks(  # noqa: N802

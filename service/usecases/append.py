@@ -16,12 +16,15 @@ import structlog
 
 from service.config import Limits
 from service.domain.appending import (
+    APPEND,
+    DoneRequest,
     ProducerState,
     SessionState,
     Submission,
     check_epoch,
     check_head,
     check_repeated,
+    check_request,
     plan,
 )
 from service.domain.errors import Conflict, Exhausted, NotFound, PalimpsestError, Unavailable
@@ -32,10 +35,11 @@ from service.domain.tenancy import session_key
 from service.usecases import guard_meters
 from service.usecases.guard_meters import Guard
 from service.usecases.hints import Hints
-from service.usecases.lanes import Appended, Entry, Lane, by_session
+from service.usecases.lanes import Accepted, Appended, Entry, Lane, Opened, by_session
 from storage import log, sessions
 from storage.database import Database, DirectTransaction
 from storage.errors import StorageError, Unreachable, Violated
+from storage.requests import RequestKey
 
 _log = structlog.get_logger("palimpsest.append")
 
@@ -49,16 +53,6 @@ SWIFT_BYTES = 32 * 1024
 REMEMBERED_SESSIONS = 10_000
 #: When a caller that met a full server may try again.
 BUSY_RETRY_SECONDS = 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """Where a producer stands."""
-
-    #: Highest sequence that is durable; 0 when there is none.
-    last_sequence: int
-    #: The session's head.
-    head: int
 
 
 class Appender:
@@ -249,8 +243,8 @@ class Appender:
                 entry.refuse(refusal)
             return ()
         reach(FailPoint.APPEND_BEFORE_ACK)
-        for entry in group.accepted:
-            self._acknowledge(entry, group)
+        for accepted in group.accepted:
+            self._acknowledge(accepted, group)
         return group.left
 
     async def _write(self, tx: DirectTransaction, entries: Sequence[Entry]) -> "_Group":
@@ -280,7 +274,7 @@ class Appender:
             return None
         if not group.is_small() or group.producers[producer].epoch != known.epoch:
             return None
-        written = await log.write_swiftly(tx, group.chunks, session, known)
+        written = await log.write_swiftly(tx, group.chunks, session, known, group.new_requests)
         if written is None:
             guard_meters.kept(Guard.APPEND_GUESS)
             return None
@@ -292,10 +286,11 @@ class Appender:
 
     async def _write_locked(self, tx: DirectTransaction, entries: Sequence[Entry]) -> "_Group":
         producers = list(dict.fromkeys(entry.producer for entry in entries))
+        requests = list(dict.fromkeys(one.request for one in entries if one.request))
         reach(FailPoint.APPEND_BEFORE_LOCK)
         # Whoever else has one of several sessions locked does not hold up the others.
         is_one = len({key for key, _ in producers}) == 1
-        locked = await log.lock(tx, producers, waits=is_one)
+        locked = await log.lock(tx, producers, requests, waits=is_one)
         reach(FailPoint.APPEND_LOCKED)
         left: list[Entry] = []
         if not is_one:
@@ -305,6 +300,7 @@ class Appender:
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
             stored=await _read_repeated(tx, entries, locked),
+            requests=dict(locked.requests),
             left=left,
         )
         for entry in entries:
@@ -321,16 +317,21 @@ class Appender:
         self._hints.add(woken)
         return group
 
-    def _acknowledge(self, entry: Entry, group: "_Group") -> None:
-        last = entry.submission.chunks[-1].sequence
-        position, _ = group.stored[(*entry.producer, last)]
-        key = entry.submission.session_key
+    def _acknowledge(self, accepted: Accepted, group: "_Group") -> None:
+        submission = accepted.entry.submission
         token = ReadToken(
-            session_key=key, incarnation=group.sessions[key].incarnation, position=position
+            session_key=submission.session_key,
+            incarnation=group.sessions[submission.session_key].incarnation,
+            position=accepted.last_position,
         )
-        if not entry.done.done():
-            entry.done.set_result(
-                Appended(sequence=last, position=position, token=token.sign(self._token_key))
+        if not accepted.entry.done.done():
+            accepted.entry.done.set_result(
+                Appended(
+                    sequence=submission.chunks[-1].sequence if submission.has_producer else 0,
+                    first_position=accepted.first_position,
+                    position=accepted.last_position,
+                    token=token.sign(self._token_key),
+                )
             )
 
 
@@ -341,6 +342,7 @@ async def _read_repeated(
     wanted = [
         (*entry.producer, chunk.sequence)
         for entry in entries
+        if entry.submission.has_producer
         for chunk in entry.submission.chunks
         if chunk.sequence <= locked.producers.get(entry.producer, unknown).last_sequence
     ]
@@ -359,7 +361,10 @@ class _Group:
     producers: dict[log.ProducerKey, ProducerState]
     #: Position and digest of the chunks that were sent before, or are written now.
     stored: dict[_Place, tuple[int, bytes]]
-    accepted: list[Entry] = field(default_factory=list)
+    #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
+    requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
+    new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
+    accepted: list[Accepted] = field(default_factory=list)
     chunks: list[log.NewChunk] = field(default_factory=list)
     #: Producers whose epoch is raised, with chunks or without.
     raised: dict[log.ProducerKey, None] = field(default_factory=dict)
@@ -370,6 +375,8 @@ class _Group:
         """Takes a submission in, or raises why it is refused and stays as it was."""
         submission = entry.submission
         key = submission.session_key
+        if self._was_done(entry):
+            return
         planned = plan(
             submission,
             self.sessions.get(key),
@@ -378,7 +385,7 @@ class _Group:
         )
         for sent in planned.repeated:
             position, digest = self.stored[(*entry.producer, sent.sequence)]
-            check_repeated(sent, digest, position)
+            check_repeated(submission.producer_id, sent, digest, position)
             guard_meters.kept(Guard.APPEND_REPEAT)
         known = self.producers.get(entry.producer)
         if known is not None and planned.producer.epoch > known.epoch:
@@ -389,7 +396,31 @@ class _Group:
             self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
         self.sessions[key] = planned.session
         self.producers[entry.producer] = planned.producer
-        self.accepted.append(entry)
+        sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
+        first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
+        last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
+        self.accepted.append(Accepted(entry, first, last))
+        if entry.request and submission.request:
+            self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
+                method=APPEND,
+                digest=submission.request.digest,
+                first_position=first,
+                last_position=last,
+            )
+
+    def _was_done(self, entry: Entry) -> bool:
+        """Accepts a submission whose request was done before; whether it was.
+
+        Raises AlreadyExists when that was another one.
+        """
+        request = entry.submission.request
+        done = self.requests.get(entry.request) if entry.request else None
+        if request is None or done is None:
+            return False
+        check_request(request, done)
+        guard_meters.kept(Guard.APPEND_REQUEST)
+        self.accepted.append(Accepted(entry, done.first_position, done.last_position))
+        return True
 
     def is_small(self) -> bool:
         """Whether it fits one round trip."""
@@ -402,11 +433,17 @@ class _Group:
 
     def writes(
         self,
-    ) -> tuple[list[log.NewChunk], dict[UUID, int], dict[log.ProducerKey, ProducerState]]:
-        """Chunks, heads and producers, as `log.write` takes them."""
+    ) -> tuple[
+        list[log.NewChunk],
+        dict[UUID, int],
+        dict[log.ProducerKey, ProducerState],
+        dict[RequestKey, DoneRequest],
+    ]:
+        """Chunks, heads, producers and requests, as `log.write` takes them."""
         grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
         return (
             self.chunks,
             {key: self.sessions[key].head for key, _ in grown},
             {producer: self.producers[producer] for producer in {**grown, **self.raised}},
+            self.new_requests,
         )

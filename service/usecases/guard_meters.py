@@ -15,6 +15,8 @@ class Guard(StrEnum):
 
     #: Chunks came again that are stored: they were acked once more.
     APPEND_REPEAT = "append.repeat"
+    #: A request came again that was done: its first result was returned.
+    APPEND_REQUEST = "append.request"
     #: An append on a guess found the session or the producer changed, and locked it.
     APPEND_GUESS = "append.guess"
     #: Whoever made a call had lost the right to it meanwhile.

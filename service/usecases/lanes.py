@@ -8,6 +8,7 @@ from uuid import UUID
 
 from service.domain.appending import Submission
 from storage import log
+from storage.requests import RequestKey
 
 #: Chunks that one commit writes at the most.
 GROUP_CHUNKS = 1024
@@ -18,12 +19,24 @@ CHUNK_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """Where a producer stands."""
+
+    #: Highest sequence that is durable; 0 when there is none.
+    last_sequence: int
+    #: The session's head.
+    head: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Appended:
     """A submission that is durable."""
 
-    #: Its last sequence.
+    #: Its last sequence; 0 without a producer.
     sequence: int
-    #: That chunk's position.
+    #: Position of its first chunk.
+    first_position: int
+    #: That of its last chunk.
     position: int
     #: Stands for the log up to `position`.
     token: str
@@ -43,6 +56,12 @@ class Entry:
         return (self.submission.session_key, self.submission.producer_id)
 
     @property
+    def request(self) -> RequestKey | None:
+        """Session and request id; None when it came by none."""
+        request = self.submission.request
+        return None if request is None else (self.submission.session_key, request.request_id)
+
+    @property
     def size(self) -> int:
         """What it counts as while it waits, in bytes."""
         chunks = self.submission.chunks
@@ -54,6 +73,15 @@ class Entry:
             self.done.set_exception(error)
             # The stream may be gone before anybody asks.
             self.done.exception()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A submission that is acked once its group is committed, and where its chunks are."""
+
+    entry: Entry
+    first_position: int
+    last_position: int
 
 
 def by_session(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -120,6 +120,9 @@ class Verifier:
                 head=row.head, content_bytes=row.content_bytes, producers=producers
             ):
                 yield Found(part="log", difference=difference)
+            for request_id, first, last in await verifying.wrong_requests(tx, key):
+                said = f"its chunks are not those at positions {first} to {last}"
+                yield _found("log", "request.chunks", f"request {request_id!r}", said)
         yield Looked(part="log", count=check.position, is_done=True)
 
     async def _answers(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:

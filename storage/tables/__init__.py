@@ -24,6 +24,7 @@ from storage.tables.made import (
 )
 from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
+from storage.tables.requests import request
 from storage.tables.search import chunk_vector, chunk_word
 from storage.tables.trees import tree_node
 from storage.tables.vectors import state_levels, state_vector
@@ -52,6 +53,7 @@ __all__ = [
     "process",
     "producer",
     "rejection",
+    "request",
     "revision",
     "schema_draft",
     "session",

@@ -65,12 +65,12 @@ async def fill(address: str) -> None:
         await prism.revise([Edit.put("$.title", "Ships")])
         await state.rollback(1)
         async with session.producer("two") as producer:
-            for text in TEXTS[12:]:
+            for text in TEXTS[12:18]:
                 await producer.append_message("guide", text)
-            ack = await producer.flush()
-        assert ack is not None
-        await prism.get(after=ack.token, timeout=200)
-        await session.memory("i").get(after=ack.token, timeout=200)
+        await session.append(TEXTS[18], request_id="lone")
+        last = await session.append([{"role": "guide", "content": text} for text in TEXTS[19:]])
+        await prism.get(after=last.token, timeout=200)
+        await session.memory("i").get(after=last.token, timeout=200)
         await state.context(freshness="wait", timeout=200)
         await prism.consolidate()
         while (await prism.look()).consolidate_position is not None:
@@ -172,6 +172,10 @@ SPOILT = {
     "chunk.missing": "DELETE FROM chunk WHERE position BETWEEN 5 AND 6",
     "producer.sequence": "UPDATE chunk SET producer_sequence = 99 WHERE position = 12",
     "producer.last": "UPDATE producer SET last_sequence = 99",
+    "request.chunks": "UPDATE request SET last_position = last_position - 1"
+    " WHERE request_id <> 'lone'",
+    "request.chunks ": "UPDATE request SET digest = sha256('') WHERE request_id = 'lone'",
+    "request.chunks  ": "UPDATE request SET first_position = 17 WHERE request_id = 'lone'",
     "session.head": "UPDATE session SET head = head - 1",
     "session.content_bytes": "UPDATE session SET content_bytes = content_bytes + 1",
     "revision.missing": f"DELETE FROM revision WHERE revision = 3 AND memory_id = {P}",
@@ -236,7 +240,7 @@ SPOILT = {
 
 # What does not get into each other's way is spoilt in one copy.
 BESIDE = (
-    (("chunk", "producer", "session"), ("state",), ("revision", "prism")),
+    (("chunk", "producer", "request", "session"), ("state",), ("revision", "prism")),
     (("tree",), ("index", "answer"), ("memory",)),
 )
 

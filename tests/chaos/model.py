@@ -55,6 +55,8 @@ class Log:
         self._sequences = array("q")
         #: What each chunk says, or whatever stands for it.
         self.contents: list[str] = []
+        #: What was appended by a request of the client's, and where the first chunk is.
+        self.requests: dict[str, tuple[tuple[str, ...], int]] = {}
 
     @property
     def head(self) -> int:
@@ -113,6 +115,23 @@ class Log:
         known = self._producer(producer)
         known.epoch = max(known.epoch, epoch)
         return known.positions[sequences[-1] - 1]
+
+    def request(
+        self, request_id: str | None, contents: Sequence[str], expected_head: int | None = None
+    ) -> int:
+        """Appends a batch without a producer, all of it or nothing; its last chunk's position."""
+        if request_id is not None and request_id in self.requests:
+            held, first = self.requests[request_id]
+            if held != tuple(contents):
+                raise Refusal("REQUEST_CONTENT_CHANGED")
+            return first + len(held) - 1
+        if expected_head is not None and expected_head != self.head:
+            raise Refusal("HEAD_MISMATCH")
+        if request_id is not None:
+            self.requests[request_id] = (tuple(contents), self.head + 1)
+        for content in contents:
+            self.add("", self._producer("").last + 1, content)
+        return self.head
 
     def add(self, producer: str, sequence: int, content: str = "") -> bool:
         """Puts a chunk at the next position; whether it is its producer's next one."""

@@ -1,20 +1,22 @@
 """The append protocol, step by step against the model.
 
 Two servers with guesses of their own write to sessions that share lanes; producers resend,
-leave gaps, change what they sent, take over from one another and expect heads; connections
+leave gaps, change what they sent, take over from one another and expect heads; beside them
+others append without a producer, by requests that come again, unchanged or not; connections
 are lost before and behind the commit. What the service answers must be what the model does.
 """
 
 import asyncio
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from service.config import Limits
-from service.domain.appending import Submission, SubmittedChunk
+from service.domain.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.errors import PalimpsestError
 from service.domain.read_tokens import ReadToken
@@ -31,6 +33,8 @@ from tests.integration.writing import drop_hints, submitted
 TOKEN_KEY = b"token-key"
 SESSIONS = 3
 PRODUCERS = ("p1", "p2", "p3")
+#: Ids of requests that come again and again; 0 is none.
+REQUESTS = 6
 #: Beyond them a write is never swift.
 MOST_CHUNKS = SWIFT_CHUNKS + 3
 EVERYTHING = 1_000_000
@@ -41,7 +45,10 @@ class Batch:
     """A batch that somebody may send, said by how it differs from what is due."""
 
     session: int
+    #: SERVER_PRODUCER: it is a request, of which epoch, begin, chunks and gap say nothing.
     producer: str
+    #: Number of the request, which is its id; 0: it has none.
+    request: int
     epoch: int
     #: Where it begins, counted from the producer's next sequence: below 0 it resends.
     begin: int
@@ -58,7 +65,8 @@ class Batch:
 BATCHES = st.builds(
     Batch,
     session=st.integers(0, SESSIONS - 1),
-    producer=st.sampled_from(PRODUCERS),
+    producer=st.sampled_from((*PRODUCERS, SERVER_PRODUCER, SERVER_PRODUCER)),
+    request=st.integers(0, REQUESTS),
     epoch=st.sampled_from((0, 0, 0, 1, 1, 2, 3)),
     begin=st.sampled_from((0, 0, 0, 0, 0, -1, -2, -5, 1)),
     chunks=st.integers(1, MOST_CHUNKS),
@@ -79,6 +87,7 @@ class AppendMachine(Machine):
         self.names = [self.bench.name() for _ in range(SESSIONS)]
         self.keys = [session_key(DEFAULT_TENANT, name) for name in self.names]
         self.logs = [Log() for _ in self.names]
+        self.last_request = REQUESTS
         self.bench.run(self._start())
 
     async def _start(self) -> None:
@@ -159,14 +168,21 @@ class AppendMachine(Machine):
         self._send(server, batches)
         self.did("group")
 
-    @rule(server=st.integers(0, 1), session=st.integers(0, SESSIONS - 1), times=st.integers(2, 5))
-    def stream(self, server: int, session: int, times: int) -> None:
+    @rule(
+        server=st.integers(0, 1),
+        session=st.integers(0, SESSIONS - 1),
+        times=st.integers(2, 5),
+        requests=st.booleans(),
+    )
+    def stream(self, server: int, session: int, times: int, requests: bool) -> None:
         """One chunk after the other, as a conversation has them: the swift path."""
         for _ in range(times):
             epoch = max((one.epoch for one in self.logs[session].producers.values()), default=0)
+            self.last_request += requests
             batch = Batch(
                 session=session,
-                producer=PRODUCERS[0],
+                producer=SERVER_PRODUCER if requests else PRODUCERS[0],
+                request=self.last_request,
                 epoch=epoch,
                 begin=0,
                 chunks=1,
@@ -299,11 +315,17 @@ class AppendMachine(Machine):
         return appended.position
 
     def _check_ack(self, sent: Submission, appended: Appended) -> None:
-        assert appended.sequence == sent.chunks[-1].sequence
+        if sent.has_producer:
+            assert appended.sequence == sent.chunks[-1].sequence
+        else:
+            assert appended.sequence == 0
+            assert appended.position - appended.first_position == len(sent.chunks) - 1
         token = ReadToken.verify(TOKEN_KEY, appended.token)
         assert (token.session_key, token.position) == (sent.session_key, appended.position)
 
     def _submission(self, batch: Batch) -> Submission:
+        if batch.producer == SERVER_PRODUCER:
+            return self._request(batch)
         known = self.logs[batch.session].producers.get(batch.producer)
         first = max(1, (known.last if known else 0) + 1 + batch.begin)
         sequences = [first + number + (0 < batch.gap <= number) for number in range(batch.chunks)]
@@ -319,6 +341,27 @@ class AppendMachine(Machine):
             ),
         )
 
+    def _request(self, batch: Batch) -> Submission:
+        # What a request appends follows from its number, unless something is changed.
+        count = batch.request % MOST_CHUNKS + 1
+        chunks = tuple(
+            _chunk(f"request {batch.request}", number, is_changed=number == batch.changed)
+            for number in range(1, count + 1)
+        )
+        request = Request(
+            request_id=f"r{batch.request}",
+            digest=sha256(b"".join(chunk.digest for chunk in chunks)).digest(),
+        )
+        return Submission(
+            session=self.names[batch.session],
+            session_key=self.keys[batch.session],
+            producer_id=SERVER_PRODUCER,
+            epoch=0,
+            expected_head=self._head(batch.session, batch.head),
+            chunks=tuple(replace(chunk, sequence=0) for chunk in chunks),
+            request=request if batch.request else None,
+        )
+
 
 def _chunk(producer: str, sequence: int, *, is_changed: bool) -> SubmittedChunk:
     text = f"{producer} {sequence}" + (" changed" if is_changed else "")
@@ -327,12 +370,16 @@ def _chunk(producer: str, sequence: int, *, is_changed: bool) -> SubmittedChunk:
 
 def _due(held: Log, sent: Submission) -> Answer:
     """What the service has to answer; then the model has the batch, if it is to."""
+    texts = [one.chunk.text for one in sent.chunks]
     try:
+        if not sent.has_producer:
+            request_id = sent.request.request_id if sent.request else None
+            return held.request(request_id, texts, sent.expected_head)
         return held.append(
             sent.producer_id,
             sent.epoch,
             [one.sequence for one in sent.chunks],
-            [one.chunk.text for one in sent.chunks],
+            texts,
             sent.expected_head,
         )
     except Refusal as refusal:

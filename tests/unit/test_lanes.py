@@ -62,7 +62,9 @@ class Slow(Appender):
                 place = (tenant_id, one.submission.session)
                 sequence = one.submission.chunks[-1].sequence
                 self.written.setdefault(place, []).append(sequence)
-                one.done.set_result(Appended(sequence=sequence, position=sequence, token=""))
+                one.done.set_result(
+                    Appended(sequence=sequence, first_position=1, position=sequence, token="")
+                )
         return left
 
 

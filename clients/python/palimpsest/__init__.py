@@ -2,10 +2,12 @@
 
     async with palimpsest.connect() as client:
         session = await client.create_session("user-42", exist_ok=True)
-        async with session.producer("app") as producer:
-            await producer.append("The harbour museum is closed on Mondays.")
-            ack = await producer.flush()
-        answer = await session.memory("facts").ask("When is it closed?", after=ack.token)
+        memory = await session.create_memory("facts", SCHEMA, exist_ok=True)
+        ack = await session.append("The harbour museum is closed on Mondays.")
+        answer = await memory.ask("When is it closed?", after=ack.token)
+
+`session.append` also takes messages ({"role": …, "content": …}) and lists of them, from any
+number of processes; `session.producer` is for long streams from one.
 
 `palimpsest.sync` has the same without `await`.
 """
@@ -43,6 +45,7 @@ from palimpsest.values import (
     Ack,
     Amendment,
     Answer,
+    Appended,
     Chunk,
     Citation,
     Committed,
@@ -71,6 +74,7 @@ __all__ = [
     "Amendment",
     "Answer",
     "AnswerStream",
+    "Appended",
     "BrowseSettings",
     "Budget",
     "BudgetSet",

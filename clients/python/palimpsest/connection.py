@@ -20,8 +20,10 @@ CALL_SECONDS = 30.0
 MAX_CALL_SECONDS = 365 * 86_400.0
 #: Of a message to the service, in bytes; the service takes no larger one.
 MAX_SENT_BYTES = 4 * 1024 * 1024
-#: Wait before the second try of a read; doubles with each further one.
+#: Wait before the second try of a read; doubles with each further one, up to MAX_BACKOFF_SECONDS:
+#: who waited as long as the service was away would come long after it is back.
 BACKOFF_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 5.0
 #: Given to a reply of the service's own deadline to arrive before ours.
 SLACK_SECONDS = 0.5
 
@@ -58,11 +60,13 @@ class Connection:
         *,
         timeout: float = CALL_SECONDS,
         retry: bool = True,
+        broken: bool = False,
     ) -> Any:
         """Makes a unary call, and makes it again while the service is unavailable or full.
 
         Without `retry` it does so only after refusals that came before anything was done.
-        Raises ValueError for a timeout that is no number.
+        With `broken` also after a call that broke with its connection, as only writes that
+        are stored once and reads may be. Raises ValueError for a timeout that is no number.
         """
         if math.isnan(timeout):
             raise ValueError("a timeout must be a number of seconds, not nan")
@@ -75,12 +79,13 @@ class Connection:
                 return await method(request, timeout=remaining + SLACK_SECONDS)
             except aio.AioRpcError as error:
                 known = from_rpc(error, self.address)
-                again = _may_repeat(known, error.code()) if retry else is_unbegun(known)
+                may = may_pass if broken else _may_repeat
+                again = may(known, error.code()) if retry else is_unbegun(known)
                 pause = pause_seconds(wait, known)
                 if not again or loop.time() + pause > until:
                     raise known from error
             await asyncio.sleep(pause)
-            wait *= 2
+            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 
     async def responses(
         self, method: Callable[..., Any], request: Any, *, timeout: float | None = None

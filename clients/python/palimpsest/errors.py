@@ -5,7 +5,7 @@ PalimpsestError
 │   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Cancelled, Unavailable
 │                        the service refused, with a reason
 ├── ConnectionFailed     the service cannot be reached
-└── ProducerClosed       a producer was used after it was closed
+└── ProducerClosed       a producer was used after it was closed, or had ended with an error
 """
 
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ class ConnectionFailed(Unavailable):
 
 
 class ProducerClosed(PalimpsestError):
-    """A producer was used after it was closed."""
+    """A producer was used after it was closed, or had ended with an error that was raised."""
 
 
 _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {

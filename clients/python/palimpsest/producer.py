@@ -1,6 +1,7 @@
 """Producers: appending to a session's log, with batching, resume and retry."""
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from grpc import aio
 
-from palimpsest import convert, specs
+from palimpsest import chunks, convert
 from palimpsest.connection import MAX_SENT_BYTES, may_pass, pause_seconds, raise_status
 from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed, from_rpc
 from palimpsest.v1 import log_pb2, log_pb2_grpc
@@ -22,6 +23,8 @@ BATCH_BYTES = 1024 * 1024
 MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
 #: Wait before the second try to connect; doubles up to the second value.
 BACKOFF_SECONDS = (0.05, 5.0)
+#: Which chunk of a batch a refusal is about.
+_CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Producer:
         self._last_ack: Ack | None = None
         self._acked_sequence = 0
         self._failure: PalimpsestError | None = None
+        #: Whether it was raised.
+        self._told = False
         self._opened = False
         #: Whether the present stream was opened.
         self._streaming = False
@@ -103,9 +108,9 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Waits until everything is durable, unless an error is on its way out."""
+        """Waits until everything is durable, unless an error was raised before."""
         try:
-            if kind is None:
+            if kind is None and not self._told:
                 await self.flush()
         finally:
             self._closing = True
@@ -114,19 +119,19 @@ class Producer:
     async def append(self, text: str, *, metadata: Mapping[str, str] | None = None) -> int:
         """Appends plain text; returns its own number.
 
-        Waits only while there is no credit left. Raises InvalidArgument (CHUNK_TOO_LARGE)
-        for a chunk that no message can hold; the service's own limits are smaller, and it
-        refuses what is beyond them when it comes there. The chunk is durable when `flush`
+        Waits only while there is no credit left. Raises InvalidArgument for a chunk that no
+        service takes, which harms no other. A service's own limits may be smaller: it refuses
+        what is beyond them when it comes there, which ends the producer. That is raised once,
+        with the number of the append; after it, ProducerClosed. The chunk is durable when `flush`
         returns, or `last_acked_sequence` has reached its number.
         """
-        return await self._append(specs.message_of(log_pb2.Chunk, text=text, metadata=metadata))
+        return await self._append(chunks.text_chunk(text, metadata))
 
     async def append_message(
         self, role: str, text: str, *, metadata: Mapping[str, str] | None = None
     ) -> int:
         """Appends a turn of a conversation; otherwise as `append`."""
-        turn = specs.message_of(log_pb2.Chunk.Message, role=role, text=text)
-        return await self._append(specs.message_of(log_pb2.Chunk, message=turn, metadata=metadata))
+        return await self._append(chunks.message_chunk(role, text, metadata))
 
     async def append_step(
         self,
@@ -137,10 +142,7 @@ class Producer:
         metadata: Mapping[str, str] | None = None,
     ) -> int:
         """Appends a step of an agent; otherwise as `append`."""
-        step = specs.message_of(
-            log_pb2.Chunk.Step, observation=observation, thought=thought, action=action
-        )
-        return await self._append(specs.message_of(log_pb2.Chunk, step=step, metadata=metadata))
+        return await self._append(chunks.step_chunk(observation, thought, action, metadata))
 
     async def flush(self) -> Ack | None:
         """Waits until everything appended so far is durable; the newest ack.
@@ -166,14 +168,14 @@ class Producer:
                     "limit_bytes": str(MAX_CHUNK_BYTES),
                 },
             )
+        chunks.check(chunk, self._next_sequence, f"append {self._next_sequence}")
         size = convert.content_bytes(chunk)
         if not self._has_credit(size):
             await self._until(lambda: self._has_credit(size))
         elif len(self._waiting) >= BATCH_CHUNKS:
             # Lets the writer begin while the caller goes on producing.
             await asyncio.sleep(0)
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
         sequence = self._next_sequence
         self._next_sequence += 1
         produced = log_pb2.ProducedChunk(
@@ -192,14 +194,21 @@ class Producer:
 
     async def _until(self, reached: Any) -> None:
         while not reached():
-            if self._failure is not None:
-                raise self._failure
+            self._raise_failure()
             if self._running is None or self._running.done():
                 raise ProducerClosed("the producer is closed")
             self._changed.clear()
             await self._changed.wait()
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raises why the producer ended; once, for whoever caught it knows of it."""
+        if self._failure is None:
+            return
+        if self._told:
+            raise ProducerClosed(f"the producer has ended: {self._failure}") from self._failure
+        self._told = True
+        raise self._failure
 
     async def _stop(self) -> None:
         if self._running is not None:
@@ -230,7 +239,7 @@ class Producer:
             except aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error, self._address)
                 if not may_pass(error, rpc_error.code()):
-                    raise error from rpc_error
+                    raise self._of_append(error) from rpc_error
             # A stream that ended while there was nothing to send did all that was asked of it.
             idle = self._streaming and not self._waiting and not self._under_way
             if idle or self._acked_sequence > progress:
@@ -240,6 +249,24 @@ class Producer:
                 raise error
             await asyncio.sleep(pause_seconds(wait, error))
             wait = min(wait * 2, BACKOFF_SECONDS[1])
+
+    def _of_append(self, error: PalimpsestError) -> PalimpsestError:
+        """Returns a refusal with the number of the append that it is about, if it is of one."""
+        number = error.metadata.get("producer_sequence")
+        found = next((one for one in map(_CHUNK.search, error.fields) if one), None)
+        if number is None and found and self._under_way:
+            # All batches before the refused one are acked.
+            number = str(self._under_way[0].produced.producer_sequence + int(found[1]))
+        if number is None:
+            return error
+        return type(error)(
+            f"append {number} was refused: {error}. It has ended this producer; what was"
+            f" appended up to {self._acked_sequence} is durable",
+            reason=error.reason,
+            metadata={**error.metadata, "producer_sequence": number},
+            fields=error.fields,
+            retry_seconds=error.retry_seconds,
+        )
 
     async def _stream(self) -> None:
         call: Any = self._stub.AppendChunks()
@@ -269,14 +296,11 @@ class Producer:
         self._waiting.extendleft(reversed(self._under_way))
         self._under_way.clear()
         durable = opened.last_producer_sequence
-        # The newest that is durable is sent again: that writes nothing, and brings the
-        # ack that was lost, without which no token would stand for it.
-        self._drop_through(self._waiting, durable - 1)
-        if self._waiting and self._waiting[0].produced.producer_sequence == durable:
-            durable -= 1
-        self._acked_sequence = max(self._acked_sequence, durable)
+        # What was not acked is sent again even if its number is durable: that writes nothing,
+        # brings the ack that was lost, and is refused if the content is another process's.
         if not self._opened:
-            self._next_sequence = opened.last_producer_sequence + 1
+            self._acked_sequence = durable
+            self._next_sequence = durable + 1
             # The head was checked; what we append ourselves moves it on.
             self._opening.ClearField("expected_head")
             self._opened = True

@@ -1,12 +1,14 @@
 """A session: its log, its memories, its costs; `session_questions` has what it can be asked."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 
-from palimpsest import convert, costs, specs, values
+from palimpsest import appending, convert, costs, specs, values
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
+from palimpsest.chunks import Appendable, chunks_of
 from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.costs import Cost, Level, SpendReport
+from palimpsest.creating import create_memory
 from palimpsest.errors import AlreadyExists
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
@@ -65,6 +67,39 @@ class Session(SessionQuestions):
         response = await self._client.call(self._sessions.GetSession, request)
         return convert.session(response.session)
 
+    async def append(
+        self,
+        items: Appendable | Iterable[Appendable],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        expected_head: int | None = None,
+        timeout: float = appending.APPEND_SECONDS,
+    ) -> values.Appended:
+        """Appends a text, a message or a step, or several of them; durable when it returns.
+
+        From any number of processes and tasks at once. A message is {"role": …, "content": …},
+        a step of an agent has "observation", "thought" or "action"; either may have "metadata",
+        besides the `metadata` of all. All are stored, or none: 256 at most, of 1 MiB together.
+
+        It is tried for `timeout` seconds and stored once. `request_id`, 1 to 128 characters,
+        keeps that true over a restart of the program: the same content under the same id is
+        stored once for ever. `expected_head` is the position behind which it must come.
+
+        Raises TypeError, ValueError or InvalidArgument for what cannot be appended, NotFound,
+        AlreadyExists (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH); and ResourceExhausted,
+        DeadlineExceeded or Unavailable, whose metadata has the `request_id` to try on with.
+        """
+        return await appending.append(
+            self._client,
+            self._log,
+            self.name,
+            chunks_of(items, metadata),
+            request_id=request_id,
+            expected_head=expected_head,
+            timeout=timeout,
+        )
+
     def producer(
         self,
         producer_id: str,
@@ -73,10 +108,11 @@ class Session(SessionQuestions):
         expected_head: int | None = None,
         give_up_seconds: float = 60.0,
     ) -> Producer:
-        """A producer; open it with `async with`.
+        """A producer, for long streams of chunks from one process; open it with `async with`.
 
-        `producer_id` is its lasting name within the session. A higher `epoch` fences
-        its older streams off. It fails when the service could not be reached, or took
+        `producer_id` is its lasting name within the session, and of no other process that
+        lives at the same time; `append` needs none. A higher `epoch` fences its older
+        streams off. It fails when the service could not be reached, or took
         nothing, for `give_up_seconds`.
         """
         return Producer(
@@ -161,6 +197,7 @@ class Session(SessionQuestions):
         linger: float | timedelta = 0.0,
         model: str = "",
         skip_failures: bool = False,
+        exist_ok: bool = False,
     ) -> Memory:
         """Creates a PRISM memory; it catches up from position 1 in the background.
 
@@ -168,9 +205,10 @@ class Session(SessionQuestions):
         dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
         same for class source. `linger` is how long a step waits for more chunks while
         it has fewer than `chunk_tokens`, in seconds or as a timedelta. None, zeros and
-        empty texts mean the service's defaults. Raises ValueError or TypeError for what
-        cannot be sent, InvalidArgument (SCHEMA_INVALID with its place), AlreadyExists,
-        NotFound.
+        empty texts mean the service's defaults. With `exist_ok` one that is there is
+        used, if all that is given here is as it has it; otherwise AlreadyExists says what
+        is not. Raises ValueError or TypeError for what cannot be sent, InvalidArgument
+        (SCHEMA_INVALID with its place), AlreadyExists, NotFound.
         """
         if (schema is None) == (not schema_source):
             raise ValueError("give schema or schema_source, exactly one of them")
@@ -192,7 +230,7 @@ class Session(SessionQuestions):
             model=model,
         )
         request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
-        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        await create_memory(self._client, request, exist_ok=exist_ok)
         return Memory(self._client, self, name)
 
     def memory(self, name: str) -> Memory:
@@ -213,12 +251,13 @@ class Session(SessionQuestions):
         navigation_model: str = "",
         reply_format: ReplyFormat = "auto",
         skip_failures: bool = False,
+        exist_ok: bool = False,
     ) -> Tree:
         """Creates a summary tree; it grows over the log from position 1 on.
 
         `palimpsest.tree_values.TreeSettings` says what each is; zeros and empty texts mean
-        the service's defaults. Raises ValueError for what cannot be sent, InvalidArgument,
-        AlreadyExists, NotFound.
+        the service's defaults. `exist_ok` is as for `create_memory`. Raises ValueError for
+        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
         """
         settings = TreeSettings(
             segment_tokens=segment_tokens,
@@ -234,7 +273,7 @@ class Session(SessionQuestions):
         )
         spec = specs.tree_spec(settings)
         request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
-        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        await create_memory(self._client, request, exist_ok=exist_ok)
         return Tree(self._client, self, name)
 
     def tree(self, name: str) -> Tree:
@@ -256,12 +295,13 @@ class Session(SessionQuestions):
         model: str = "",
         reply_format: ReplyFormat = "auto",
         skip_failures: bool = False,
+        exist_ok: bool = False,
     ) -> State:
         """Creates a state memory; it compresses the log from position 1 on.
 
         `palimpsest.state_values.StateSettings` says what each is; zeros and empty texts mean
-        the service's defaults. Raises ValueError for what cannot be sent, InvalidArgument,
-        AlreadyExists, NotFound.
+        the service's defaults. `exist_ok` is as for `create_memory`. Raises ValueError for
+        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
         """
         if isinstance(pinned, str):
             # Each of its letters would be pinned.
@@ -281,7 +321,7 @@ class Session(SessionQuestions):
         )
         spec = specs.state_spec(settings)
         request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
-        await self._client.call(self._memories.CreateMemory, request, retry=False)
+        await create_memory(self._client, request, exist_ok=exist_ok)
         return State(self._client, self, name)
 
     def state(self, name: str) -> State:

@@ -4,14 +4,16 @@ A loop of its own runs in a background thread; every call is passed on to it. Fo
 is here, see the functions of the same names in `palimpsest.client`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from types import TracebackType
 from typing import Any
 
 from palimpsest import agents, answers, client, connection, producer, session, values
 from palimpsest.answer_values import Question, Rating, TextPiece
+from palimpsest.appending import APPEND_SECONDS
 from palimpsest.budgets import Budget, BudgetSet, Period
+from palimpsest.chunks import Appendable
 from palimpsest.costs import Cost, SpendReport
 from palimpsest.errors import PalimpsestError
 from palimpsest.navigation_values import TrainingExample, TrajectoryEvent
@@ -128,6 +130,26 @@ class Session:
     def info(self) -> values.SessionInfo:
         """Reads the session."""
         return self._loop.run(self._session.info())
+
+    def append(
+        self,
+        items: Appendable | Iterable[Appendable],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        expected_head: int | None = None,
+        timeout: float = APPEND_SECONDS,
+    ) -> values.Appended:
+        """Appends a text, a message or a step, or several of them; durable when it returns."""
+        return self._loop.run(
+            self._session.append(
+                items,
+                metadata=metadata,
+                request_id=request_id,
+                expected_head=expected_head,
+                timeout=timeout,
+            )
+        )
 
     def producer(self, producer_id: str, **options: Any) -> "Producer":
         """A producer; open it with `with`."""

@@ -92,6 +92,23 @@ class Ack:
     token: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Appended:
+    """What was appended is durable, at `first_position` to `position` of the log."""
+
+    first_position: int
+    position: int
+    #: Carry it in a read to see these chunks applied.
+    token: str
+    #: The name under which the same can be appended again without being stored twice.
+    request_id: str
+
+    @property
+    def positions(self) -> range:
+        """The place of each chunk in the session's log."""
+        return range(self.first_position, self.position + 1)
+
+
 class MemoryStatus(StrEnum):
     """Whether a memory goes on."""
 

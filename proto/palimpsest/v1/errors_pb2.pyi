@@ -106,7 +106,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """ALREADY_EXISTS. metadata: {"session": "user-42", "memory": "facts"}."""
     ERROR_REASON_SEQUENCE_CONTENT_CHANGED: _ErrorReason.ValueType  # 32
     """ALREADY_EXISTS. A producer sequence was sent again with other content than
-    the first time. metadata: {"producer_sequence": "7", "position": "19"}.
+    the first time: another process uses this producer id, as a rule. Give each
+    process an id of its own, take over with a higher epoch, or append without a
+    producer.
+    metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
+    """
+    ERROR_REASON_REQUEST_CONTENT_CHANGED: _ErrorReason.ValueType  # 33
+    """ALREADY_EXISTS. A request id was used before for another request. The same
+    content under the same id returns what the first one did.
+    metadata: {"request_id": "order-17", "method": "Append"}.
     """
     ERROR_REASON_SEQUENCE_GAP: _ErrorReason.ValueType  # 40
     """OUT_OF_RANGE. A producer skipped a sequence number. Send from `expected`.
@@ -341,7 +349,15 @@ ERROR_REASON_MEMORY_EXISTS: ErrorReason.ValueType  # 31
 """ALREADY_EXISTS. metadata: {"session": "user-42", "memory": "facts"}."""
 ERROR_REASON_SEQUENCE_CONTENT_CHANGED: ErrorReason.ValueType  # 32
 """ALREADY_EXISTS. A producer sequence was sent again with other content than
-the first time. metadata: {"producer_sequence": "7", "position": "19"}.
+the first time: another process uses this producer id, as a rule. Give each
+process an id of its own, take over with a higher epoch, or append without a
+producer.
+metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
+"""
+ERROR_REASON_REQUEST_CONTENT_CHANGED: ErrorReason.ValueType  # 33
+"""ALREADY_EXISTS. A request id was used before for another request. The same
+content under the same id returns what the first one did.
+metadata: {"request_id": "order-17", "method": "Append"}.
 """
 ERROR_REASON_SEQUENCE_GAP: ErrorReason.ValueType  # 40
 """OUT_OF_RANGE. A producer skipped a sequence number. Send from `expected`.

@@ -147,7 +147,9 @@ class ProducedChunk(_message.Message):
     CHUNK_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     producer_sequence: _builtins.int
-    """Required. The producer's own number: 1, 2, 3 … without gaps."""
+    """Required of a producer. Its own number: 1, 2, 3 … without gaps. 0 in an
+    AppendRequest without a producer.
+    """
     digest: _builtins.bytes
     """Optional. SHA-256 of the content, 32 bytes, as docs/guides/appending.md
     defines it. Checked when it is given; otherwise INVALID_ARGUMENT
@@ -186,7 +188,9 @@ class LoggedChunk(_message.Message):
     position: _builtins.int
     """Its place in the session's log: 1, 2, 3 …"""
     producer_id: _builtins.str
-    """Who sent it, and under which number."""
+    """Who sent it, and under which number. Without a producer the id is empty, and
+    the number is the server's.
+    """
     producer_sequence: _builtins.int
     @_builtins.property
     def chunk(self) -> Global___Chunk: ...
@@ -402,7 +406,7 @@ class Ack(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     CREDITS_FIELD_NUMBER: _builtins.int
     through_producer_sequence: _builtins.int
-    """Cumulative: all sequences up to this one are durable."""
+    """Cumulative: all sequences up to this one are durable. 0 without a producer."""
     through_position: _builtins.int
     """Position of that chunk."""
     token: _builtins.str
@@ -436,14 +440,24 @@ class AppendRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     EXPECTED_HEAD_FIELD_NUMBER: _builtins.int
     CHUNKS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. As AppendChunksRequest.Open."""
     producer_id: _builtins.str
-    """Required. As AppendChunksRequest.Open."""
+    """Optional. As AppendChunksRequest.Open, for one live process. When it is empty
+    the server numbers the chunks, for any number of processes.
+    """
     epoch: _builtins.int
-    """Optional. As AppendChunksRequest.Open."""
+    """Optional. As AppendChunksRequest.Open; only with a producer."""
     expected_head: _builtins.int
-    """Optional. As AppendChunksRequest.Open, checked at the commit."""
+    """Optional. As AppendChunksRequest.Open, checked at the commit. A request that was
+    done before is not held to it.
+    """
+    request_id: _builtins.str
+    """Optional; only without a producer. The client's own name for this request, new
+    for each, the same when it is sent again: 1 to 128 characters, no control
+    characters among them. A random UUID, or what the caller's system has.
+    """
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducedChunk]:
         """Required. As AppendChunksRequest.Batch."""
@@ -456,10 +470,11 @@ class AppendRequest(_message.Message):
         epoch: _builtins.int = ...,
         expected_head: _builtins.int | None = ...,
         chunks: _abc.Iterable[Global___ProducedChunk] | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_head", b"_expected_head", "expected_head", b"expected_head"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_head", b"_expected_head", "chunks", b"chunks", "epoch", b"epoch", "expected_head", b"expected_head", "producer_id", b"producer_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_head", b"_expected_head", "chunks", b"chunks", "epoch", b"epoch", "expected_head", b"expected_head", "producer_id", b"producer_id", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_head: _TypeAlias = _typing.Literal["expected_head"]  # noqa: Y015
     _WhichOneofArgType__expected_head: _TypeAlias = _typing.Literal["_expected_head", b"_expected_head"]  # noqa: Y015
@@ -472,6 +487,11 @@ class AppendResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ACK_FIELD_NUMBER: _builtins.int
+    FIRST_POSITION_FIELD_NUMBER: _builtins.int
+    first_position: _builtins.int
+    """Position of the batch's first chunk. Without a producer the chunks are at this
+    position to `ack.through_position`.
+    """
     @_builtins.property
     def ack(self) -> Global___Ack:
         """Credits are not used here and empty."""
@@ -480,10 +500,11 @@ class AppendResponse(_message.Message):
         self,
         *,
         ack: Global___Ack | None = ...,
+        first_position: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "first_position", b"first_position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

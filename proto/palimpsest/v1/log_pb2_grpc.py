@@ -80,12 +80,19 @@ class LogServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Append(self, request, context):
-        """Appends one batch of chunks.
+        """Appends one batch of chunks. What many processes append to one session comes
+        this way: without a `producer_id` the server numbers the chunks.
 
-        Guarantees: as AppendChunks; durable when the call returns; the whole batch
-        or nothing of it. There are no credits: a server that has too much to write is
+        Guarantees: durable when the call returns; the whole batch or nothing of it,
+        at positions that follow on one another. Sent again with the same `request_id`
+        and equal chunks it writes nothing and returns the first positions, whatever
+        came behind them; with other chunks it is ALREADY_EXISTS
+        (REQUEST_CONTENT_CHANGED). A request id is kept as long as its chunks; that of a
+        refused call is not. With a `producer_id` the guarantees are AppendChunks'.
+        There are no credits: a server that has too much to write is
         RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
-        Safety: writes; idempotent by producer and sequence; not destructive.
+        Safety: writes; idempotent by request id, or by producer and sequence; without
+        either each call appends; not destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -53,12 +53,19 @@ class LogServiceStub:
     `last_producer_sequence + 1`.
     """
     Append: _grpc.UnaryUnaryMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]
-    """Appends one batch of chunks.
+    """Appends one batch of chunks. What many processes append to one session comes
+    this way: without a `producer_id` the server numbers the chunks.
 
-    Guarantees: as AppendChunks; durable when the call returns; the whole batch
-    or nothing of it. There are no credits: a server that has too much to write is
+    Guarantees: durable when the call returns; the whole batch or nothing of it,
+    at positions that follow on one another. Sent again with the same `request_id`
+    and equal chunks it writes nothing and returns the first positions, whatever
+    came behind them; with other chunks it is ALREADY_EXISTS
+    (REQUEST_CONTENT_CHANGED). A request id is kept as long as its chunks; that of a
+    refused call is not. With a `producer_id` the guarantees are AppendChunks'.
+    There are no credits: a server that has too much to write is
     RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
-    Safety: writes; idempotent by producer and sequence; not destructive.
+    Safety: writes; idempotent by request id, or by producer and sequence; without
+    either each call appends; not destructive.
     """
     ListChunks: _grpc.UnaryUnaryMultiCallable[_log_pb2.ListChunksRequest, _log_pb2.ListChunksResponse]
     """Reads chunks in order of position.
@@ -92,12 +99,19 @@ class LogServiceAsyncStub(LogServiceStub):
     `last_producer_sequence + 1`.
     """
     Append: _aio.UnaryUnaryMultiCallable[_log_pb2.AppendRequest, _log_pb2.AppendResponse]  # type: ignore[assignment]
-    """Appends one batch of chunks.
+    """Appends one batch of chunks. What many processes append to one session comes
+    this way: without a `producer_id` the server numbers the chunks.
 
-    Guarantees: as AppendChunks; durable when the call returns; the whole batch
-    or nothing of it. There are no credits: a server that has too much to write is
+    Guarantees: durable when the call returns; the whole batch or nothing of it,
+    at positions that follow on one another. Sent again with the same `request_id`
+    and equal chunks it writes nothing and returns the first positions, whatever
+    came behind them; with other chunks it is ALREADY_EXISTS
+    (REQUEST_CONTENT_CHANGED). A request id is kept as long as its chunks; that of a
+    refused call is not. With a `producer_id` the guarantees are AppendChunks'.
+    There are no credits: a server that has too much to write is
     RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
-    Safety: writes; idempotent by producer and sequence; not destructive.
+    Safety: writes; idempotent by request id, or by producer and sequence; without
+    either each call appends; not destructive.
     """
     ListChunks: _aio.UnaryUnaryMultiCallable[_log_pb2.ListChunksRequest, _log_pb2.ListChunksResponse]  # type: ignore[assignment]
     """Reads chunks in order of position.
@@ -140,12 +154,19 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _log_pb2.AppendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_log_pb2.AppendResponse, _abc.Awaitable[_log_pb2.AppendResponse]]:
-        """Appends one batch of chunks.
+        """Appends one batch of chunks. What many processes append to one session comes
+        this way: without a `producer_id` the server numbers the chunks.
 
-        Guarantees: as AppendChunks; durable when the call returns; the whole batch
-        or nothing of it. There are no credits: a server that has too much to write is
+        Guarantees: durable when the call returns; the whole batch or nothing of it,
+        at positions that follow on one another. Sent again with the same `request_id`
+        and equal chunks it writes nothing and returns the first positions, whatever
+        came behind them; with other chunks it is ALREADY_EXISTS
+        (REQUEST_CONTENT_CHANGED). A request id is kept as long as its chunks; that of a
+        refused call is not. With a `producer_id` the guarantees are AppendChunks'.
+        There are no credits: a server that has too much to write is
         RESOURCE_EXHAUSTED (TOO_MUCH_UNWRITTEN) with RetryInfo.
-        Safety: writes; idempotent by producer and sequence; not destructive.
+        Safety: writes; idempotent by request id, or by producer and sequence; without
+        either each call appends; not destructive.
         """
 
     @_abc_1.abstractmethod

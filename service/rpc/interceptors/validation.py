@@ -27,6 +27,7 @@ PATTERNS = {
     "^([a-z0-9][a-z0-9_-]*)?$": _NAME,
     "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$": _LONG_NAME,
     "^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$": _LONG_NAME,
+    r"^[^\x00-\x1f\x7f]*$": "must have no control characters",
     "^([a-z][a-z0-9_]*)?$": "must have only a-z, 0-9 and _, and begin with a letter",
     "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$": "must be a day such as 2026-11-30",
     "^[0-9]{1,3}[.][1-9][0-9]{0,17}$": "must be a stored node as level.number, such as 0.17",

@@ -58,6 +58,23 @@ async def sent_at_once(world: World) -> None:
             await asyncio.gather(first, second)
 
 
+async def asked_again(world: World) -> None:
+    """Nobody knows what became of a request without a producer: another server gets it again."""
+    await world.begin()
+    async with server(world, "a") as one, server(world, "b") as other:
+        await one.request("r", 1)
+        await other.request("r", 1)
+
+
+async def asked_again_on_a_guess(world: World) -> None:
+    """A request comes again to a server that has written another one since."""
+    await world.begin()
+    async with server(world, "a") as api:
+        await api.request("r", 1)
+        await api.request("s", 2)
+        await api.request("r", 1)
+
+
 async def sent_by_a_zombie(world: World) -> None:
     """A producer goes on that another one has taken over by a higher epoch."""
     await world.begin(m=PRISM)
@@ -131,6 +148,13 @@ def allows(_: Any) -> Any:
     return check
 
 
+def _forgets(_: Any) -> Any:
+    def wrong(self: append._Group, entry: lanes.Entry) -> bool:
+        return False
+
+    return wrong
+
+
 def _breaks(commit: Any) -> Any:
     broken: list[object] = []
 
@@ -157,8 +181,8 @@ def _acks_early(_: Any) -> Any:
             group.add(entry, self._limits.backlog_chunks)
         if group.has_writes():
             await log.write(tx, *group.writes())
-        for entry in group.accepted:
-            self._acknowledge(entry, group)
+        for accepted in group.accepted:
+            self._acknowledge(accepted, group)
         await tx.commit()
         return group
 
@@ -176,6 +200,14 @@ _CHUNK_ONCE = Layer(
     what="a producer's sequence may be there twice",
     change=(Drop(table="chunk", name="chunk_once"),),
     counter="key:chunk_once",
+)
+
+
+_REQUEST_PKEY = Layer(
+    name="request_pkey",
+    what="a request may be there twice",
+    change=(Drop(table="request", name="request_pkey"),),
+    counter="key:request_pkey",
 )
 
 
@@ -233,6 +265,38 @@ APPENDS = (
             ),
             _CHUNK_PKEY,
             _CHUNK_ONCE,
+        ),
+    ),
+    Chain(
+        name="request",
+        scenario=asked_again,
+        layers=(
+            Layer(
+                name="id",
+                what="a request that was done is done again",
+                change=(Patch(where=append._Group, name="_was_done", to=_forgets),),
+                counter="append.request",
+            ),
+            _REQUEST_PKEY,
+        ),
+    ),
+    Chain(
+        name="request on a guess",
+        scenario=asked_again_on_a_guess,
+        layers=(
+            Layer(
+                name="id",
+                what="a write on a guess takes a request for new",
+                change=(
+                    Body(
+                        function="append_requests_if_unchanged",
+                        cut=r" AND request_id = ANY \(p_requests\)",
+                        put=" AND false",
+                    ),
+                ),
+                counter="append.guess",
+            ),
+            _REQUEST_PKEY,
         ),
     ),
     Chain(

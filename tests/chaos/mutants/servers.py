@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from service.config import Limits
-from service.domain.appending import Submission, SubmittedChunk
+from service.domain.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.errors import PalimpsestError
 from service.domain.tenancy import DEFAULT_TENANT
@@ -104,6 +104,26 @@ class Server:
         if text is None:
             self._acked(producer, done)
         return done.token
+
+    async def request(self, request_id: str, sequence: int) -> None:
+        """Appends without a producer what the server is to give that sequence."""
+        self._sent(SERVER_PRODUCER, 0, sequence, sequence, None)
+        chunk = _chunk(SERVER_PRODUCER, sequence, None)
+        submission = Submission(
+            session=self.world.session,
+            session_key=self.world.key,
+            producer_id=SERVER_PRODUCER,
+            epoch=0,
+            expected_head=None,
+            chunks=(replace(chunk, sequence=0),),
+            request=Request(request_id=request_id, digest=chunk.digest),
+        )
+        try:
+            done = await self.appender.submit(DEFAULT_TENANT, submission)
+        except (PalimpsestError, StorageError) as error:
+            self.world.refuse(self.name, SERVER_PRODUCER, sequence, error)
+            return
+        self._acked(SERVER_PRODUCER, replace(done, sequence=sequence))
 
     def _acked(self, producer: str, done: Appended) -> None:
         self.world.events.append(

@@ -56,10 +56,11 @@ def test_a_resend_is_repeated_and_the_rest_is_placed() -> None:
 
 def test_changed_content_is_refused() -> None:
     sent = text_chunk(1, "new")
-    check_repeated(sent, sent.digest, 9)
-    with pytest.raises(AlreadyExists) as refused:
-        check_repeated(sent, text_chunk(1, "old").digest, 9)
-    assert refused.value.metadata == {"producer_sequence": "1", "position": "9"}
+    check_repeated("p", sent, sent.digest, 9)
+    with pytest.raises(AlreadyExists, match="another process uses this") as refused:
+        check_repeated("p", sent, text_chunk(1, "old").digest, 9)
+    due = {"producer": "p", "producer_sequence": "1", "position": "9"}
+    assert refused.value.metadata == due
 
 
 def test_a_gap_names_the_expected_sequence() -> None:

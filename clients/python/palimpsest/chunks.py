@@ -1,0 +1,161 @@
+"""What can be appended, from a program's own values to the proto's chunks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from palimpsest import specs, values
+from palimpsest.errors import InvalidArgument
+from palimpsest.v1 import log_pb2
+
+#: Of a role, in characters.
+MAX_ROLE_CHARACTERS = 64
+#: Of metadata: entries, and characters of a key and of a value.
+MAX_METADATA = (16, 64, 1024)
+#: Keys of a message and of a step of an agent.
+_MESSAGE_KEYS = frozenset({"role", "content"})
+_STEP_KEYS = frozenset({"observation", "thought", "action"})
+_FORMS = (
+    "a text, a message {'role': …, 'content': …}, a step {'observation': …, 'thought': …,"
+    " 'action': …}, or a chunk of a log"
+)
+
+
+class MessageLike(Protocol):
+    """A turn of a conversation, as many libraries have it."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks."""
+
+    @property
+    def content(self) -> str:
+        """What was said."""
+
+
+#: A text; a message, or a step of an agent, as a mapping (each may have `metadata`); a message
+#: as an object; a chunk of a log.
+Appendable = str | Mapping[str, Any] | MessageLike | values.Chunk | values.RecentStep
+
+
+def text_chunk(text: str, metadata: Mapping[str, str] | None) -> log_pb2.Chunk:
+    """Returns a chunk of plain text. Raises TypeError and ValueError that name the field."""
+    return specs.message_of(log_pb2.Chunk, text=text, metadata=metadata)
+
+
+def message_chunk(role: str, text: str, metadata: Mapping[str, str] | None) -> log_pb2.Chunk:
+    """Returns a turn of a conversation; otherwise as `text_chunk`."""
+    turn = specs.message_of(log_pb2.Chunk.Message, role=role, text=text)
+    return specs.message_of(log_pb2.Chunk, message=turn, metadata=metadata)
+
+
+def step_chunk(
+    observation: str, thought: str, action: str, metadata: Mapping[str, str] | None
+) -> log_pb2.Chunk:
+    """Returns a step of an agent; otherwise as `text_chunk`."""
+    step = specs.message_of(
+        log_pb2.Chunk.Step, observation=observation, thought=thought, action=action
+    )
+    return specs.message_of(log_pb2.Chunk, step=step, metadata=metadata)
+
+
+def chunks_of(
+    items: Appendable | Iterable[Appendable], metadata: Mapping[str, str] | None
+) -> Sequence[log_pb2.Chunk]:
+    """Returns the chunks of one item, or of several; `metadata` is that of all.
+
+    Raises TypeError or ValueError that name the item, from 1, for what is none of
+    `Appendable`; ValueError when there are none; and InvalidArgument as `check` does.
+    """
+    held = [items] if _is_one(items) else list(items)  # type: ignore[arg-type]
+    if not held:
+        raise ValueError("there is nothing to append")
+    chunks = []
+    for number, item in enumerate(held, start=1):
+        try:
+            chunk = _chunk(item, dict(metadata or {}))
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"item {number}: {error}") from error
+        check(chunk, number, f"item {number}")
+        chunks.append(chunk)
+    return chunks
+
+
+def _is_one(items: object) -> bool:
+    return isinstance(
+        items, str | bytes | Mapping | values.Chunk | values.RecentStep
+    ) or not isinstance(items, Iterable)
+
+
+def _chunk(item: Any, metadata: dict[str, str]) -> log_pb2.Chunk:
+    if isinstance(item, values.RecentStep):
+        item = item.chunk
+    if isinstance(item, str):
+        return text_chunk(item, metadata)
+    if isinstance(item, values.Chunk):
+        return _logged(item, {**metadata, **item.metadata})
+    if isinstance(item, Mapping):
+        return _mapped(item, metadata)
+    role, content = getattr(item, "role", None), getattr(item, "content", None)
+    if role is None or content is None:
+        raise TypeError(f"a {type(item).__name__} is not {_FORMS}")
+    return message_chunk(role, content, metadata)
+
+
+def _logged(chunk: values.Chunk, metadata: Mapping[str, str]) -> log_pb2.Chunk:
+    if chunk.kind == "message":
+        return message_chunk(chunk.role, chunk.text, metadata)
+    if chunk.kind == "step":
+        return step_chunk(chunk.observation, chunk.thought, chunk.action, metadata)
+    return text_chunk(chunk.text, metadata)
+
+
+def _mapped(item: Mapping[str, Any], metadata: dict[str, str]) -> log_pb2.Chunk:
+    # Libraries leave None where a message has nothing.
+    given = {key: value for key, value in item.items() if value is not None}
+    metadata |= given.pop("metadata", {})
+    if given.keys() == _MESSAGE_KEYS:
+        return message_chunk(given["role"], given["content"], metadata)
+    if given and given.keys() <= _STEP_KEYS:
+        parts = {key: given.get(key, "") for key in _STEP_KEYS}
+        return step_chunk(**parts, metadata=metadata)
+    keys = ", ".join(sorted(map(str, given))) or "nothing"
+    raise ValueError(f"a mapping of {keys} is not {_FORMS}; what else it has can be metadata")
+
+
+def check(chunk: log_pb2.Chunk, number: int, name: str) -> None:
+    """Raises InvalidArgument for what the service refuses whatever its limits are.
+
+    `number` and `name` say which chunk it is: the service would refuse all that is sent with it.
+    """
+    wrong = _wrong(chunk)
+    if wrong:
+        raise InvalidArgument(
+            f"{name}: {wrong}",
+            reason="FIELD_INVALID",
+            metadata={"producer_sequence": str(number)},
+            fields={name: wrong},
+        )
+
+
+def _wrong(chunk: log_pb2.Chunk) -> str:
+    kind = chunk.WhichOneof("content")
+    if kind == "step":
+        parts = [chunk.step.observation, chunk.step.thought, chunk.step.action]
+    else:
+        parts = [chunk.message.text if kind == "message" else chunk.text]
+    if not any(parts):
+        return "its text is empty"
+    if kind == "message" and not 1 <= len(chunk.message.role) <= MAX_ROLE_CHARACTERS:
+        return f"its role must have 1 to {MAX_ROLE_CHARACTERS} characters"
+    pairs = chunk.metadata.items()
+    entries, key_characters, value_characters = MAX_METADATA
+    if len(pairs) > entries:
+        return f"it has {len(pairs)} entries of metadata; {entries} are the most"
+    if any(not 1 <= len(key) <= key_characters for key, _ in pairs):
+        return f"a key of its metadata must have 1 to {key_characters} characters"
+    if any(len(value) > value_characters for _, value in pairs):
+        return f"a value of its metadata must have at most {value_characters} characters"
+    if any("\0" in text for text in (*parts, chunk.message.role, *(k + v for k, v in pairs))):
+        return "it holds a NUL character"
+    return ""

@@ -1,0 +1,47 @@
+"""Requests of clients that were done, so that a retry is told what came of the first."""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    Uuid,
+)
+
+from storage.tables.common import created, metadata
+
+request = Table(
+    "request",
+    metadata,
+    # Of the session that it is about; of one that is about none, the key of the empty name.
+    Column("session_key", Uuid, nullable=False),
+    # The client's own name for it.
+    Column("request_id", Text, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("method", Text, nullable=False),
+    # SHA-256 of what was asked for.
+    Column("digest", LargeBinary, nullable=False),
+    # Of an append: where its chunks are.
+    Column("first_position", BigInteger),
+    Column("last_position", BigInteger),
+    created(),
+    # When it may be forgotten; NULL: not before the session is.
+    Column("expires_at", DateTime(timezone=True)),
+    PrimaryKeyConstraint("session_key", "request_id", name="request_pkey"),
+    # Both in one transaction: no request is done whose chunks are not there.
+    ForeignKeyConstraint(
+        ["session_key", "last_position"],
+        ["chunk.session_key", "chunk.position"],
+        name="request_chunk_fkey",
+    ),
+    CheckConstraint("octet_length(digest) = 32", name="request_digest"),
+    CheckConstraint(
+        "method <> 'Append' OR (first_position >= 1 AND last_position >= first_position) IS TRUE",
+        name="request_positions",
+    ),
+)
