@@ -14,19 +14,25 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from service.deployment_config import Deployments
 from service.model_config import ModelName, ModelPatterns, ModelPriceOverrides, ModelSettings
 
-#: One host: SQLAlchemy reads no list of them. A password may hold what ought to be escaped.
+_HOST = r"(\[[^\]]*\]|[^/:@,]*)(:\d{1,5})?"
+#: Several hosts are tried in their order. A password may hold what ought to be escaped.
 _DATABASE_URL = re.compile(
-    r"postgres(ql)?://(.*@)?(\[[^\]]*\]|[^/:@]*)(:\d{1,5})?(/.*)?(\?.*)?", re.DOTALL
+    rf"postgres(ql)?://(.*@)?{_HOST}(?P<more>(,{_HOST})*)(/[^?]*)?(?P<query>\?.*)?", re.DOTALL
 )
+#: What libpq is to look for among several hosts.
+_WRITABLE = "target_session_attrs=read-write"
 _REDIS_URL = re.compile(r"(rediss?|unix)://.+", re.DOTALL)
 _LISTEN = re.compile(r"(unix:.+|.+:(?P<port>\d{1,5}))")
 
 
 def _checked_database_url(url: SecretStr) -> SecretStr:
     # None of these says what was given: it holds a password.
-    if not _DATABASE_URL.fullmatch(url.get_secret_value()):
+    found = _DATABASE_URL.fullmatch(url.get_secret_value())
+    if found is None:
         said = "is no URL postgresql://login:password@host:port/database"
         raise PydanticCustomError("database_url", said)
+    if found["more"] and "target_session_attrs=" not in (found["query"] or ""):
+        return SecretStr(f"{found[0]}{'&' if found['query'] else '?'}{_WRITABLE}")
     return url
 
 
@@ -134,7 +140,8 @@ class Config(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PALIMPSEST_", frozen=True)
 
-    #: postgresql:// URL of the data; processes use the role palimpsest_app in it.
+    #: postgresql:// URL of the data; processes use the role palimpsest_app in it. Of several
+    #: hosts (host1:port1,host2:port2) the first one that takes writes is used.
     database_url: DatabaseUrl | None = None
     #: URL with the right to change tables, for `migrate`; default: database_url.
     migration_database_url: DatabaseUrl | None = None

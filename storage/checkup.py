@@ -34,6 +34,11 @@ class ServerFacts:
     number: int
     #: fsync, full_page_writes and synchronous_commit as a connection finds them.
     settings: dict[str, str]
+    #: Whether it follows a primary, whether it is told to take no writes, and how many commits
+    #: of this login wait for a synchronous standby.
+    is_standby: bool
+    is_read_only: bool
+    waiting_commits: int
     #: Of the database, by name: its version.
     extensions: dict[str, str]
     #: Our clock less the server's, in seconds.
@@ -53,6 +58,12 @@ def seen() -> Iterator[None]:
         raise StorageError(line) from error
 
 
+_STANDING = """
+SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',
+    (SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep')
+"""
+
+
 async def read_server(url: str) -> ServerFacts:
     """Looks at the server. Raises StorageError."""
     with seen():
@@ -68,16 +79,21 @@ async def read_server(url: str) -> ServerFacts:
             ).fetchall()
             made = await connection.execute("SELECT extname, extversion FROM pg_extension")
             extensions: dict[str, str] = dict(await made.fetchall())
+            standing = await (await connection.execute(_STANDING)).fetchone()
             begun = time.time()
             clock = await connection.execute(clocks.NOW)
             row = await clock.fetchone()
             ended = time.time()
     assert row is not None, "a query without FROM has a row"
+    assert standing is not None, "a query without FROM has a row"
     settings: dict[str, str] = dict(rows)
     return ServerFacts(
         version=settings.pop("server_version"),
         number=int(settings.pop("server_version_num")),
         settings=settings,
+        is_standby=standing[0],
+        is_read_only=standing[1],
+        waiting_commits=standing[2],
         extensions=extensions,
         clock_off_seconds=(begun + ended) / 2 - row[0],
         round_trip_seconds=ended - begun,

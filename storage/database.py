@@ -6,8 +6,16 @@ one only work inside them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -17,6 +25,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from opentelemetry import trace
 from psycopg.adapt import Transformer
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.engine import URL, make_url
@@ -25,7 +34,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from storage import tables
 from storage.driver import Connection as DriverConnection
-from storage.errors import Unreachable, translated
+from storage.errors import ReadOnly, Unreachable, translated
 from storage.ready import Ready
 
 Row = tuple[Any, ...]
@@ -82,8 +91,22 @@ def _span(name: str) -> AbstractContextManager[object]:
 
 
 def sqlalchemy_url(url: str) -> URL:
-    """A postgresql:// URL as SQLAlchemy takes it, with the psycopg driver."""
-    return make_url(url).set(drivername="postgresql+psycopg")
+    """Returns a postgresql:// URL as SQLAlchemy takes it, with the psycopg driver.
+
+    Raises psycopg.ProgrammingError when libpq cannot read it.
+    """
+    known = conninfo_to_dict(url)
+    if "," not in str(known.get("host")):
+        return make_url(url).set(drivername="postgresql+psycopg")
+    # SQLAlchemy takes several hosts, but only behind the question mark.
+    parts = {name: str(value) for name, value in known.items()}
+    return URL.create(
+        "postgresql+psycopg",
+        username=parts.pop("user", None),
+        password=parts.pop("password", None),
+        database=parts.pop("dbname", None),
+        query=parts,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +161,8 @@ class Database:
             "options": " ".join(f"-c {key}={value}" for key, value in settings.items()),
             "application_name": name,
             "connect_timeout": 5,
+            # Never a standby: neither of several hosts, nor behind a name that is about to move.
+            "target_session_attrs": "read-write",
             **_SILENCE,
         }
         engine = create_async_engine(
@@ -174,7 +199,7 @@ class Database:
 
         READ COMMITTED: every invariant is one row or one key. Raises StorageError.
         """
-        with _span("palimpsest.transaction"), translated():
+        with _span("palimpsest.transaction"), self._heard():
             begin = f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'"
             async with _in_time(), self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
@@ -185,7 +210,7 @@ class Database:
 
         Raises StorageError.
         """
-        with _span("palimpsest.transaction"), translated():
+        with _span("palimpsest.transaction"), self._heard():
             begin = (
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
                 f" SET LOCAL app.tenant = '{tenant_id}'"
@@ -221,18 +246,41 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with _span("palimpsest.transaction"), translated():
+            with _span("palimpsest.transaction"), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     try:
                         yield DirectTransaction(tenant_id=tenant_id, driver=driver)
                     finally:
                         if driver.info.transaction_status not in _NOTHING_OPEN:
                             await _roll_back(driver)
-        except Unreachable:
+        except Unreachable as error:
             # The server went away: the other idle connections are as dead as this one.
-            if self._checking is None or self._checking.done():
-                self._checking = asyncio.create_task(self._direct.check())
+            if not isinstance(error, ReadOnly):
+                self._look_after(self._direct.check)
             raise
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Raises storage errors in place of the driver's.
+
+        A server that takes no writes is left, with all connections to it: it may live on.
+        """
+        try:
+            with translated():
+                yield
+        except ReadOnly:
+            self._look_after(self._leave)
+            raise
+
+    def _look_after(self, look: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(look())
+
+    async def _leave(self) -> None:
+        # What is in use is closed when it comes back.
+        await self._engine.dispose()
+        if not self._direct.closed:
+            await self._direct.drain()
 
     @asynccontextmanager
     async def sweeping(self) -> AsyncIterator[AsyncConnection]:
@@ -241,7 +289,7 @@ class Database:
         In the role of the sweeper, which row-level security shows nothing but the
         keys of runnable memories and answers, and the tenants. Raises StorageError.
         """
-        with translated():
+        with self._heard():
             async with _in_time(), self._engine.connect() as connection:
                 await connection.exec_driver_sql(
                     f"BEGIN READ ONLY; SET LOCAL ROLE {tables.SWEEPER_ROLE}"
@@ -251,7 +299,7 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection]:
         """A connection without a tenant, for what belongs to none. Raises StorageError."""
-        with translated():
+        with self._heard():
             async with _in_time(), self._engine.connect() as connection:
                 yield connection
 

@@ -2,6 +2,8 @@
 
 StorageError
 ├── Unreachable    no connection, failover, shutdown, pool exhausted: retry
+│   ├── ReadOnly   a standby, or a primary that was replaced: retry on another connection
+│   └── Full       no room on the server's disk: retry when there is some
 ├── Busy           a lock or statement timeout, a deadlock: retry
 └── Violated       a key or check of the schema refused the write
 """
@@ -28,6 +30,16 @@ class Unreachable(StorageError):
     a commit under way is unknown."""
 
 
+class ReadOnly(Unreachable):
+    """This server takes no writes: it is a standby, or a primary that another one has
+    replaced. Nothing was written."""
+
+
+class Full(Unreachable):
+    """The server has no room left on its disk. It may end of that, as it does for want of room
+    for its write-ahead log: the outcome of a commit under way is unknown."""
+
+
 class Busy(StorageError):
     """The database gave up waiting, or chose this transaction to break a deadlock.
     Nothing was written."""
@@ -48,15 +60,15 @@ _BUSY = (
     errors.SerializationFailure,
     errors.QueryCanceled,
 )
-#: Errors that say that the server, or the way to it, is not there; or that it is another
-#: one: after a failover the one that may not write yet, or no more.
+#: Errors that say that the server, or the way to it, is not there.
 _UNREACHABLE = (
-    errors.ReadOnlySqlTransaction,
     errors.IdleInTransactionSessionTimeout,
     psycopg.OperationalError,
     psycopg.InterfaceError,
     OSError,
 )
+#: What libpq says where it is to find a server that takes writes, and does not.
+_NOT_WRITABLE = "session is read-only"
 
 
 def translate(error: BaseException) -> StorageError | None:
@@ -70,6 +82,12 @@ def translate(error: BaseException) -> StorageError | None:
         return None
     if isinstance(error, _BUSY):
         return Busy(_first_line(error))
+    if isinstance(error, errors.ReadOnlySqlTransaction) or (
+        isinstance(error, psycopg.OperationalError) and _NOT_WRITABLE in str(error)
+    ):
+        return ReadOnly(_first_line(error))
+    if isinstance(error, errors.DiskFull):
+        return Full(_first_line(error))
     if isinstance(error, psycopg.IntegrityError):
         return Violated(_first_line(error), error.diag.constraint_name or "")
     if isinstance(error, _UNREACHABLE):

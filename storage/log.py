@@ -95,7 +95,7 @@ _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM append_if_unchanged(%s, %s, %s::integer, %s, %s, %s, {arrays}, %s)
 """
-# The same for chunks that came by requests; this function is in migrations/versions/0013.
+# The same for chunks that came by requests; this function is in migrations/versions/0012.
 _APPEND_REQUESTS_IF_UNCHANGED = """
 SELECT woken, applied FROM append_requests_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s,

@@ -2,14 +2,16 @@
 
 import asyncio
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from service.cli.deployment import DataDir, Deployment, TenantName, find_deployment
 from service.cli.output import escaped, out, show_json
+from service.cli.run import read_config
 from service.cli.talk import Json
-from service.domain.checkup import Finding, Level, ok, warn
+from service.domain.checkup import Finding, Level, judge_disk, ok, warn
 
 #: How long the API may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
@@ -44,6 +46,9 @@ def doctor(
     """
     found = find_deployment(data_dir)
     is_bad = asyncio.run(_look(found, address or found.config.listen, tenant, as_json=as_json))
+    for one in _disks(data_dir):
+        _tell(one, as_json=as_json)
+        is_bad = is_bad or one.level is Level.BAD
     if is_bad:
         raise typer.Exit(1)
 
@@ -70,6 +75,17 @@ def _tell(one: Finding, *, as_json: bool) -> None:
     said = escaped(f"{one.said}; {one.advice}" if one.advice else one.said)
     mark = f"[{_STYLES[one.level]}]{one.level.value:4}[/]"
     out.print(f"{mark}  {one.name:12} {' '.join(said.split())}")
+
+
+def _disks(data_dir: Path | None) -> list[Finding]:
+    """The disks of an embedded PostgreSQL; of another one they cannot be seen."""
+    from service.embedded import disk
+
+    config = read_config(data_dir=data_dir)
+    if config.database_url is not None:
+        return []
+    rooms = disk.look(config.data_dir / "postgres" / "data")
+    return [judge_disk(str(one.place), one.free_bytes, is_full=one.is_full) for one in rooms]
 
 
 async def _api(address: str) -> Finding:

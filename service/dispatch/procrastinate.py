@@ -30,6 +30,7 @@ import structlog
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
+from psycopg_pool import AsyncConnectionPool
 
 from service.dispatch.counting import COUNTS, OF_JOBS
 from service.dispatch.port import DispatchStatistics, Handler
@@ -108,6 +109,21 @@ async def _each_statement_alone(connection: psycopg.AsyncConnection[Any]) -> Non
     await connection.set_autocommit(True)
 
 
+async def _check(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Raises OperationalError where the server is gone, or has told that it takes no writes.
+
+    A primary that another one replaces may live on so: what fails there fails for ever.
+    """
+    await AsyncConnectionPool.check_connection(connection)
+    if connection.pgconn.parameter_status(b"default_transaction_read_only") == b"on":
+        raise psycopg.OperationalError("the server takes no writes")
+
+
+def _pool(**arguments: Any) -> AsyncConnectionPool[Any]:
+    """Makes the library's pool, with our check of each connection in place of its own."""
+    return AsyncConnectionPool(**{**arguments, "check": _check})
+
+
 class _Jobs(JobManager):
     """The library's jobs; remembers the ones whose end could not be written."""
 
@@ -157,9 +173,11 @@ class ProcrastinateDispatcher:
                 "options": connection_options(),
                 "application_name": "palimpsest-dispatch",
                 "connect_timeout": 5,
+                "target_session_attrs": "read-write",
                 **_SILENCE,
             },
             configure=_each_statement_alone,
+            pool_factory=_pool,
             min_size=1,
             max_size=pool_size,
             timeout=5.0,

@@ -26,6 +26,8 @@ INTENT_SECONDS = 3600.0
 HINT_SECONDS = 60.0
 #: Chunks whose words are not indexed that are told.
 INDEX_CHUNKS = 10_000
+#: An embedded PostgreSQL keeps a gigabyte of its write-ahead log; with less free it is told.
+LOW_DISK_BYTES = 2 * 1024**3
 #: A memory so many chunks behind is told: a tenth of what appends are refused at.
 BACKLOG_SHARE = 0.1
 
@@ -73,6 +75,31 @@ def judge_server(version: str, number: int) -> Finding:
     if number < OLDEST_POSTGRES:
         return bad("database", f"PostgreSQL {version}", "use PostgreSQL 15 or later")
     return ok("database", f"PostgreSQL {version}")
+
+
+def judge_disk(place: str, free_bytes: int, *, is_full: bool) -> Finding:
+    """The room on a disk that an embedded PostgreSQL writes to."""
+    said = f"{free_bytes / 1024**2:,.0f} MB free at {place}"
+    if is_full:
+        return bad("disk", f"full: {said}", "make room; nothing acked is lost, and all goes on")
+    if free_bytes < LOW_DISK_BYTES:
+        return warn("disk", said, "make room before it is full: appends are refused then")
+    return ok("disk", said)
+
+
+def judge_writes(*, is_standby: bool, is_read_only: bool, waiting: int) -> Finding:
+    """Whether a server takes writes; `waiting`: commits that wait for a synchronous standby."""
+    if is_standby:
+        advice = "promote it, or name the primary; several hosts can be named"
+        return bad("writes", "the server is a standby and takes no writes", advice)
+    if is_read_only:
+        advice = "name the server that has replaced it, or reset default_transaction_read_only"
+        return bad("writes", "the server takes no writes", advice)
+    if waiting:
+        said = f"{waiting} commit{'s' * (waiting > 1)} waiting for a synchronous standby"
+        advice = "if that lasts: look whether one of synchronous_standby_names is connected"
+        return warn("writes", said, advice)
+    return ok("writes", "the server takes writes")
 
 
 def judge_durability(settings: dict[str, str]) -> Finding:

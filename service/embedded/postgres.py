@@ -11,7 +11,7 @@ from types import TracebackType
 import psycopg
 from psycopg import sql
 
-from service.embedded import binaries, leftovers, processes
+from service.embedded import binaries, disk, leftovers, processes
 from service.embedded.folder import OwnFolder, in_one_line
 from service.embedded.leftovers import Running
 from service.embedded.processes import ServerError, ServerUser
@@ -244,6 +244,8 @@ class PostgresServer:
 
     def _explain(self) -> None:
         """Raises ServerError when it fails for a reason better than its log's words."""
+        if said := disk.complaint(self._cluster):
+            raise ServerError(said)
         with self._home.servers(_CLUSTER) as cluster:
             theirs = cluster.read("PG_VERSION").strip()
         ours = str(binaries.major_version(self._programs, self._user))

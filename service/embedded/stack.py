@@ -28,6 +28,8 @@ READY_SECONDS = 120.0
 STOP_SECONDS = 10.0
 #: Wait before a process that died is started again; doubles up to the second value.
 RESTART_SECONDS = (0.5, 30.0)
+#: Wait before a server that did not start is tried again.
+SERVER_SECONDS = 1.0
 #: After this long without dying a process counts as healthy again.
 HEALTHY_SECONDS = 60.0
 
@@ -158,6 +160,8 @@ class Stack:
         self._valkey: ValkeyServer | None = None
         self._environment: dict[str, str] = {}
         self._parent_fd = -1
+        #: Why a server that died does not start again, by its name.
+        self._troubles: dict[str, str] = {}
         python = [sys.executable, "-m", "service.cli"]
         self._api = _Child("the API", [*python, "serve"], "listening on ", "serve.log")
         self._workers = [
@@ -255,13 +259,7 @@ class Stack:
         """Starts again what died and whose time has come."""
         for name, server in (("PostgreSQL", self._postgres), ("Valkey", self._valkey)):
             if server is not None and not server.is_running():
-                self._on_event(f"{name} died; starting it again")
-                try:
-                    server.restart()
-                except ServerError as error:
-                    # Perhaps the disk is full; the next look tries again.
-                    self._on_event(f"{name} does not start: {error}")
-                    time.sleep(RESTART_SECONDS[0])
+                self._start_again(name, server)
         for child in (self._api, *self._workers):
             if child.due():
                 self._on_event(f"{child.name} died; starting it again")
@@ -269,6 +267,23 @@ class Stack:
                 self._environment["PALIMPSEST_LISTEN"] = self.address or self._listen
                 child.start(self._environment, self._parent_fd)
                 threading.Thread(target=self._await_again, args=(child,), daemon=True).start()
+
+    def _start_again(self, name: str, server: PostgresServer | ValkeyServer) -> None:
+        """Starts a server that died, or leaves it for the next look."""
+        trouble = self._troubles.get(name, "")
+        if not trouble:
+            self._on_event(f"{name} died; starting it again")
+        try:
+            server.restart()
+        except ServerError as error:
+            # Perhaps the disk is full. It is said once, not at each look.
+            if str(error) != trouble:
+                self._on_event(f"{name} does not start: {error}")
+            self._troubles[name] = str(error)
+            time.sleep(SERVER_SECONDS)
+        else:
+            if self._troubles.pop(name, ""):
+                self._on_event(f"{name} runs again")
 
     def _await_again(self, child: _Child) -> None:
         try:

@@ -105,6 +105,11 @@ class Checkup:
             return
         yield judge.judge_server(facts.version, facts.number)
         yield judge.judge_durability(facts.settings)
+        yield judge.judge_writes(
+            is_standby=facts.is_standby,
+            is_read_only=facts.is_read_only,
+            waiting=facts.waiting_commits,
+        )
         yield judge.judge_clock(facts.clock_off_seconds, facts.round_trip_seconds)
         yield _extensions(facts)
         async with _connected(url) as database:

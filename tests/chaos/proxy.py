@@ -147,6 +147,10 @@ class Proxy:
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
+    def lead(self, name: str, to: int) -> None:
+        """Lets the next connections of a way lead to another port; those there are stay."""
+        self._ways[name].port = to
+
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
         """One order: `do`, `way`, and what it takes."""
         if order["do"] == "heal":

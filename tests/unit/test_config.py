@@ -55,6 +55,24 @@ def test_urls_of_databases_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch
     assert read_config().database_url == SecretStr(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "query"),
+    [
+        ("postgresql://u:p@db-1,db-2/d", "?target_session_attrs=read-write"),
+        (
+            "postgresql://u:p,q@[::1]:5001,db-2:5002/d?sslmode=require",
+            "&target_session_attrs=read-write",
+        ),
+        ("postgresql://u@db-1,db-2/d?target_session_attrs=any", ""),
+    ],
+)
+def test_of_several_hosts_the_one_that_takes_writes_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, url: str, query: str
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_DATABASE_URL", url)
+    assert read_config().database_url == SecretStr(url + query)
+
+
 def test_other_values_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_LOG_LEVEL", "WARNING")
     monkeypatch.setenv("PALIMPSEST_LISTEN", "[::]:0")

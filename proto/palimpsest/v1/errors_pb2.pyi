@@ -234,6 +234,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
     over. What was acked is kept; call again. metadata: {}.
     """
+    ERROR_REASON_DATABASE_FULL: _ErrorReason.ValueType  # 79
+    """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
+    kept; call again, it goes on when there is room. metadata: {}.
+    """
     ERROR_REASON_SERVER_STOPPING: _ErrorReason.ValueType  # 71
     """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
     metadata: {}, and of GenerateSchema {"draft": "…"}: it will have the schema.
@@ -476,6 +480,10 @@ metadata: {"cause": "…"}.
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
 """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
 over. What was acked is kept; call again. metadata: {}.
+"""
+ERROR_REASON_DATABASE_FULL: ErrorReason.ValueType  # 79
+"""UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
+kept; call again, it goes on when there is room. metadata: {}.
 """
 ERROR_REASON_SERVER_STOPPING: ErrorReason.ValueType  # 71
 """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.

@@ -9,8 +9,9 @@ import structlog
 from grpc.aio import InternalError
 
 from service.domain.errors import PalimpsestError
-from service.rpc.errors import abort_arguments, internal_error, of_storage
+from service.rpc.errors import abort_arguments, internal_error
 from service.rpc.interceptors.base import Around, Context
+from service.usecases.database_words import unavailable
 from storage.errors import Busy, Unreachable
 
 _log = structlog.get_logger("palimpsest.rpc")
@@ -28,7 +29,7 @@ class Errors(Around):
             await context.abort(*abort_arguments(error))
         except (Unreachable, Busy) as error:
             _log.warning("database trouble", method=method, cause=str(error))
-            await context.abort(*abort_arguments(of_storage()))
+            await context.abort(*abort_arguments(unavailable(error)))
         except InternalError:
             # gRPC could not send: there is nobody any more whom to tell.
             raise
