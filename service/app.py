@@ -13,8 +13,9 @@ import structlog
 
 import migrations
 from service import fail_points, listening, telemetry
-from service.caller.client import NearOrFar, RemoteCaller, near_model
+from service.caller.client import NearOrFar, RemoteCaller
 from service.caller.server import CallerServer
+from service.caller.spawning import Spawned, near_model
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
@@ -160,11 +161,17 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             await _cancel(loops)
 
 
-async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Runs a worker until `stop` is set. Raises CannotStart."""
+async def work(
+    config: Config,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    spawned: Spawned | None = None,
+) -> None:
+    """Runs a worker until `stop` is set, with the caller that was `spawned` for it, if any.
+    Raises CannotStart."""
     async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
         prices = Prices(config)
-        far = _far(config, stack)
+        far = _far(config, stack, spawned)
         patience = Patience(
             silent_seconds=config.silent_seconds,
             places=config.silent_concurrency,
@@ -316,11 +323,11 @@ def _circuits(config: Config, database: Database) -> Circuits:
     return Circuits(StoredConditions(database), probe_seconds=config.probe_seconds)
 
 
-def _far(config: Config, stack: AsyncExitStack) -> RemoteCaller:
+def _far(config: Config, stack: AsyncExitStack, spawned: Spawned | None = None) -> RemoteCaller:
     """The caller's process of this one, or the one it shares; `stack` leaves it."""
     # Who waited for calls has had the time to stop already.
     seconds = min(config.stop_seconds, CALLER_SECONDS)
-    far = RemoteCaller(config.caller_socket, stop_seconds=seconds)
+    far = RemoteCaller(config.caller_socket, stop_seconds=seconds, spawned=spawned)
     stack.push_async_callback(far.close)
     return far
 

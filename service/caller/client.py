@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -13,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from service.caller.spawning import PARENT_FD, Spawned, near_model, spawn
 from service.caller.wire import (
     NO_ORDER,
     failure_from_json,
@@ -33,10 +33,6 @@ from storage.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.caller")
 
-#: Names the descriptor whose closing tells that `up` is gone: the caller belongs to it, as
-#: the worker does, and not to the worker. Without `up` it belongs to nobody.
-_PARENT_FD = "PALIMPSEST_PARENT_FD"
-
 
 class CallBroke(Exception):
     """A defect in the caller's process; the message names it."""
@@ -45,11 +41,15 @@ class CallBroke(Exception):
 class RemoteCaller:
     """Makes calls through a caller's process.
 
-    With a `path` through the one that listens there, else through one of its own.
+    With a `path` through the one that listens there, else through one of its own: the one that
+    was `spawned` for it, if any.
     """
 
-    def __init__(self, path: Path | None, *, stop_seconds: float) -> None:
+    def __init__(
+        self, path: Path | None, *, stop_seconds: float, spawned: Spawned | None = None
+    ) -> None:
         self._path = path
+        self._spawned = spawned
         self._stop_seconds = stop_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -110,6 +110,9 @@ class RemoteCaller:
         What it has under way it finishes in any case, but below `up`, which stops the
         database next: no reply could be stored any more.
         """
+        if self._spawned is not None:
+            # Nothing was asked of it yet.
+            self._own().close()
         if self._writer is not None:
             self._writer.close()
         if self._reading is not None:
@@ -119,7 +122,7 @@ class RemoteCaller:
             try:
                 await asyncio.to_thread(self._process.wait, self._stop_seconds)
             except subprocess.TimeoutExpired:
-                if not os.environ.get(_PARENT_FD):
+                if not os.environ.get(PARENT_FD):
                     _log.warning("the caller's process is left to finish its calls")
                     return
                 _log.warning("calls took longer than the time to stop; they are made again")
@@ -130,26 +133,17 @@ class RemoteCaller:
         async with self._connecting:
             if self._writer is None:
                 if self._path is None:
-                    reader, self._writer = await asyncio.open_connection(sock=self._spawn())
+                    reader, self._writer = await asyncio.open_connection(sock=self._own())
                 else:
                     reader, self._writer = await asyncio.open_unix_connection(self._path)
                 self._reading = asyncio.create_task(self._read(reader, self._writer))
             return self._writer
 
-    def _spawn(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            parent = os.environ.get(_PARENT_FD)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "service.cli", "caller", "--fd", str(theirs.fileno())],
-                pass_fds=[theirs.fileno(), *([int(parent)] if parent else [])],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                # What ends the worker's process group does not end its calls.
-                start_new_session=True,
-            )
-        ours.setblocking(False)
-        return ours
+    def _own(self) -> socket.socket:
+        """The socket to a process of our own: the one that we were given, then others."""
+        spawned, self._spawned = self._spawned or spawn(), None
+        self._process = spawned.process
+        return spawned.end
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -187,11 +181,6 @@ class _Waiting:
             self.said.set_result(said)
         elif self.on_text is not None:
             self.on_text(said["heard"], said["restarts"])
-
-
-def near_model(model: str) -> bool:
-    """Whether a model is asked in the worker itself: one that runs there and costs nothing."""
-    return model.startswith("offline/")
 
 
 class NearOrFar:

@@ -14,6 +14,7 @@ import typer
 from pydantic import SecretStr, ValidationError
 
 from service import listening
+from service.caller.spawning import near_model, spawn
 from service.cli.output import CommandError, say, show
 from service.config import OFFLINE_MODEL, Config, Limits
 from service.embedded.signals import STOP_SIGNALS
@@ -121,6 +122,7 @@ def serve(
     insecure: Insecure = False,
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
+    _starting()
     from service import app as application
 
     config = read_config(listen=listen, insecure=insecure or None)
@@ -134,10 +136,14 @@ def serve(
 
 def work() -> None:
     """Run a worker (needs PALIMPSEST_DATABASE_URL). Any number of them may run."""
+    _starting()
+    config = read_config()
+    has_own = config.caller_socket is None and not near_model(config.model)
+    # First of all: the first step waits for it.
+    spawned = spawn() if has_own and config.database_url is not None else None
     from service import app as application
 
-    config = read_config()
-    _run(config, lambda stop: application.work(config, stop, lambda: _ready("working")))
+    _run(config, lambda stop: application.work(config, stop, lambda: _ready("working"), spawned))
 
 
 def caller(
@@ -152,6 +158,7 @@ def caller(
     of one that they share. It finishes and stores what it began when a worker is killed,
     so that no call is paid for twice.
     """
+    _starting()
     from service import app as application
 
     if (socket_path is None) == (descriptor is None):
@@ -295,10 +302,17 @@ async def _until_stopped(job: Callable[[asyncio.Event], Awaitable[None]]) -> Non
     await job(stop)
 
 
+def _starting() -> None:
+    # Nearly nothing of what a process loads is garbage: to look through it for some takes a
+    # third of the time that loading takes.
+    gc.disable()
+
+
 def _ready(line: str) -> None:
     # What is loaded by now stays. Looked through again and again it would keep calls waiting
     # for a third of a second each time, and so much of it puts the time off at which garbage
     # is looked for at all.
     gc.collect()
     gc.freeze()
+    gc.enable()
     print(line, flush=True)

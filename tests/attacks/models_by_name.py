@@ -123,7 +123,7 @@ async def _stored(client: palimpsest.Client, url: str, name: str) -> bool:
     async with asyncio.timeout(_SECONDS):
         while True:
             info = (await memory.get()).info
-            if info.applied_position or info.status != "active":
+            if info.applied_position or info.waiting_cause is not None:
                 return not info.applied_position
             await asyncio.sleep(0.1)
 

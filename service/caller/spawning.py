@@ -1,0 +1,42 @@
+"""Starting a caller's process. It loads for longer than its worker does, so it is started first,
+by a worker that has loaded nothing yet: this module imports nothing of ours."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+#: Names the descriptor whose closing tells that `up` is gone: the caller belongs to it, as
+#: the worker does, and not to the worker. Without `up` it belongs to nobody.
+PARENT_FD = "PALIMPSEST_PARENT_FD"
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A caller's process, and our end of the socket to it."""
+
+    process: subprocess.Popen[bytes]
+    end: socket.socket
+
+
+def near_model(model: str) -> bool:
+    """Whether a model is asked in the worker itself: one that runs there and costs nothing."""
+    return model.startswith("offline/")
+
+
+def spawn() -> Spawned:
+    """Starts a caller's process, which ends when our end of the socket is closed."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        parent = os.environ.get(PARENT_FD)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "caller", "--fd", str(theirs.fileno())],
+            pass_fds=[theirs.fileno(), *([int(parent)] if parent else [])],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # What ends the worker's process group does not end its calls.
+            start_new_session=True,
+        )
+    ours.setblocking(False)
+    return Spawned(process, ours)
