@@ -212,7 +212,7 @@ async def test_health_and_reflection_are_served(address: str) -> None:
 async def test_nobody_there_is_one_clear_line() -> None:
     async with palimpsest.connect("127.0.0.1:1") as client:
         with pytest.raises(
-            errors.ConnectionFailed, match=r"^cannot reach Palimpsest at 127.0.0.1:1$"
+            errors.ConnectionFailed, match=r"^cannot reach Palimpsest at 127.0.0.1:1; start it"
         ):
             await client.call(client.session("s")._sessions.GetSession, _get_session(), timeout=0.5)
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 from palimpsest import specs, values
+from palimpsest.answer_values import MemoryOptions
 from palimpsest.connection import Connection
 from palimpsest.errors import (
     Aborted,
@@ -190,7 +191,7 @@ class Agent:
             lambda producer: producer.append_message(role, text, metadata=metadata)
         )
 
-    async def ask(self, query: str, **options: Any) -> values.Answer:
+    async def ask(self, query: str, **options: Unpack[MemoryOptions]) -> values.Answer:
         """Asks the memory. `options` are those of `palimpsest.Memory.ask`."""
         return await self.memory.ask(query, **options)
 

@@ -1,10 +1,10 @@
 """A memory: reading it, looking back, changing it by hand, and asking it."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palimpsest import asking, convert, rebuilding, specs, values
-from palimpsest.answer_values import Event, Question, Reader
+from palimpsest.answer_values import Event, MemoryOptions, Question, Reader
 from palimpsest.answers import ASK_SECONDS, Answers
 from palimpsest.asking import ASK_CONCURRENCY, Asking
 from palimpsest.budgets import Budgets, BudgetSet, Period
@@ -364,7 +364,11 @@ class Memory:
         return await self._answers.ask(question, timeout=timeout, on_event=on_event)
 
     async def ask_all(
-        self, queries: Iterable[str], *, concurrency: int = ASK_CONCURRENCY, **options: Any
+        self,
+        queries: Iterable[str],
+        *,
+        concurrency: int = ASK_CONCURRENCY,
+        **options: Unpack[MemoryOptions],
     ) -> Sequence[values.Answer | PalimpsestError]:
         """Asks many questions, `concurrency` at once; their answers in the same order.
 
