@@ -7,7 +7,7 @@ from rich.table import Table
 
 import palimpsest
 from palimpsest import values
-from service.cli.output import cut, out, show, show_json
+from service.cli.output import cut, show, show_json, show_table
 from service.cli.talk import DEFAULT_ADDRESS, LAST, Address, Json, run
 
 
@@ -45,7 +45,9 @@ def session_list(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> N
     """List all sessions."""
 
     async def work() -> None:
-        table = Table("session", "chunks", "bytes", "created", box=None, pad_edge=False)
+        table = Table("session", box=None, pad_edge=False)
+        for name in ("chunks", "bytes", "created"):
+            table.add_column(name, justify="right")
         async with palimpsest.connect(address) as client:
             async for info in client.sessions():
                 if as_json:
@@ -57,7 +59,7 @@ def session_list(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> N
                     f"{info.created_at:%Y-%m-%d %H:%M}",
                 )
         if not as_json:
-            out.print(table)
+            show_table(table)
 
     run(work())
 
