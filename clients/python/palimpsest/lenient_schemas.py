@@ -74,12 +74,12 @@ def _loosen_type(node: dict[str, Any], said: list[str]) -> None:
     """Takes the nearest type for a union of plain ones, and for what may be anything."""
     for key in ("anyOf", "oneOf"):
         if isinstance(node.get(key), list):
-            names = [_scalar(member) for member in node[key]]
-            if None not in names and len(set(names) - {"null"}) > 1:
+            members = [_scalar(member) for member in node[key]]
+            if None not in members and len(set(members) - {"null"}) > 1:
                 del node[key]
-                node["type"] = names
+                node["type"] = members
     if isinstance(node.get("type"), list):
-        names = list(dict.fromkeys(node["type"]))
+        names = list(dict.fromkeys(map(str, node["type"])))
         plain = [name for name in names if name != "null"]
         if len(plain) > 1:
             numbers = set(plain) == {"integer", "number"}
