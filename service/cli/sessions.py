@@ -91,11 +91,8 @@ def session_show(
                 show_json(_session_json(info))
             else:
                 show(f"{info.name}: {info.head} chunks, {info.content_bytes:,} bytes")
-            left = chunks
-            async for chunk in session.chunks(from_position=from_position):
-                if left <= 0:
-                    break
-                left -= 1
+            last = from_position + chunks - 1
+            async for chunk in session.chunks(from_position=from_position, to_position=last):
                 text = chunk.text or " / ".join((chunk.observation, chunk.thought, chunk.action))
                 if as_json:
                     show_json({"position": chunk.position, "kind": chunk.kind, "text": text})

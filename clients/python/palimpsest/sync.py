@@ -87,6 +87,7 @@ class Session(Passing):
     info = waits(session.Session.info)
     producer = names(session.Session.producer, Producer)
     chunks = lists(session.Session.chunks)
+    chunk = waits(session.Session.chunk)
     search = waits(session.Session.search)
     search_index = waits(session.Session.search_index)
     create_memory = gives(session.Session.create_memory, Memory)
