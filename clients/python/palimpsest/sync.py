@@ -7,9 +7,9 @@ the parameters of the method of the same name in `palimpsest`, and its docstring
 from types import TracebackType
 from typing import Unpack
 
-from palimpsest import agents, answers, client, producer, session, values
+from palimpsest import agents, client, producer, session, values
 from palimpsest.sync_loop import Loop, Passing, gives, lists, names, waits
-from palimpsest.sync_memories import Memory, Provenance, State, Tree, Watch
+from palimpsest.sync_memories import AnswerStream, Memory, Provenance, State, Tree, Watch
 
 __all__ = [
     "Agent",
@@ -29,18 +29,6 @@ __all__ = [
 def connect(address: str | None = None) -> "Client":
     """A client without `await`; otherwise as `palimpsest.connect`. Use it with `with`."""
     return Client(address)
-
-
-class AnswerStream(Passing):
-    """See `palimpsest.answers.AnswerStream`."""
-
-    __iter__ = lists(answers.AnswerStream.__aiter__)
-
-    @property
-    def answer(self) -> values.Answer:
-        """The whole answer, after the last piece."""
-        stream: answers.AnswerStream = self._inner
-        return stream.answer
 
 
 class Producer(Passing):

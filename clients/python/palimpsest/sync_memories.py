@@ -2,10 +2,22 @@
 
 from collections.abc import Callable
 
-from palimpsest import memory, provenance, states, trees, values, watch
+from palimpsest import answers, memory, provenance, states, trees, values, watch
 from palimpsest.state_values import StateSettings
 from palimpsest.sync_loop import Loop, Passing, after, gives, lists, names, waits
 from palimpsest.tree_values import TreeSettings
+
+
+class AnswerStream(Passing):
+    """See `palimpsest.answers.AnswerStream`."""
+
+    __iter__ = lists(answers.AnswerStream.__aiter__)
+
+    @property
+    def answer(self) -> values.Answer:
+        """The whole answer, after the last piece."""
+        stream: answers.AnswerStream = self._inner
+        return stream.answer
 
 
 class Provenance(Passing):
@@ -80,6 +92,7 @@ class Memory(Passing):
     clear_budget = waits(memory.Memory.clear_budget)
     retry = waits(memory.Memory.retry)
     ask = waits(memory.Memory.ask)
+    stream_ask = names(memory.Memory.stream_ask, AnswerStream)
     ask_all = waits(memory.Memory.ask_all)
     trajectory = lists(memory.Memory.trajectory)
     navigation_statistics = waits(memory.Memory.navigation_statistics)
