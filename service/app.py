@@ -80,7 +80,7 @@ from service.usecases.working_contexts import WorkingContexts
 from service.worker import Worker
 from storage import database_state
 from storage.database import Database
-from storage.errors import StorageError
+from storage.errors import LoginRefused, StorageError
 from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
 from storage.sessions import DeploymentKeys
 
@@ -421,6 +421,9 @@ async def _reach(database: Database, seconds: float) -> DeploymentKeys:
     while True:
         try:
             found = await database_state.read(database)
+        except LoginRefused as error:
+            # Waiting helps against none of it.
+            raise CannotStart(f"the database refuses: {error}; {error.advice}") from error
         except StorageError as error:
             if loop.time() > until:
                 raise CannotStart(f"cannot reach the database: {error}") from error

@@ -3,11 +3,13 @@
 StorageError
 ├── Unreachable    no connection, failover, shutdown, pool exhausted: retry
 │   ├── ReadOnly   a standby, or a primary that was replaced: retry on another connection
-│   └── Full       no room on the server's disk: retry when there is some
+│   ├── Full       no room on the server's disk: retry when there is some
+│   └── LoginRefused   the server lets this login in no way: its settings are wrong
 ├── Busy           a lock or statement timeout, a deadlock: retry
 └── Violated       a key or check of the schema refused the write
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +17,8 @@ import psycopg
 import sqlalchemy.exc
 from opentelemetry import metrics
 from psycopg import errors
+
+from storage.tables import APP_ROLE
 
 _REFUSED = metrics.get_meter("palimpsest").create_counter(
     "palimpsest.database.refused", description="Writes that a key or a check refused, by constraint"
@@ -38,6 +42,17 @@ class ReadOnly(Unreachable):
 class Full(Unreachable):
     """The server has no room left on its disk. It may end of that, as it does for want of room
     for its write-ahead log: the outcome of a commit under way is unknown."""
+
+
+class LoginRefused(Unreachable):
+    """The server is there and refuses the login; `advice` says what to do.
+
+    What runs already tries again as after a failover: a password may be on its way.
+    """
+
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 class Busy(StorageError):
@@ -71,6 +86,31 @@ _UNREACHABLE = (
 _NOT_WRITABLE = "session is read-only"
 
 
+#: What a server says that refuses a login, and what helps. The driver passes on no code for
+#: errors while it connects, so the words have to do.
+_LOGIN_REFUSED = (
+    (
+        re.compile(rf'role "{APP_ROLE}" does not exist'),
+        "the database is not migrated: run `palimpsest migrate`",
+    ),
+    (
+        re.compile(r"permission denied to set role"),
+        f"as its owner: GRANT {APP_ROLE} TO the login that PALIMPSEST_DATABASE_URL names",
+    ),
+    (
+        re.compile(
+            r'authentication failed|no password supplied|no pg_hba.conf entry|role ".*" does not'
+            r" exist|is not permitted to log in"
+        ),
+        "check user and password in PALIMPSEST_DATABASE_URL",
+    ),
+    (
+        re.compile(r'database ".*" does not exist'),
+        "create the database, or name another in PALIMPSEST_DATABASE_URL",
+    ),
+)
+
+
 def translate(error: BaseException) -> StorageError | None:
     """The storage error for a driver's error; None when it is not a driver's."""
     if isinstance(error, sqlalchemy.exc.TimeoutError):
@@ -91,8 +131,15 @@ def translate(error: BaseException) -> StorageError | None:
     if isinstance(error, psycopg.IntegrityError):
         return Violated(_first_line(error), error.diag.constraint_name or "")
     if isinstance(error, _UNREACHABLE):
-        return Unreachable(_first_line(error))
+        return _unreachable(_first_line(error))
     return None
+
+
+def _unreachable(line: str) -> Unreachable:
+    for words, advice in _LOGIN_REFUSED:
+        if words.search(line):
+            return LoginRefused(line, advice)
+    return Unreachable(line)
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,8 @@ exit code, never in a traceback: 1 for a refusal, 2 for wrong usage, 130 for Ctr
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -30,14 +32,13 @@ from service.cli import (
     trees,
     verify,
 )
-from service.cli.output import CommandError, cut, fail
+from service.cli.output import CommandError, cut, fail, show
 
 #: Of an argument, in an error.
 MAX_SHOWN_CHARACTERS = 60
 
 app = typer.Typer(
     name="palimpsest",
-    help="A memory service for programs that use language models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,6 +62,22 @@ verify.register(app)
 restored.register(app)
 demo.register(app)
 evaluate.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        show(f"palimpsest {version('palimpsest-server')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """A memory service for programs that use language models."""
 
 
 def main() -> None:

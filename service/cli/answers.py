@@ -12,13 +12,12 @@ from rich.table import Table
 import palimpsest
 from palimpsest import Answer, TextPiece
 from palimpsest.answer_values import AnswerStatus, Event, Reading
-from service.cli.output import CommandError, cut, escaped, out, say, show, show_json
+from service.cli.output import CommandError, cut, escaped, say, show, show_json, show_table
 from service.cli.talk import DEFAULT_ADDRESS, DEFAULT_NAME, Address, Json, SessionName, run
 from service.cli.texts import read_text
 
 #: Of a question, and of a text, in a list.
 LISTED_CHARACTERS = 60
-ID_CHARACTERS = 36
 #: Answers that a list shows when nobody says how many.
 LISTED_ANSWERS = 20
 
@@ -64,7 +63,7 @@ def answers(
     async def work() -> None:
         table = Table(box=None, pad_edge=False)
         # Whoever wants to go on with one needs all of its id.
-        table.add_column("answer", no_wrap=True, min_width=ID_CHARACTERS)
+        table.add_column("answer", no_wrap=True)
         for name in ("asked", "by", "status", "question"):
             table.add_column(name)
         shown = 0
@@ -78,7 +77,7 @@ def answers(
                 if shown == limit:
                     break
         if not as_json:
-            out.print(table)
+            show_table(table)
 
     run(work())
 

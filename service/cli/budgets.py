@@ -8,7 +8,7 @@ from rich.table import Table
 
 import palimpsest
 from palimpsest.budgets import MAX_LIMIT, Budget, BudgetSet, Period
-from service.cli.output import CommandError, out, plain, show, show_json
+from service.cli.output import CommandError, plain, show, show_json, show_table
 from service.cli.talk import DEFAULT_ADDRESS, Address, Json, run
 
 PeriodArgument = Annotated[Period, typer.Argument(help="day (UTC) or total.", metavar="day|total")]
@@ -81,7 +81,7 @@ def budget_list(
                 for limit, spent, reserved in _sums(one):
                     table.add_row(plain(_name(one)), one.period, limit, spent, reserved)
         if not as_json:
-            out.print(table)
+            show_table(table)
 
     run(work())
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 import palimpsest
 from palimpsest.costs import Accounting, Comparison, Cost, LogCost, Loop, Spend, SpendReport
-from service.cli.output import CommandError, out, plain, show, show_json
+from service.cli.output import CommandError, plain, show, show_json, show_table
 from service.cli.talk import DEFAULT_ADDRESS, Address, Json, run
 
 _DAY_HELP = "A day in UTC, YYYY-MM-DD."
@@ -135,7 +135,7 @@ def _print_spend(report: SpendReport, as_json: bool) -> None:
         shown = [line.session, *([line.memory] if memories else [])]
         _add(table, [*shown, *([str(line.day)] if by_day else [])], line.spend)
     _add(table, ["total", *[""] * (len(names) - 1)], report.total)
-    out.print(table)
+    show_table(table)
     _note_unknown(report.total)
 
 
@@ -190,7 +190,7 @@ def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
         names = [line.purpose, line.model]
         _add(table, names if memory else [line.memory or "(session)", *names], line.spend)
     _add(table, ["total", *[""] * (1 if memory else 2)], found.total)
-    out.print(table)
+    show_table(table)
     _note_unknown(found.total)
     _print_residuals(found)
     if found.reading.prompts:
@@ -199,7 +199,7 @@ def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
         made = {line.purpose for line in found.lines}
         purposes = ", ".join(purpose for purpose in _READING if purpose in made)
         show(f"reading the log, measured ({purposes}{guess}):")
-        out.print(_log_costs({"all of it": found.reading}))
+        show_table(_log_costs({"all of it": found.reading}))
     if found.comparison is not None:
         _print_comparison(found.comparison)
     if found.accounting is not None:
@@ -223,7 +223,7 @@ def _print_residuals(found: Cost) -> None:
             f"{one.reported_cached_tokens:,}",
         )
     show()
-    out.print(table)
+    show_table(table)
 
 
 def _print_comparison(compared: Comparison) -> None:
@@ -235,7 +235,7 @@ def _print_comparison(compared: Comparison) -> None:
     )
     rows = {"measured": compared.measured}
     rows |= {f"simulated: {text}": getattr(compared, name) for name, text in _SIMULATED.items()}
-    out.print(_log_costs(rows))
+    show_table(_log_costs(rows))
     show(
         "measured: from the ledger, as providers report it. simulated: tokens are counted by"
         f" characters, money by the prices of {compared.model}, and the cache keeps each prompt"
@@ -282,7 +282,7 @@ def _print_accounting(found: Accounting) -> None:
             f"{ratios[name]:.2f}",
             f"{loop.max_context_tokens:,}",
         )
-    out.print(table)
+    show_table(table)
     show(_means(found))
     show(
         "processed: contexts and steps, summed. formula: the paper's, from these means."

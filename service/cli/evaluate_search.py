@@ -22,7 +22,7 @@ from service.cli.evaluation_files import (
     versions,
 )
 from service.cli.evaluation_tables import NONE, Progress, show_failures
-from service.cli.output import CommandError, out, say, show_json
+from service.cli.output import CommandError, say, show_json, show_table
 from service.cli.own_service import own_service
 from service.cli.run import StopSignals, read_config
 from service.evaluation import plots
@@ -247,7 +247,7 @@ def _show(summaries: Sequence[SearchSummary]) -> None:
         table.add_row(f"recall@{count}", *(f"{one.recall[count - 1]:.3f}" for one in summaries))
     table.add_row("mrr", *(f"{one.mrr:.3f}" for one in summaries))
     table.add_row("ms/search", *(_milliseconds(one.seconds) for one in summaries))
-    out.print(table)
+    show_table(table)
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -15,7 +15,7 @@ from palimpsest.tree_values import WorkingMemory
 from service.cli import edits, history, state_options
 from service.cli.kinds import refuse_of_other_kind
 from service.cli.lines import memory_json, positions, status_of, trouble_lines
-from service.cli.output import CommandError, out, show, show_json, tree_of
+from service.cli.output import CommandError, out, show, show_json, show_table, tree_of
 from service.cli.talk import (
     DAY,
     DEFAULT_ADDRESS,
@@ -246,9 +246,9 @@ def memory_list(
                 if (info.stall is not None or not stalled)
                 and (info.waiting_cause is not None or not waiting)
             ]
-        table = Table(
-            "memory", "kind", "status", "revision", "applied", "head", box=None, pad_edge=False
-        )
+        table = Table("memory", "kind", "status", box=None, pad_edge=False)
+        for name in ("revision", "applied", "head"):
+            table.add_column(name, justify="right")
         for info in found:
             if as_json:
                 show_json(memory_json(info))
@@ -261,7 +261,7 @@ def memory_list(
                 str(info.head),
             )
         if not as_json:
-            out.print(table)
+            show_table(table)
 
     run(work())
 

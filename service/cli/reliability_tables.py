@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from service.cli.evaluation_tables import NONE
-from service.cli.output import out, plain
+from service.cli.output import plain, show_table
 from service.evaluation.reliability.outcomes import LengthSummary, StrategySummary
 
 _SECTIONS: Sequence[tuple[str, Callable[[LengthSummary], str]]] = (
@@ -32,7 +32,7 @@ def show_summaries(summaries: Sequence[StrategySummary]) -> None:
         table.add_row("[bold]failed[/bold]", *(f"{count:,}" for count in failed))
     horizons = [f"{one.horizon:,}" if one.horizon else NONE for one in summaries]
     table.add_row("[bold]horizon[/bold], in steps", *horizons)
-    out.print(table)
+    show_table(table)
 
 
 def _tokens(count: float | None) -> str:

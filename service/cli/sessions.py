@@ -7,7 +7,7 @@ from rich.table import Table
 
 import palimpsest
 from palimpsest import values
-from service.cli.output import cut, out, show, show_json
+from service.cli.output import cut, show, show_json, show_table
 from service.cli.talk import DEFAULT_ADDRESS, LAST, Address, Json, run
 
 
@@ -45,7 +45,9 @@ def session_list(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> N
     """List all sessions."""
 
     async def work() -> None:
-        table = Table("session", "chunks", "bytes", "created", box=None, pad_edge=False)
+        table = Table("session", box=None, pad_edge=False)
+        for name in ("chunks", "bytes", "created"):
+            table.add_column(name, justify="right")
         async with palimpsest.connect(address) as client:
             async for info in client.sessions():
                 if as_json:
@@ -57,7 +59,7 @@ def session_list(address: Address = DEFAULT_ADDRESS, as_json: Json = False) -> N
                     f"{info.created_at:%Y-%m-%d %H:%M}",
                 )
         if not as_json:
-            out.print(table)
+            show_table(table)
 
     run(work())
 
@@ -89,11 +91,8 @@ def session_show(
                 show_json(_session_json(info))
             else:
                 show(f"{info.name}: {info.head} chunks, {info.content_bytes:,} bytes")
-            left = chunks
-            async for chunk in session.chunks(from_position=from_position):
-                if left <= 0:
-                    break
-                left -= 1
+            last = from_position + chunks - 1
+            async for chunk in session.chunks(from_position=from_position, to_position=last):
                 text = chunk.text or " / ".join((chunk.observation, chunk.thought, chunk.action))
                 if as_json:
                     show_json({"position": chunk.position, "kind": chunk.kind, "text": text})

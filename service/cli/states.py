@@ -271,9 +271,10 @@ async def _show_sources(state: palimpsest.State, vector: StateVector) -> None:
                 shown += 1
         left = len(vector.children) - shown
     else:
-        async for chunk in state.session.chunks(from_position=vector.from_position + 1):
-            if shown == MAX_SOURCES or chunk.position > vector.to_position:
-                break
+        first, last = vector.from_position + 1, vector.to_position
+        async for chunk in state.session.chunks(
+            from_position=first, to_position=min(last, vector.from_position + MAX_SOURCES)
+        ):
             parts = (chunk.text, chunk.observation, chunk.thought, chunk.action)
             line = " / ".join(plain(part) for part in parts if part)
             show("    " + cut(f"[{chunk.position}] {line}", min(LINE_CHARACTERS, out.width)))

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +11,10 @@ from rich.table import Table
 
 import palimpsest
 from palimpsest import values
-from service.cli.output import CommandError, out, say, show, show_json
+from service.cli.kinds import refuse_of_other_kind
+from service.cli.output import CommandError, say, show, show_json, show_table
 from service.cli.progress import follow
-from service.cli.texts import CHUNK_CHARACTERS, read_text, split
+from service.cli.texts import CHUNK_CHARACTERS, read_schema, read_text, split
 
 Address = Annotated[
     str,
@@ -75,6 +77,15 @@ def ingest(
         values.MemoryKind | None,
         typer.Option(help="What the memory is when it is made; without it: prism."),
     ] = None,
+    schema: Annotated[
+        str, typer.Option(help="A file with the schema of the memory that is made.")
+    ] = "",
+    task: Annotated[str, typer.Option(help="What the memory that is made is for.")] = "",
+    model: Annotated[str, typer.Option(help="Its model as provider/name.")] = "",
+    segment_tokens: Annotated[
+        int,
+        typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Of a tree: tokens under a leaf; 0: 1,000."),
+    ] = 0,
     producer: Annotated[
         str, typer.Option(help="The producer's name; default: from the text's content.")
     ] = "",
@@ -87,29 +98,40 @@ def ingest(
 ) -> None:
     """Append a text to a session, and keep a memory of it.
 
-    Session and memory are made when they do not exist. Interrupted and run again with
-    the same text it goes on where it stopped, and adds nothing twice.
+    Session and memory are made when they do not exist; all memories of a session read all
+    of its texts. Interrupted and run again with the same text it goes on where it stopped,
+    and adds nothing twice.
     """
+    wanted = _settings_of(kind, schema, task=task, model=model, segment_tokens=segment_tokens)
     pieces = list(split(read_text(file), chunk_characters))
     digest = hashlib.sha256(f"{chunk_characters}\0{chr(0).join(pieces)}".encode()).hexdigest()
     name = producer or f"text-{digest[:16]}"
-    run(_ingest(address, session, memory, name, pieces, kind=kind, wait=wait, as_json=as_json))
+    named = session, memory, name
+    run(_ingest(address, named, pieces, kind=kind, wanted=wanted, wait=wait, as_json=as_json))
+
+
+def _settings_of(kind: values.MemoryKind | None, schema: str, **plain: str | int) -> dict[str, Any]:
+    """The settings that are given. Raises CommandError for those that the kind has not."""
+    given = {name: value for name, value in plain.items() if value}
+    refuse_of_other_kind(kind or "prism", [*given, *(["schema"] if schema else [])])
+    return {**given, "schema": read_schema(schema)} if schema else given
 
 
 async def _ingest(
     address: str,
-    session_name: str,
-    memory_name: str,
-    producer_id: str,
+    named: tuple[str, str, str],
     pieces: list[str],
     *,
     kind: values.MemoryKind | None,
+    wanted: Mapping[str, Any],
     wait: bool,
     as_json: bool,
 ) -> None:
+    session_name, memory_name, producer_id = named
     async with palimpsest.connect(address) as client:
         session = await client.create_session(session_name, exist_ok=True)
-        memory = await ensure_memory(session, memory_name, kind)
+        memory = await ensure_memory(session, memory_name, kind, wanted)
+        await _name_other_readers(session, memory_name)
         async with session.producer(producer_id) as producer:
             skipped = min(producer.last_acked_sequence, len(pieces))
             if skipped:
@@ -139,21 +161,38 @@ async def _ingest(
         show(f"token {ack.token}" if ack else "nothing new")
 
 
-async def ensure_memory(
-    session: palimpsest.Session, name: str, kind: values.MemoryKind | None = None
-) -> palimpsest.Memory:
-    """The memory of that name, made with the defaults of its kind when it does not exist.
+async def _name_other_readers(session: palimpsest.Session, memory_name: str) -> None:
+    """Says which other memories will read the text, since each of them costs model calls."""
+    others = [
+        repr(one.name)
+        for one in await session.memories()
+        if one.name != memory_name and one.status is not values.MemoryStatus.SEALED
+    ]
+    if others:
+        say(
+            f"read by {', '.join(others)} of session {session.name!r} too; a text of its own"
+            " has a session of its own (--session)"
+        )
 
-    Raises CommandError when it exists and is of another kind than the one asked for.
+
+async def ensure_memory(
+    session: palimpsest.Session,
+    name: str,
+    kind: values.MemoryKind | None = None,
+    wanted: Mapping[str, Any] = MappingProxyType({}),
+) -> palimpsest.Memory:
+    """The memory of that name, made with the settings that are wanted when it does not exist.
+
+    What is not wanted is as the kind's defaults have it. Raises CommandError when it exists
+    and is of another kind than the one asked for.
     """
     try:
         if kind == "tree":
-            return await session.create_tree(name)
+            return await session.create_tree(name, **wanted)
         if kind == "state":
-            return await session.create_state(name)
-        return await session.create_memory(
-            name, schema_source=DEFAULT_SCHEMA, task=DEFAULT_TASK, chunk_tokens=1000
-        )
+            return await session.create_state(name, **wanted)
+        general = {} if "schema" in wanted else {"schema": DEFAULT_SCHEMA, "task": DEFAULT_TASK}
+        return await session.create_memory(name, **{"chunk_tokens": 1000, **general, **wanted})
     except palimpsest.PalimpsestError as error:
         if error.reason != "MEMORY_EXISTS":
             raise
@@ -161,6 +200,8 @@ async def ensure_memory(
     there = (await memory.get()).info.kind
     if kind not in (None, there):
         raise CommandError(f"memory {name!r} is there already, and is a {there} memory")
+    if wanted:
+        say(f"memory {name!r} is there already and keeps its settings")
     return memory
 
 
@@ -223,4 +264,4 @@ def show_usage(report: values.UsageReport) -> None:
             f"{used.output_tokens:,}",
             price,
         )
-    out.print(table)
+    show_table(table)

@@ -123,9 +123,7 @@ def trajectories_export(
             async for example in told.export_trajectories(answer or (), good=good):
                 show_json(
                     {
-                        "messages": [
-                            {"role": turn.role, "content": turn.content} for turn in example.turns
-                        ],
+                        "messages": example.messages,
                         "answer_id": example.answer_id,
                         "ordinal": example.ordinal,
                         "template": example.template,

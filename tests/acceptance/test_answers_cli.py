@@ -158,4 +158,4 @@ def test_an_answer_is_resumed_rated_and_listed(url: str, address: str, pending: 
     assert told[0]["rating"]["comment"] == "[bold]too late"
     assert told[0]["rating"]["expected"] == "noon"
     shown = succeed("answers", "-s", "s", "--limit", "1", PALIMPSEST_ADDRESS=address)
-    assert [one.group() for one in ID.finditer(shown)] == [pending]
+    assert [one.group() for line in shown.splitlines() if (one := ID.match(line))] == [pending]

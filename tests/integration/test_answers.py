@@ -177,3 +177,6 @@ async def test_the_client_without_await_does_the_same(
         assert told.answer(answer.answer_id).rating == rating
         stream = told.stream_ask("When is it closed?", memory="m")
         assert "".join(piece.text for piece in stream) in ("", stream.answer.text)
+        stream = told.memory("m").stream_ask("When is it closed?", timeout=110)
+        assert "".join(piece.text for piece in stream) in ("", stream.answer.text)
+        assert (stream.answer.memory, stream.answer.text) == ("m", answer.text)

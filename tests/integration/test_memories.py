@@ -229,7 +229,7 @@ async def _reflected(channel: aio.Channel) -> list[str]:
 async def test_nobody_there_is_one_clear_line() -> None:
     async with palimpsest.connect("127.0.0.1:1") as client:
         with pytest.raises(
-            errors.ConnectionFailed, match=r"^cannot reach Palimpsest at 127.0.0.1:1$"
+            errors.ConnectionFailed, match=r"^cannot reach Palimpsest at 127.0.0.1:1; start it"
         ):
             await client.call(client.session("s")._sessions.GetSession, _get_session(), timeout=0.5)
 

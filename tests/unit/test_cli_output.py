@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.table import Table
 
 from palimpsest import values
 from service.cli import lines, output
@@ -76,3 +78,44 @@ def test_a_line_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.err == ":key:\n"
     assert captured.out.count(":key:") == 3
+
+
+NUMBERS = ("1,828,123", "190,054,321", "0.000012")
+
+
+def wide_table(texts: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for at in range(texts):
+        table.add_column(f"text {at}")
+    for at in range(len(NUMBERS) * 2):
+        table.add_column(f"number {at}", justify="right")
+    table.add_row(*["a question of several [b]words[/b] " * 2] * texts, *NUMBERS, *NUMBERS)
+    return table
+
+
+def test_a_piped_table_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_table(wide_table(3))
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2
+    assert "…" not in printed[1]
+    assert printed[1].split()[-6:] == [*NUMBERS, *NUMBERS]
+    assert printed[1].count("a question of several words a question of several words") == 3
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_terminal_is_so_narrow_that_numbers_are_cut(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = Console(force_terminal=True, width=width, soft_wrap=True, color_system=None)
+    monkeypatch.setattr(output, "out", narrow)
+    output.show_table(wide_table(1))
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    for number in NUMBERS:
+        assert printed.count(number) == 2
+    rows = printed.splitlines()
+    if width == 120:
+        assert len(rows) > 2, "texts are folded where that helps"
+        assert max(map(len, rows)) <= width
+    else:
+        assert len(rows) == 2

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 HEAVY = ("service.app", "sqlalchemy", "psycopg", "redis", "litellm")
 
@@ -19,3 +20,9 @@ def test_garbage_is_not_looked_for_in_what_a_ready_process_has_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["listening", "True"]
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    command = [sys.executable, "-m", "service.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"palimpsest {version('palimpsest-server')}\n"

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypedDict, Unpack
 
 from palimpsest import specs, values
+from palimpsest.answer_values import MemoryOptions
 from palimpsest.connection import Connection
 from palimpsest.errors import (
     Aborted,
@@ -165,17 +166,26 @@ class Agent:
         thought: str = "",
         action: str = "",
         metadata: Mapping[str, str] | None = None,
+        *,
+        cut_bytes: int | None = None,
     ) -> Ack:
         """Appends a step; it is durable, and in the next context, when this returns.
 
-        Any part may be empty, not all of them. A lost connection is gone around, and the
-        step is stored once. Raises ValueError, InvalidArgument (nothing is stored, and the
-        next step may follow), Aborted (PRODUCER_FENCED) when another loop took over. When
-        the service was away for too long, or the call is cancelled, the step may be in the
-        log: the `step` of an agent that is opened anew says.
+        Any part may be empty, not all of them. A part of more than `cut_bytes` bytes is cut
+        there, with a mark that says how much is missing; without it a step that is too large
+        is refused. A lost connection is gone around, and the step is stored once.
+
+        Raises ValueError, InvalidArgument (nothing is stored, and the next step may follow),
+        Aborted (PRODUCER_FENCED) when another loop took over. When the service was away for
+        too long, or the call is cancelled, the step may be in the log: the `step` of an agent
+        that is opened anew says.
         """
         if not (observation or thought or action):
             raise ValueError("a step needs an observation, a thought or an action")
+        if cut_bytes is not None:
+            observation, thought, action = (
+                shortened(part, cut_bytes) for part in (observation, thought, action)
+            )
         return await self._append(
             lambda producer: producer.append_step(
                 observation=observation, thought=thought, action=action, metadata=metadata
@@ -190,7 +200,7 @@ class Agent:
             lambda producer: producer.append_message(role, text, metadata=metadata)
         )
 
-    async def ask(self, query: str, **options: Any) -> values.Answer:
+    async def ask(self, query: str, **options: Unpack[MemoryOptions]) -> values.Answer:
         """Asks the memory. `options` are those of `palimpsest.Memory.ask`."""
         return await self.memory.ask(query, **options)
 
@@ -238,7 +248,9 @@ class Agent:
     def _check(self, info: values.MemoryInfo) -> None:
         """Raises AlreadyExists for a memory of another kind, or of other settings."""
         if info.state is None:
-            raise self._other(f"is a {info.kind} memory, not a state memory")
+            raise self._other(
+                f"is a {info.kind} memory, not a state memory. Name another memory (memory=…)"
+            )
         pairs = [
             (name, getattr(info.state, name), getattr(self._wanted, name)) for name in self._choices
         ]
@@ -246,7 +258,11 @@ class Agent:
             f"{name} is {there!r}, not {here!r}" for name, there, here in pairs if there != here
         ]
         if others:
-            raise self._other(f"has other settings: {'; '.join(others)}")
+            raise self._other(
+                f"has other settings: {'; '.join(others)}. Give the settings that it has, name"
+                " another memory (memory=…), or make one with the new settings from the whole log"
+                " (State.rebuild)"
+            )
 
     def _other(self, what: str) -> AlreadyExists:
         named = {"session": self.session.name, "memory": self.memory.name}
@@ -282,6 +298,23 @@ class Agent:
             reason=error.reason,
             metadata=error.metadata,
         )
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most `most` bytes, with the mark that says how many more there were.
+
+    Raises ValueError when there is no room for the mark.
+    """
+    encoded = text.encode()
+    if len(encoded) <= most:
+        return text
+    # As if nothing stayed: the number never gets longer than that.
+    mark = f"… [{len(encoded)} bytes cut]"
+    room = most - len(mark.encode())
+    if room < 0:
+        raise ValueError(f"cut_bytes must be {len(mark.encode())} or more, not {most}")
+    kept = encoded[:room].decode(errors="ignore")
+    return f"{kept}… [{len(encoded) - len(kept.encode())} bytes cut]"
 
 
 def _settings(choices: Mapping[str, Any]) -> StateSettings:

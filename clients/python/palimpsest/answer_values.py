@@ -1,6 +1,6 @@
 """Questions and answers as the client has them: plain values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict
@@ -89,6 +89,32 @@ class Options(TypedDict, total=False):
     max_calls: int
     navigate: bool
     stream: bool
+
+
+class MemoryOptions(TypedDict, total=False):
+    """What `Memory.ask` takes besides the question."""
+
+    after: str
+    fully_applied: bool
+    options: Sequence[str]
+    hybrid_leaves: int
+    beam: int
+    max_calls: int
+    navigate: bool
+    reader: Reader | None
+    response_schema: Schema | None
+    stream: bool
+    timeout: float
+    on_event: Callable[["Event"], None] | None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """What `Session.resume_answer` takes besides the answer."""
+
+    after_event: int
+    after_text: int
+    timeout: float
+    on_event: Callable[["Event"], None] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator
 from datetime import date
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Unpack
 
 from palimpsest import convert, costs, values
 from palimpsest.agents import WAIT_SECONDS, Agent, Choices
+from palimpsest.answer_values import ResumeOptions
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
-from palimpsest.connection import DEFAULT_ADDRESS, Connection
+from palimpsest.connection import Connection
 from palimpsest.costs import Level, SpendReport
 from palimpsest.schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest.session import Session
@@ -22,10 +23,12 @@ from palimpsest.v1 import (
 )
 
 
-def connect(address: str = DEFAULT_ADDRESS) -> "Client":
+def connect(address: str | None = None) -> "Client":
     """A client of the service at `address` (HOST:PORT). Use it as a context manager.
 
-    Nothing is sent until the first call.
+    None: the address that PALIMPSEST_ADDRESS names, else 127.0.0.1:50051. Nothing is sent
+    until the first call, which raises ConnectionFailed within seconds when the service
+    cannot be reached.
     """
     return Client(address)
 
@@ -33,7 +36,7 @@ def connect(address: str = DEFAULT_ADDRESS) -> "Client":
 class Client(Connection):
     """A connection to the service; all sessions share it."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
+    def __init__(self, address: str | None = None) -> None:
         super().__init__(address)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(self._channel)
         self._memories = memories_pb2_grpc.MemoryServiceStub(self._channel)
@@ -67,7 +70,9 @@ class Client(Connection):
         await session.create(exist_ok=exist_ok, language=language)
         return session
 
-    async def resume_answer(self, session: str, answer_id: str, **options: Any) -> values.Answer:
+    async def resume_answer(
+        self, session: str, answer_id: str, **options: Unpack[ResumeOptions]
+    ) -> values.Answer:
         """Waits on for an answer of a session. See `palimpsest.session.Session.resume_answer`."""
         return await self.session(session).resume_answer(answer_id, **options)
 

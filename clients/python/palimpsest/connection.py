@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NoReturn
@@ -9,10 +10,21 @@ from typing import Any, NoReturn
 import grpc
 from grpc import aio
 
-from palimpsest.errors import PalimpsestError, ResourceExhausted, Unavailable, from_rpc
+from palimpsest.errors import (
+    ConnectionFailed,
+    PalimpsestError,
+    ResourceExhausted,
+    Unavailable,
+    from_rpc,
+)
 
 #: Where `palimpsest up` listens.
 DEFAULT_ADDRESS = "127.0.0.1:50051"
+#: The variable that names another address.
+ADDRESS_VARIABLE = "PALIMPSEST_ADDRESS"
+#: How long a call is made again while the service was never reached. One that was reached and
+#: went away is waited for as long as the call may take: it may be restarting.
+REACH_SECONDS = 2.5
 #: How long a call may take when the caller does not say.
 CALL_SECONDS = 30.0
 #: How long a call may take at most: gRPC takes what is far beyond it, as infinity, for a
@@ -38,11 +50,16 @@ _OPTIONS = (
 
 
 class Connection:
-    """A connection to the service at `address` (HOST:PORT)."""
+    """A connection to the service at `address` (HOST:PORT).
 
-    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
-        self.address = address
-        self._channel = aio.insecure_channel(address, options=_OPTIONS)
+    None: the one that PALIMPSEST_ADDRESS names, else where `palimpsest up` listens.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+        self._channel = aio.insecure_channel(self.address, options=_OPTIONS)
+        #: Whether anything ever came from there.
+        self._reached = False
 
     @property
     def channel(self) -> aio.Channel:
@@ -66,24 +83,31 @@ class Connection:
 
         Without `retry` it does so only after refusals that came before anything was done.
         With `broken` also after a call that broke with its connection, as only writes that
-        are stored once and reads may be. Raises ValueError for a timeout that is no number.
+        are stored once and reads may be. Raises ValueError for a timeout that is no number,
+        ConnectionFailed after REACH_SECONDS while the service was never reached.
         """
         if math.isnan(timeout):
             raise ValueError("a timeout must be a number of seconds, not nan")
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(timeout, MAX_CALL_SECONDS)
+        since = loop.time()
+        until = since + min(timeout, MAX_CALL_SECONDS)
         wait = BACKOFF_SECONDS
         while True:
             try:
                 remaining = max(until - loop.time(), 0.001)
-                return await method(request, timeout=remaining + SLACK_SECONDS)
+                response = await method(request, timeout=remaining + SLACK_SECONDS)
             except aio.AioRpcError as error:
                 known = from_rpc(error, self.address)
+                self._reached = self._reached or not isinstance(known, ConnectionFailed)
                 may = may_pass if broken else _may_repeat
                 again = may(known, error.code()) if retry else is_unbegun(known)
                 pause = pause_seconds(wait, known)
-                if not again or loop.time() + pause > until:
+                last = until if self._reached else min(until, since + REACH_SECONDS)
+                if not again or loop.time() + pause > last:
                     raise known from error
+            else:
+                self._reached = True
+                return response
             await asyncio.sleep(pause)
             wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 

@@ -143,7 +143,10 @@ def _read_detail(known: PalimpsestError, packed: object) -> None:
 def _without_details(error: aio.AioRpcError, address: str) -> PalimpsestError:
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE:
-        return ConnectionFailed(f"cannot reach Palimpsest at {address}")
+        return ConnectionFailed(
+            f"cannot reach Palimpsest at {address}; start it with `palimpsest up`, or name"
+            " the address where it listens (PALIMPSEST_ADDRESS)"
+        )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(f"no reply from {address} in time")
     kind = _CLASSES.get(code, PalimpsestError)

@@ -1,11 +1,11 @@
 """A memory: reading it, looking back, changing it by hand, and asking it."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from palimpsest import asking, convert, rebuilding, specs, values
-from palimpsest.answer_values import Event, Question, Reader
-from palimpsest.answers import ASK_SECONDS, Answers
+from palimpsest.answer_values import Event, MemoryOptions, Question, Reader
+from palimpsest.answers import ASK_SECONDS, Answers, AnswerStream
 from palimpsest.asking import ASK_CONCURRENCY, Asking
 from palimpsest.budgets import Budgets, BudgetSet, Period
 from palimpsest.connection import CALL_SECONDS, Connection
@@ -346,11 +346,12 @@ class Memory:
     ) -> values.Answer:
         """Asks the memory; the answer with its citations.
 
-        Freshness and errors as in `get`. `on_event` hears how far the memory is while
-        the call waits, where it reads, and each event of the reader as it happens; with
-        `stream` also the text as it is written. `reader` is the one of the memory's kind
-        when it is None. `response_schema` asks for `Answer.value`. An answer that comes too
-        late is stored all the same: the error's metadata names it for `Session.answer`.
+        Freshness and errors as in `get`. `on_event` hears how far the memory is while the call
+        waits, where it reads, and each event of the reader as it happens; with `stream` also
+        the text as it is written (`stream_ask` iterates over it). `reader` is the one of the
+        memory's kind when it is None. `response_schema` asks for `Answer.value`. An answer that
+        comes too late is stored all the same: the error's metadata names it for
+        `Session.answer`.
 
         For trees, and state memories: the answer is one of `options`; `hybrid_leaves` begins
         with so many leaves that retrieval names; `beam` nodes are explored at once, with at
@@ -373,8 +374,20 @@ class Memory:
         )
         return await self._answers.ask(question, timeout=timeout, on_event=on_event)
 
+    def stream_ask(self, query: str, **options: Unpack[MemoryOptions]) -> AnswerStream:
+        """As `ask`: iterate over what it returns for the text as it is written.
+
+        Its `answer` is there after the last piece. `options` are those of `ask`.
+        """
+        said: dict[str, Any] = {**options, "memory": self.name}
+        return self.session.stream_ask(query, **said)
+
     async def ask_all(
-        self, queries: Iterable[str], *, concurrency: int = ASK_CONCURRENCY, **options: Any
+        self,
+        queries: Iterable[str],
+        *,
+        concurrency: int = ASK_CONCURRENCY,
+        **options: Unpack[MemoryOptions],
     ) -> Sequence[values.Answer | PalimpsestError]:
         """Asks many questions, `concurrency` at once; their answers in the same order.
 

@@ -136,3 +136,8 @@ class TrainingExample:
     turns: tuple[Turn, ...]
     #: What somebody thinks of the answer; None as long as nobody said.
     rating: "Rating | None" = None
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The turns as `palimpsest trajectories export` writes them, to train a chat model."""
+        return [{"role": turn.role, "content": turn.content} for turn in self.turns]

@@ -12,15 +12,19 @@ under them, texts in `Annotated[…]`, and "doc" or "description" in a field's m
 """
 
 import dataclasses
+import datetime
+import decimal
 import enum
 import json
 import keyword
 import types
 import typing
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from palimpsest.class_docs import class_doc, field_docs
+from palimpsest.lenient_schemas import loosened
 
 #: A schema as `create_memory` takes it: a class, a JSON Schema, or class source.
 Schema = type | Mapping[str, Any] | str
@@ -60,20 +64,25 @@ def bounded(text: str, most: int) -> str:
     return text
 
 
-def json_schema_of(cls: type) -> dict[str, Any]:
+def json_schema_of(cls: type, *, lenient: bool = False) -> dict[str, Any]:
     """The JSON Schema (2020-12) of a dataclass, a TypedDict or a pydantic model.
 
-    A pydantic model writes its own. Raises TypeError or ValueError, naming class and
-    field, for what cannot be expressed.
+    A pydantic model writes its own. `lenient` takes the nearest type for those that no memory
+    has, and makes rules such as ranges and patterns guidance to the model. Raises TypeError or
+    ValueError, naming class and field of all that cannot be expressed.
     """
     if _is_model(cls):
-        return _model_schema(cls)
-    if not _is_record(cls):
+        document = _model_schema(cls)
+    elif _is_record(cls):
+        writer = _Writer(lenient=lenient)
+        document = writer.record(cls)
+        writer.raise_faults()
+        if writer.definitions:
+            document = {**document, "$defs": writer.definitions}
+    else:
         name = getattr(cls, "__name__", repr(cls))
         raise TypeError(f"{name} is no dataclass, no TypedDict and no pydantic model")
-    writer = _Writer()
-    document = writer.record(cls)
-    return {**document, "$defs": writer.definitions} if writer.definitions else document
+    return loosened(document) if lenient else document
 
 
 def _is_model(of: object) -> bool:
@@ -101,8 +110,10 @@ def _model_schema(cls: Any, ref_template: str = "#/$defs/{model}") -> dict[str, 
 class _Writer:
     """Writes the records that one class uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lenient: bool) -> None:
         self.definitions: dict[str, Any] = {}
+        self._lenient = lenient
+        self._faults: list[Exception] = []
         self._keys: dict[type, str] = {}
         #: Classes being written, from the outermost.
         self._open: list[type] = []
@@ -116,9 +127,15 @@ class _Writer:
         if not hints:
             raise ValueError(f"{cls.__name__} has no fields")
         docs = field_docs(cls)
-        properties = {
-            name: self._field(cls, name, hint, docs.get(name, ())) for name, hint in hints.items()
-        }
+        properties = {}
+        depth = len(self._open)
+        for name, hint in hints.items():
+            try:
+                properties[name] = self._field(cls, name, hint, docs.get(name, ()))
+            except (TypeError, ValueError) as fault:
+                # Reported with those of the other fields.
+                del self._open[depth:]
+                self._faults.append(fault)
         self._open.pop()
         return {
             "title": cls.__name__,
@@ -127,6 +144,16 @@ class _Writer:
             "properties": properties,
             "additionalProperties": False,
         }
+
+    def raise_faults(self) -> None:
+        """Raises TypeError or ValueError for what is wrong with fields, all at once."""
+        if not self._faults:
+            return
+        first, *others = self._faults
+        listed = "; ".join(dict.fromkeys(map(str, [first, *others])))
+        if isinstance(first, TypeError) and not self._lenient:
+            listed += " (json_schema_of(…, lenient=True) takes the nearest type)"
+        raise type(first)(listed) from first
 
     def _field(self, cls: type, name: str, hint: Any, docs: Iterable[str]) -> dict[str, Any]:
         if not name.isidentifier() or keyword.iskeyword(name):
@@ -172,12 +199,28 @@ class _Writer:
                 return {"type": "object", "additionalProperties": value}
             case origin if origin is tuple and arguments:
                 return self._tuple(arguments, where, depth)
+        if self._lenient and (near := self._near(hint, where, depth)) is not None:
+            return near
         name = getattr(hint, "__name__", repr(hint))
         if hint in (list, dict, tuple):
             _refuse(where, f"say what {name} holds, for example {_EXAMPLES[name]}")
         _refuse(where, f"{hint!r} is no type that a schema knows")
 
+    def _near(self, hint: Any, where: str, depth: int) -> dict[str, Any] | None:
+        """What a schema of JSON says of a type that no memory has; None for others."""
+        for known, near in _NEAR.items():
+            if hint is known:
+                return dict(near)
+        if typing.get_origin(hint) in (set, frozenset):
+            items = self._type(typing.get_args(hint)[0], where, depth)
+            return {"type": "array", "items": items, "uniqueItems": True}
+        return None
+
     def _union(self, members: tuple[Any, ...], where: str, depth: int) -> dict[str, Any]:
+        if self._lenient:
+            known = [one for one in members if one is not types.NoneType]
+            null = [{"type": "null"}] if len(known) < len(members) else []
+            return {"anyOf": [*(self._type(one, where, depth) for one in known), *null]}
         rest = [member for member in members if member is not types.NoneType]
         if len(rest) != 1 or len(rest) == len(members):
             _refuse(where, "only a type or None can be joined with |")
@@ -217,6 +260,23 @@ class _Writer:
         return key
 
 
+#: Types that only `lenient` takes, and what JSON Schema says of them.
+_NEAR: dict[Any, dict[str, Any]] = {
+    datetime.datetime: {"type": "string", "format": "date-time"},
+    datetime.date: {"type": "string", "format": "date"},
+    datetime.time: {"type": "string", "format": "time"},
+    datetime.timedelta: {"type": "string", "format": "duration"},
+    decimal.Decimal: {"type": "number"},
+    uuid.UUID: {"type": "string", "format": "uuid"},
+    bytes: {"type": "string"},
+    list: {"type": "array"},
+    tuple: {"type": "array"},
+    set: {"type": "array", "uniqueItems": True},
+    frozenset: {"type": "array", "uniqueItems": True},
+    dict: {"type": "object"},
+    Any: {},
+    object: {},
+}
 _EXAMPLES = {"list": "list[str]", "dict": "dict[str, str]", "tuple": "tuple[str, str]"}
 
 

@@ -9,7 +9,7 @@ from palimpsest.chunks import Appendable, chunks_of
 from palimpsest.connection import CALL_SECONDS, Connection
 from palimpsest.costs import Cost, Level, SpendReport
 from palimpsest.creating import create_memory
-from palimpsest.errors import AlreadyExists
+from palimpsest.errors import AlreadyExists, OutOfRange
 from palimpsest.memory import Memory
 from palimpsest.producer import Producer
 from palimpsest.schemas import Schema
@@ -34,6 +34,8 @@ from palimpsest.v1 import (
     usage_pb2_grpc,
 )
 
+#: Chunks of a page; the service gives no more.
+PAGE_CHUNKS = 1000
 #: How long a schema may take, which may cost a model more than one reply.
 SCHEMA_SECONDS = 120.0
 
@@ -125,17 +127,41 @@ class Session(SessionQuestions):
             give_up_seconds=give_up_seconds,
         )
 
-    async def chunks(self, *, from_position: int = 1) -> AsyncIterator[values.Chunk]:
-        """The log from a position on. Raises NotFound."""
+    async def chunks(
+        self, *, from_position: int = 1, to_position: int | None = None
+    ) -> AsyncIterator[values.Chunk]:
+        """The log from a position on, up to `to_position` if one is given. Raises NotFound.
+
+        No more is read than that: a chunk costs a page of one.
+        """
         position = from_position
-        while position:
-            request = log_pb2.ListChunksRequest(
-                session=self.name, from_position=position, page_size=1000
-            )
-            page = await self._client.call(self._log.ListChunks, request)
+        while position and (to_position is None or position <= to_position):
+            left = PAGE_CHUNKS if to_position is None else to_position - position + 1
+            page = await self._page(position, min(left, PAGE_CHUNKS))
             for message in page.chunks:
                 yield convert.chunk(message)
             position = page.next_position
+
+    async def chunk(self, position: int) -> values.Chunk:
+        """A chunk with its metadata, where a citation points for example.
+
+        Raises NotFound, OutOfRange for a position that the log does not have.
+        """
+        page = await self._page(position, 1)
+        if position < 1 or not page.chunks:
+            raise OutOfRange(
+                f"session {self.name!r} has no chunk at position {position}: its log ends at"
+                f" {page.head}",
+                metadata={"position": str(position), "head": str(page.head)},
+            )
+        return convert.chunk(page.chunks[0])
+
+    async def _page(self, position: int, size: int) -> log_pb2.ListChunksResponse:
+        request = specs.message_of(
+            log_pb2.ListChunksRequest, session=self.name, from_position=position, page_size=size
+        )
+        page: log_pb2.ListChunksResponse = await self._client.call(self._log.ListChunks, request)
+        return page
 
     async def search(
         self,

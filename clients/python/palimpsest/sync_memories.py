@@ -1,213 +1,43 @@
 """Memories without `await`. See the classes of the same names in `palimpsest`."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from palimpsest import memory, provenance, states, trees, values, watch
-from palimpsest.budgets import BudgetSet, Period
-from palimpsest.edits import Edit
-from palimpsest.errors import PalimpsestError
-from palimpsest.navigation_values import NavigationStatistics, TrainingExample, TrajectoryEvent
-from palimpsest.schemas import Schema
-from palimpsest.state_values import StateVector
-from palimpsest.sync_loop import Loop, after
-from palimpsest.tree_values import TextPart, TreeNode
+from palimpsest import answers, memory, provenance, states, trees, values, watch
+from palimpsest.state_values import StateSettings
+from palimpsest.sync_loop import Loop, Passing, after, gives, lists, names, waits
+from palimpsest.tree_values import TreeSettings
 
 
-class Memory:
-    """See `palimpsest.memory.Memory`."""
+class AnswerStream(Passing):
+    """See `palimpsest.answers.AnswerStream`."""
 
-    def __init__(self, loop: Loop, memory: memory.Memory) -> None:
-        self._loop = loop
-        self._memory = memory
-        self.name = memory.name
+    __iter__ = lists(answers.AnswerStream.__aiter__)
 
-    def get(self, **options: Any) -> values.MemoryState:
-        """Reads the memory."""
-        return self._loop.run(self._memory.get(**options))
-
-    def amendments(self, **wanted: Any) -> Iterator[values.Amendment]:
-        """The changes that made the memory, oldest first."""
-        return self._loop.iterate(self._memory.amendments(**wanted))
-
-    def rejections(self) -> Iterator[values.Rejection]:
-        """Everything the schema refused, oldest first."""
-        return self._loop.iterate(self._memory.rejections())
-
-    def revisions(self) -> Iterator[values.Revision]:
-        """Every revision and what caused it, oldest first."""
-        return self._loop.iterate(self._memory.revisions())
-
-    def provenance(self, path: str, *, revision: int | None = None) -> "Provenance":
-        """What the path holds; iterate over it for the amendments that made it."""
-        found = self._loop.run(self._memory.provenance(path, revision=revision))
-        return Provenance(self._loop, found)
-
-    def diff(
-        self,
-        *,
-        revision: int | None = None,
-        other: "Memory | str" = "",
-        other_revision: int | None = None,
-    ) -> values.Diff:
-        """Compares two revisions, of this memory or of two."""
-        name = other if isinstance(other, str) else other.name
-        return self._loop.run(
-            self._memory.diff(revision=revision, other=name, other_revision=other_revision)
-        )
-
-    def watch(self, **options: Any) -> "Watch":
-        """The revisions as they are committed; use it with `with`, or close it."""
-        return Watch(self._loop, self._loop.call(self._memory.watch, **options))
-
-    def revise(self, edits: Iterable[Edit], **options: Any) -> values.Revised:
-        """Makes all edits as one revision, or none."""
-        return self._loop.run(self._memory.revise(edits, **options))
-
-    def rollback(self, revision: int, **options: Any) -> values.MemoryInfo:
-        """Restores the state of an earlier revision."""
-        return self._loop.run(self._memory.rollback(revision, **options))
-
-    def fold(self) -> values.Folded:
-        """Writes the amendments into a new base."""
-        return self._loop.run(self._memory.fold())
-
-    def consolidate(self) -> values.MemoryInfo:
-        """Asks for a pass that merges and shortens."""
-        return self._loop.run(self._memory.consolidate())
-
-    def update_schema(self, schema: Schema, **options: Any) -> values.MemoryInfo:
-        """Gives the memory a schema with more fields."""
-        return self._loop.run(self._memory.update_schema(schema, **options))
-
-    def update_model(self, model: str = "") -> values.MemoryInfo:
-        """Gives the memory another model, as provider/name; empty: the service's default."""
-        return self._loop.run(self._memory.update_model(model))
-
-    def rebuild(self, new_name: str, **changes: Any) -> "Memory":
-        """Reads the whole log again into a new memory.
-
-        `on_progress` is called in the client's own thread.
-        """
-        return Memory(self._loop, self._loop.run(self._memory.rebuild(new_name, **changes)))
-
-    def flush(self) -> values.Flushed:
-        """Ends the wait for more chunks."""
-        return self._loop.run(self._memory.flush())
-
-    def set_budget(self, period: Period, **limits: int | None) -> BudgetSet:
-        """Bounds what the memory may spend."""
-        return self._loop.run(self._memory.set_budget(period, **limits))
-
-    def clear_budget(self, period: Period) -> int:
-        """Takes a budget away; how many held memories try again."""
-        return self._loop.run(self._memory.clear_budget(period))
-
-    def retry(self) -> values.MemoryInfo:
-        """Lets a stalled memory try again."""
-        return self._loop.run(self._memory.retry())
-
-    def ask(self, query: str, **options: Any) -> values.Answer:
-        """Asks the memory. `on_event` is called in the client's own thread."""
-        return self._loop.run(self._memory.ask(query, **options))
-
-    def ask_all(
-        self, queries: Iterable[str], **options: Any
-    ) -> Sequence[values.Answer | PalimpsestError]:
-        """Asks many questions; their answers, or errors, in the same order."""
-        return self._loop.run(self._memory.ask_all(queries, **options))
-
-    def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
-        """What a navigation did, in order."""
-        return self._loop.iterate(self._memory.trajectory(answer_id))
-
-    def navigation_statistics(self) -> NavigationStatistics:
-        """What all navigations of the tree came to."""
-        return self._loop.run(self._memory.navigation_statistics())
-
-    def export_trajectories(
-        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
-    ) -> Iterator[TrainingExample]:
-        """The moves of navigations that found an answer, oldest first."""
-        return self._loop.iterate(self._memory.export_trajectories(answer_ids, good=good))
+    @property
+    def answer(self) -> values.Answer:
+        """The whole answer, after the last piece."""
+        stream: answers.AnswerStream = self._inner
+        return stream.answer
 
 
-class Tree(Memory):
-    """See `palimpsest.trees.Tree`."""
-
-    def __init__(self, loop: Loop, tree: trees.Tree) -> None:
-        super().__init__(loop, tree)
-        self._tree = tree
-
-    def seal(self, **options: Any) -> values.MemoryInfo:
-        """Closes the tree. `on_progress` is called in the client's own thread."""
-        return self._loop.run(self._tree.seal(**options))
-
-    def outline(self, *, revision: int | None = None) -> values.TreeOutline:
-        """The levels, the nodes without a parent, and the tail."""
-        return self._loop.run(self._tree.outline(revision=revision))
-
-    def node(self, node_id: str) -> TreeNode:
-        """A node."""
-        return self._loop.run(self._tree.node(node_id))
-
-    def children(self, node_id: str) -> Iterator[TreeNode]:
-        """The children of a node, in the order of the text."""
-        return self._loop.iterate(self._tree.children(node_id))
-
-    def level(self, level: int) -> Iterator[TreeNode]:
-        """The nodes of a level, in the order of the text."""
-        return self._loop.iterate(self._tree.level(level))
-
-    def text(self, node_id: str) -> Iterator[TextPart]:
-        """The text under a node, chunk by chunk."""
-        return self._loop.iterate(self._tree.text(node_id))
-
-    def rebuild(self, new_name: str, **changes: Any) -> "Tree":
-        """Builds another tree over the whole log."""
-        return Tree(self._loop, self._loop.run(self._tree.rebuild(new_name, **changes)))
-
-
-class State(Memory):
-    """See `palimpsest.states.State`."""
-
-    def __init__(self, loop: Loop, state: states.State) -> None:
-        super().__init__(loop, state)
-        self._state = state
-
-    def context(self, **options: Any) -> values.WorkingContext:
-        """The vectors in use, and the steps since."""
-        return self._loop.run(self._state.context(**options))
-
-    def vectors(self, *, level: int = 0) -> Iterator[StateVector]:
-        """The state vectors, oldest first."""
-        return self._loop.iterate(self._state.vectors(level=level))
-
-    def rebuild(self, new_name: str, **changes: Any) -> "State":
-        """Reads the whole log again into a new memory."""
-        return State(self._loop, self._loop.run(self._state.rebuild(new_name, **changes)))
-
-
-class Provenance:
+class Provenance(Passing):
     """See `palimpsest.provenance.Provenance`."""
 
     def __init__(self, loop: Loop, inner: provenance.Provenance) -> None:
-        self._loop = loop
-        self._provenance = inner
+        super().__init__(loop, inner)
         self.path = inner.path
         self.revision = inner.revision
         self.exists = inner.exists
         self.value = inner.value
 
-    def __iter__(self) -> Iterator[values.ProvenanceEntry]:
-        return self._loop.iterate(aiter(self._provenance))
+    __iter__ = lists(provenance.Provenance.__aiter__)
 
 
-class Watch:
+class Watch(Passing):
     """See `palimpsest.watch.Watch`. `close` may be called from any thread."""
 
     def __init__(self, loop: Loop, inner: watch.Watch) -> None:
-        self._loop = loop
+        super().__init__(loop, inner)
         self._watch = inner
 
     def __enter__(self) -> "Watch":
@@ -234,3 +64,97 @@ class Watch:
     def close(self) -> None:
         """Ends the watch; whoever waits for a revision gets none."""
         self._loop.run(self._watch.aclose())
+
+
+class Memory(Passing):
+    """See `palimpsest.memory.Memory`. Callbacks are called in the client's own thread."""
+
+    def __init__(self, loop: Loop, inner: memory.Memory) -> None:
+        super().__init__(loop, inner)
+        self.name = inner.name
+
+    get = waits(memory.Memory.get)
+    amendments = lists(memory.Memory.amendments)
+    rejections = lists(memory.Memory.rejections)
+    revisions = lists(memory.Memory.revisions)
+    provenance = gives(memory.Memory.provenance, Provenance)
+    watch = names(memory.Memory.watch, Watch)
+    revise = waits(memory.Memory.revise)
+    rollback = waits(memory.Memory.rollback)
+    fold = waits(memory.Memory.fold)
+    consolidate = waits(memory.Memory.consolidate)
+    update_schema = waits(memory.Memory.update_schema)
+    update_model = waits(memory.Memory.update_model)
+    # Not the class itself, which is not there yet.
+    rebuild = gives(memory.Memory.rebuild, lambda loop, made: Memory(loop, made))  # noqa: PLW0108
+    look = waits(memory.Memory.look)
+    flush = waits(memory.Memory.flush)
+    set_budget = waits(memory.Memory.set_budget)
+    clear_budget = waits(memory.Memory.clear_budget)
+    retry = waits(memory.Memory.retry)
+    ask = waits(memory.Memory.ask)
+    stream_ask = names(memory.Memory.stream_ask, AnswerStream)
+    ask_all = waits(memory.Memory.ask_all)
+    trajectory = lists(memory.Memory.trajectory)
+    navigation_statistics = waits(memory.Memory.navigation_statistics)
+    export_trajectories = lists(memory.Memory.export_trajectories)
+
+    def diff(
+        self,
+        *,
+        revision: int | None = None,
+        other: "Memory | str" = "",
+        other_revision: int | None = None,
+    ) -> values.Diff:
+        """Compares two revisions, of this memory or of two."""
+        name = other if isinstance(other, str) else other.name
+        inner: memory.Memory = self._inner
+        return self._loop.run(
+            inner.diff(revision=revision, other=name, other_revision=other_revision)
+        )
+
+
+class Tree(Memory):
+    """See `palimpsest.trees.Tree`."""
+
+    seal = waits(trees.Tree.seal)
+    outline = waits(trees.Tree.outline)
+    node = waits(trees.Tree.node)
+    children = lists(trees.Tree.children)
+    level = lists(trees.Tree.level)
+    text = lists(trees.Tree.text)
+
+    def rebuild(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        new_name: str,
+        *,
+        settings: TreeSettings | None = None,
+        model: str | None = None,
+        on_progress: Callable[[values.MemoryInfo], None] | None = None,
+    ) -> "Tree":
+        """Reads the whole log again into a new tree."""
+        work = self._inner.rebuild(
+            new_name, settings=settings, model=model, on_progress=on_progress
+        )
+        return Tree(self._loop, self._loop.run(work))
+
+
+class State(Memory):
+    """See `palimpsest.states.State`."""
+
+    context = waits(states.State.context)
+    vectors = lists(states.State.vectors)
+
+    def rebuild(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        new_name: str,
+        *,
+        settings: StateSettings | None = None,
+        model: str | None = None,
+        on_progress: Callable[[values.MemoryInfo], None] | None = None,
+    ) -> "State":
+        """Reads the whole log again into a new memory."""
+        work = self._inner.rebuild(
+            new_name, settings=settings, model=model, on_progress=on_progress
+        )
+        return State(self._loop, self._loop.run(work))

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from service.domain.errors import SchemaInvalid
 from service.domain.schemas.json_text import At, JsonObject, quoted, read_object, referred, refuse
 from service.domain.schemas.json_writing import SCALARS, to_json_schema
 from service.domain.schemas.limits import (
@@ -43,6 +44,9 @@ __all__ = ["parse_json_schema", "to_json_schema"]
 #: Steps from the root to a type: references and unions, which are no levels of a value,
 #: are steps too.
 _MAX_STEPS = 4 * MAX_NESTING
+
+#: Faults of fields that one refusal lists.
+_MAX_FAULTS = 10
 
 #: By the name of the type, the values of an enum that are of it.
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -84,7 +88,7 @@ def parse_json_schema(text: str) -> Schema:
     """The schema that a JSON Schema writes down.
 
     Raises SchemaInvalid, whose place is a JSON Pointer, or a line and column if the text
-    is no JSON.
+    is no JSON. It lists the faults of several fields, the first one's place is its own.
     """
     reader = _Reader(read_object(text))
     try:
@@ -135,10 +139,13 @@ class _Reader:
         )
         #: Parts of the document around what is being read.
         self._steps = 0
+        #: What is wrong with fields, by the text that says so: definitions are read again.
+        self._faults: dict[str, SchemaInvalid] = {}
 
     def read(self) -> Schema:
         """The schema of the document."""
         found = self._part(self._document, (), _Hint(name="Memory", written=True))
+        self._refuse_faults()
         if not isinstance(found.type, RecordType):
             refuse((), "a memory is an object with properties")
         # Beside a reference to the record may stand more guidance for it.
@@ -381,15 +388,44 @@ class _Reader:
             refuse(at, '"properties" is an object with at least one property')
         if properties.twice is not None:
             refuse(at, f"{quoted(properties.twice)} stands there twice")
-        return tuple(self._field(name, node, (*at, name)) for name, node in properties.items())
+        return tuple(self._checked(name, node, (*at, name)) for name, node in properties.items())
+
+    def _checked(self, name: str, node: object, at: At) -> Field:
+        """A field; one that is wrong is noted, and a text stands in its place."""
+        self._fields += 1
+        if self._fields > MAX_FIELDS:
+            refuse(at, f"there are more than {MAX_FIELDS} fields")
+        steps, open_definitions = self._steps, self._open_definitions()
+        try:
+            return self._field(name, node, at)
+        except SchemaInvalid as fault:
+            self._faults[str(fault)] = fault
+            if len(self._faults) == _MAX_FAULTS:
+                self._refuse_faults()
+        self._steps = steps
+        # What was begun within the field is not being read any more.
+        for target in self._open_definitions() - open_definitions:
+            del self._definitions[target]
+        return Field(name=name, type=SCALARS["string"], doc="")
+
+    def _open_definitions(self) -> set[At]:
+        return {target for target, found in self._definitions.items() if found is None}
+
+    def _refuse_faults(self) -> None:
+        """Raises SchemaInvalid for all that was noted."""
+        if not self._faults:
+            return
+        first, *others = self._faults.values()
+        if not others:
+            raise first
+        why = str(first).removeprefix(f"{first.pointer}: ")
+        listed = "; ".join([why, *map(str, others)])
+        raise SchemaInvalid(listed, pointer=first.pointer, field=first.field)
 
     def _field(self, name: str, node: object, at: At) -> Field:
         fault = field_fault(name)
         if fault:
             refuse(at, fault)
-        self._fields += 1
-        if self._fields > MAX_FIELDS:
-            refuse(at, f"there are more than {MAX_FIELDS} fields")
         found = self._part(node, at, _Hint(name=class_name_for(name), written=False))
         return Field(name=name, type=found.type, doc=self._joined(found.docs, at))
 

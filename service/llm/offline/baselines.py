@@ -13,14 +13,18 @@ from collections.abc import Sequence
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import NO_ANSWER
 from service.domain.tokens import estimate_tokens
-from service.llm.offline.texts import cut, terms
+from service.llm.offline.texts import NO_TITLE, cut, terms
 
 #: Characters of an answer: a sentence that is longer is cut.
 ANSWER_CHARACTERS = 300
 #: Sentences on either side that an option's words may stand in.
 NEAR_SENTENCES = 1
 
-_END = re.compile(r"(?<=[.!?。！？])[\"'”’)\]]*\s*(?=\S)|\n+")
+#: A blank is needed after a full stop: there is none in "e.g." and in 3.14. Scripts without
+#: blanks have stops of their own.
+_END = re.compile(
+    rf"(?<=[.!?]){NO_TITLE}[\"'”’)\]]*\s+(?=\S)|(?<=[。！？])[\"'”’)\]]*\s*(?=\S)|\n+"
+)
 
 
 def complete(content: ReadContent | CarryContent) -> str:

@@ -7,6 +7,7 @@ back up when it has not. Its reasoning says what was counted.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -25,6 +26,8 @@ from service.llm.offline.texts import stem, terms
 
 #: A leaf is read for its answer when it has so much of the question's words.
 ENOUGH = 0.4
+#: A number that texts do not write as a word.
+_NUMBER = re.compile(r"\d{2}")
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
 #: A further child is named when its score is this share of the best.
@@ -72,7 +75,9 @@ def _leaf(content: LeafContent) -> str:
     answer = baselines.complete(
         ReadContent(query=content.query, options=content.options, texts=(content.text,))
     )
-    if answer == NO_ANSWER or len(held) < ENOUGH * len(wanted):
+    # What is asked of number 1203 no other number answers. Digits alone may be words there.
+    numbers = set() if content.options else {word for word in wanted if _NUMBER.search(word)}
+    if answer == NO_ANSWER or len(held) < ENOUGH * len(wanted) or not numbers <= held:
         return _reply(content.reasoning, why, action="-1")
     return _reply(content.reasoning, why, action="-2", answer=_written(answer, content.options))
 

@@ -25,8 +25,11 @@ _ARTICLES = frozenset({"a", "an", "the"})
 
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 #: A sentence ends at a full stop that is followed by a blank and a new beginning.
-#: Not behind a title or an initial: a name follows these.
-NO_TITLE = r"(?<!\b(?:Mr|Ms|Dr|St|Jr|Sr)\.)(?<!\bMrs\.)(?<!\b(?:Prof|Capt)\.)(?<!\b[A-HJ-Z]\.)"
+#: Not after a title or an initial, which a name follows, nor after "e.g." and its like.
+NO_TITLE = (
+    r"(?<!\b(?:Mr|Ms|Dr|St|Jr|Sr)\.)(?<!\bMrs\.)(?<!\b(?:Prof|Capt)\.)(?<!\b[A-HJ-Z]\.)"
+    r"(?<!\b(?:e\.g|i\.e)\.)(?<!\b(?:vs|cf)\.)(?<!\bet al\.)(?<!\bapprox\.)"
+)
 _SENTENCE_END = re.compile(rf"(?<=[.!?]){NO_TITLE}(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])")
 _UNDERLINE = re.compile(r"^\s*([*=~^#+\"-])\1{2,}\s*$")
 _MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s++(.{2,100}?)\s*+#*+\s*+$")

@@ -188,12 +188,15 @@ def state_memory(**settings: Any) -> memories_pb2.Memory:
             state_memory(period=10, task="Find the key."),
             {"period": 20, "task": "Find it.", "pinned": ["key"]},
             "memory 'state' is there already and has other settings: period is 10, not 20;"
-            " task is 'Find the key.', not 'Find it.'; pinned is (), not ('key',)",
+            " task is 'Find the key.', not 'Find it.'; pinned is (), not ('key',). Give the"
+            " settings that it has, name another memory (memory=…), or make one with the new"
+            " settings from the whole log (State.rebuild)",
         ),
         (
             memories_pb2.Memory(name="state", tree=memories_pb2.TreeSpec()),
             {},
-            "memory 'state' is there already and is a tree memory, not a state memory",
+            "memory 'state' is there already and is a tree memory, not a state memory."
+            " Name another memory (memory=…)",
         ),
     ],
 )

@@ -1,0 +1,85 @@
+"""What of a log is asked for: no more than is wanted."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from grpc import aio
+
+import palimpsest
+from palimpsest import errors
+from palimpsest.v1 import log_pb2
+from tests.unit.client.server import add, serving
+
+HEAD = 2500
+
+
+class Log:
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    async def ListChunks(
+        self, request: log_pb2.ListChunksRequest, context: Any
+    ) -> log_pb2.ListChunksResponse:
+        self.asked.append((request.from_position, request.page_size))
+        first = max(request.from_position, 1)
+        last = min(first + request.page_size - 1, HEAD)
+        return log_pb2.ListChunksResponse(
+            chunks=[
+                log_pb2.LoggedChunk(
+                    position=at, chunk=log_pb2.Chunk(text=f"{at}", metadata={"page": f"{at}"})
+                )
+                for at in range(first, last + 1)
+            ],
+            next_position=last + 1 if last < HEAD else 0,
+            head=HEAD,
+        )
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def session(log: Log) -> AsyncIterator[palimpsest.Session]:
+    def register(server: aio.Server) -> None:
+        add(server, "LogService", "unary", log.ListChunks, log_pb2.ListChunksRequest)
+
+    async with (
+        serving(register) as port,
+        palimpsest.connect(f"127.0.0.1:{port}") as client,
+    ):
+        yield client.session("s")
+
+
+async def test_one_chunk_costs_one_chunk(log: Log, session: palimpsest.Session) -> None:
+    found = await session.chunk(7)
+    assert (found.position, found.text, found.metadata) == (7, "7", {"page": "7"})
+    assert log.asked == [(7, 1)]
+
+
+@pytest.mark.parametrize("position", [0, HEAD + 1])
+async def test_a_chunk_that_is_not_there_is_named(
+    position: int, session: palimpsest.Session
+) -> None:
+    with pytest.raises(errors.OutOfRange, match=f"position {position}: its log ends at 2500"):
+        await session.chunk(position)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "pages"),
+    [
+        (10, 12, [(10, 3)]),
+        (10, 9, []),
+        (1, 1500, [(1, 1000), (1001, 500)]),
+        (2400, 9999, [(2400, 1000)]),
+        (1, None, [(1, 1000), (1001, 1000), (2001, 1000)]),
+    ],
+)
+async def test_chunks_end_where_they_are_to(
+    first: int, last: int | None, pages: Any, log: Log, session: palimpsest.Session
+) -> None:
+    found = [one.position async for one in session.chunks(from_position=first, to_position=last)]
+    assert found == list(range(first, min(HEAD, HEAD if last is None else last) + 1))
+    assert log.asked == pages
