@@ -149,7 +149,7 @@ async def write(
     """
     added_bytes = dict.fromkeys(heads, 0)
     for new in chunks:
-        added_bytes[new.producer[0]] += new.placed.submitted.content_bytes
+        added_bytes[new.producer[0]] += new.placed.submitted.size_bytes
     rows = await tx.run(
         _WRITE,
         (
@@ -198,7 +198,7 @@ async def write_swiftly(
     guards: tuple[object, ...] = (key, session.head, session.incarnation, producer_id)
     guards += (known.epoch, known.last_sequence)
     contents = _columns(chunks)[_FIRST_CONTENT:]
-    added = sum(new.placed.submitted.content_bytes for new in chunks)
+    added = sum(new.placed.submitted.size_bytes for new in chunks)
     # Element by element: the driver takes long to write a list down.
     places = ", ".join(["%s"] * len(chunks))
     arrays = ", ".join(f"ARRAY[{places}]::{of}[]" for of in _CONTENT_TYPES)

@@ -22,7 +22,7 @@ class StoredSession:
     name: str
     #: Position of the newest chunk; 0 when there is none.
     head: int
-    #: Content of all chunks, in bytes.
+    #: Content and metadata of all chunks, in bytes; of old ones without metadata.
     content_bytes: int
     #: Rises when the name is used again after erasure.
     incarnation: int

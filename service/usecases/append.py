@@ -393,7 +393,7 @@ class _Group:
 
     def is_small(self) -> bool:
         """Whether it fits one round trip."""
-        size = sum(chunk.placed.submitted.content_bytes for chunk in self.chunks)
+        size = sum(chunk.placed.submitted.size_bytes for chunk in self.chunks)
         return 0 < len(self.chunks) <= SWIFT_CHUNKS and size <= SWIFT_BYTES
 
     def has_writes(self) -> bool:

@@ -105,9 +105,10 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMemories(self, request, context):
-        """Lists the memories of a session by name.
+        """Lists the memories of a session by name, in pages.
 
-        Guarantees: all of them, as of one moment (a session has at most 64).
+        Guarantees: complete; a page is as of one moment (a session has at most 64,
+        which are one page unless their schemas are very long).
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

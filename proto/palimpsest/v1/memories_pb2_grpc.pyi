@@ -54,9 +54,10 @@ class MemoryServiceStub:
     Safety: reads only.
     """
     ListMemories: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]
-    """Lists the memories of a session by name.
+    """Lists the memories of a session by name, in pages.
 
-    Guarantees: all of them, as of one moment (a session has at most 64).
+    Guarantees: complete; a page is as of one moment (a session has at most 64,
+    which are one page unless their schemas are very long).
     Safety: reads only.
     """
     ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
@@ -115,9 +116,10 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: reads only.
     """
     ListMemories: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]  # type: ignore[assignment]
-    """Lists the memories of a session by name.
+    """Lists the memories of a session by name, in pages.
 
-    Guarantees: all of them, as of one moment (a session has at most 64).
+    Guarantees: complete; a page is as of one moment (a session has at most 64,
+    which are one page unless their schemas are very long).
     Safety: reads only.
     """
     ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
@@ -191,9 +193,10 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memories_pb2.ListMemoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.ListMemoriesResponse, _abc.Awaitable[_memories_pb2.ListMemoriesResponse]]:
-        """Lists the memories of a session by name.
+        """Lists the memories of a session by name, in pages.
 
-        Guarantees: all of them, as of one moment (a session has at most 64).
+        Guarantees: complete; a page is as of one moment (a session has at most 64,
+        which are one page unless their schemas are very long).
         Safety: reads only.
         """
 
