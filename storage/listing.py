@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Row, Select, func, select
+from sqlalchemy import BigInteger, ColumnElement, Row, Select, func, literal, select
 
 from storage.database import Transaction
 
 T = TypeVar("T")
 
-_BYTES, _BEFORE, _FOUND = "bytes_of_row", "bytes_before", "rows_found"
+_NUMBER, _BYTES, _BEFORE, _FOUND = "row", "row_bytes", "bytes_before", "rows_found"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,19 +37,19 @@ async def list_rows(
     reading what is stored aside, as `octet_length` and `pg_column_size` are: the rows behind
     those that are returned are never read. `statement` selects the columns of `order`.
     """
-    found = (
-        statement.add_columns(size.label(_BYTES)).order_by(*order).limit(limit + 1).subquery("f")
-    )
-    number = func.row_number().over().label("number")
-    numbered = select(*found.c, number).subquery("n")
-    before = func.sum(numbered.c[_BYTES]).over(order_by=numbered.c.number, rows=(None, -1))
-    sized = select(*numbered.c, before.label(_BEFORE), func.count().over().label(_FOUND)).subquery(
-        "s"
-    )
+    number = func.row_number().over(order_by=order).label(_NUMBER)
+    found = statement.add_columns(size.label(_BYTES), number).order_by(*order).limit(limit + 1)
+    inner = found.subquery("f")
+    before = func.sum(inner.c[_BYTES]).over(order_by=inner.c[_NUMBER], rows=(None, -1))
+    sized = select(inner, before.label(_BEFORE), func.count().over().label(_FOUND)).subquery("s")
+    named = [sized.c[column.name] for column in statement.selected_columns]
     wanted = (
-        select(*(sized.c[column.name] for column in statement.selected_columns), sized.c[_FOUND])
-        .where(sized.c.number <= limit, func.coalesce(sized.c[_BEFORE], 0) < max_bytes)
-        .order_by(sized.c.number)
+        select(*named, sized.c[_FOUND])
+        .where(
+            sized.c[_NUMBER] <= limit,
+            func.coalesce(sized.c[_BEFORE], 0) < literal(max_bytes, BigInteger),
+        )
+        .order_by(sized.c[_NUMBER])
     )
     rows: Sequence[Any] = (await tx.connection.execute(wanted)).all()
     return Listed(items=rows, more=bool(rows) and rows[0]._mapping[_FOUND] > len(rows))
