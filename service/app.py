@@ -105,7 +105,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         hints = Hints(dispatcher.hint)
         watcher = Watcher(database, reads=config.limits.max_waiting_reads)
         appender = Appender(database, hints, keys.token, config.limits)
-        pages = Pages(keys.token)
+        pages = Pages(keys.token, config.limits)
         memories = Memories(database, hints, watcher, keys.token, config.limits)
         contexts = WorkingContexts(database, watcher, keys.token, config.limits)
         history = History(database)
@@ -142,7 +142,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 trees=TreeService(Trees(database, memories), pages),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
-                search=SearchService(searcher),
+                search=SearchService(searcher, pages),
             ),
             config.limits,
             reflects=config.reflection,

@@ -101,7 +101,7 @@ class Limits(BaseSettings):
     #: Reads, and rebuilds, that wait in a server process for a memory at once.
     max_waiting_reads: Count = 1000
     #: What a server process has received of chunks and not written yet, in bytes; each chunk
-    #: counts as its content and 1 KiB.
+    #: counts as its content, its metadata and 1 KiB.
     max_unwritten_bytes: Count = 256 * 1024 * 1024
     #: Calls that a server process has under way at once, streams among them.
     max_calls: Count = 5000

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, s
 from service.domain.paths import Path
 from service.domain.prism.amendments import Op
 from storage.database import Transaction
+from storage.listing import Listed, fields_of, list_rows
 from storage.tables import amendment, rejection, revision
 
 #: Characters of a path that the index has; see migration 0002.
@@ -125,16 +126,47 @@ async def list_amendments(
 ) -> Sequence[LoggedAmendment]:
     """Up to `limit` amendments behind (revision, ordinal), oldest first."""
     statement = (
+        _amendments_behind(session_key, memory_id, after, wanted)
+        .order_by(amendment.c.revision, amendment.c.ordinal)
+        .limit(limit)
+    )
+    return [_logged(row) for row in await tx.connection.execute(statement)]
+
+
+async def page_amendments(
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID,
+    after: tuple[int, int],
+    limit: int,
+    wanted: AmendmentFilter,
+    *,
+    max_bytes: int,
+) -> Listed[LoggedAmendment]:
+    """As `list_amendments`, up to about `max_bytes` of paths and values."""
+    size = func.octet_length(amendment.c.path) + func.octet_length(amendment.c.value)
+    found = await list_rows(
+        tx,
+        _amendments_behind(session_key, memory_id, after, wanted),
+        size=size,
+        order=(amendment.c.revision, amendment.c.ordinal),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    return Listed(items=[_logged(row) for row in found.items], more=found.more)
+
+
+def _amendments_behind(
+    session_key: UUID, memory_id: UUID, after: tuple[int, int], wanted: AmendmentFilter | None
+) -> Select[Any]:
+    return (
         _log_of(amendment, session_key, memory_id)
         .add_columns(*_AMENDMENT_COLUMNS)
         .where(
             func.row(amendment.c.revision, amendment.c.ordinal) > func.row(*after),
             *_filtered(wanted or AmendmentFilter()),
         )
-        .order_by(amendment.c.revision, amendment.c.ordinal)
-        .limit(limit)
     )
-    return [_logged(row) for row in await tx.connection.execute(statement)]
 
 
 async def list_sizes(
@@ -154,21 +186,37 @@ async def list_sizes(
 
 
 def _logged(row: Any) -> LoggedAmendment:
-    return LoggedAmendment(**{**row._mapping, "op": Op(row.op)})
+    return LoggedAmendment(**{**fields_of(row, LoggedAmendment), "op": Op(row.op)})
 
 
-async def list_rejections(
-    tx: Transaction, session_key: UUID, memory_id: UUID, after: tuple[int, int], limit: int
-) -> Sequence[LoggedRejection]:
-    """Up to `limit` rejections behind (revision, ordinal), oldest first."""
+async def page_rejections(
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID,
+    after: tuple[int, int],
+    limit: int,
+    *,
+    max_bytes: int,
+) -> Listed[LoggedRejection]:
+    """Up to `limit` rejections behind (revision, ordinal), oldest first.
+
+    Up to about `max_bytes` of proposals and reasons.
+    """
     statement = (
         _log_of(rejection, session_key, memory_id)
         .add_columns(rejection.c.proposal, rejection.c.reason)
         .where(func.row(rejection.c.revision, rejection.c.ordinal) > func.row(*after))
-        .order_by(rejection.c.revision, rejection.c.ordinal)
-        .limit(limit)
     )
-    return [LoggedRejection(**row._mapping) for row in await tx.connection.execute(statement)]
+    found = await list_rows(
+        tx,
+        statement,
+        size=func.octet_length(rejection.c.proposal) + func.octet_length(rejection.c.reason),
+        order=(rejection.c.revision, rejection.c.ordinal),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    items = [LoggedRejection(**fields_of(row, LoggedRejection)) for row in found.items]
+    return Listed(items=items, more=found.more)
 
 
 def _log_of(table: Any, session_key: UUID, memory_id: UUID) -> Select[Any]:

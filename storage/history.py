@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import Select, func, select
 
 from storage.database import Transaction
+from storage.listing import Listed, fields_of, list_rows
 from storage.tables import amendment, rejection, revision
 
 
@@ -73,6 +74,25 @@ async def list_revisions(
         .limit(limit)
     )
     return [StoredRevision(**row._mapping) for row in await tx.connection.execute(statement)]
+
+
+async def page_revisions(
+    tx: Transaction, session_key: UUID, memory_id: UUID, after: int, limit: int, *, max_bytes: int
+) -> Listed[StoredRevision]:
+    """As `list_revisions`, up to about `max_bytes` of comments and schemas."""
+    size = func.octet_length(revision.c.comment) + func.coalesce(
+        func.octet_length(revision.c.schema_source), 0
+    )
+    found = await list_rows(
+        tx,
+        _select(session_key, memory_id).where(revision.c.revision > after),
+        size=size,
+        order=(revision.c.revision,),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    items = [StoredRevision(**fields_of(row, StoredRevision)) for row in found.items]
+    return Listed(items=items, more=found.more)
 
 
 async def read_revisions(

@@ -266,8 +266,18 @@ async def find_names(tx: Transaction, session_key: UUID, memory_id: UUID) -> Nam
 
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
     """The memories of a session by name."""
+    return await list_after(tx, session_key, "", None)
+
+
+async def list_after(
+    tx: Transaction, session_key: UUID, name: str, limit: int | None
+) -> Sequence[StoredMemory]:
+    """Returns up to `limit` memories of a session behind `name`, by name; None: all."""
     statement = (
-        _select_memories().where(memory.c.session_key == session_key).order_by(memory.c.name)
+        _select_memories()
+        .where(memory.c.session_key == session_key, memory.c.name > name)
+        .order_by(memory.c.name)
+        .limit(limit)
     )
     return [from_row(row) for row in await tx.connection.execute(statement)]
 

@@ -18,6 +18,7 @@ from service.domain.ranking import K1, B
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import DirectTransaction
 from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.log_pages import CHUNK_BYTES
 
 #: Distinct words of a query that count: its first ones.
 MAX_WORDS = 64
@@ -399,7 +400,7 @@ ORDER BY distance, position LIMIT %(depth)s
 
 _CHUNKS = f"""
 SELECT {CHUNK_COLUMNS} FROM (
-    SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY wanted.rank) AS total, wanted.rank
+    SELECT c.position, sum({CHUNK_BYTES}) OVER (ORDER BY wanted.rank) AS total, wanted.rank
     FROM unnest(%(positions)s::bigint[]) WITH ORDINALITY AS wanted (position, rank)
     JOIN chunk c ON c.session_key = %(session)s AND c.position = wanted.position
 ) AS sized
@@ -411,6 +412,6 @@ WHERE total <= %(bytes)s OR rank = 1
 async def read_chunks(
     tx: DirectTransaction, session_key: UUID, positions: Sequence[int], max_bytes: int
 ) -> Mapping[int, LoggedChunk]:
-    """The first of these chunks that have `max_bytes` of content together, and at least one."""
+    """The first of these chunks that have `max_bytes` together, and at least one."""
     values = {"session": session_key, "positions": list(positions), "bytes": max_bytes}
     return {row[0]: logged_of(row) for row in await tx.read(_CHUNKS, values)}

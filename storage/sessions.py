@@ -1,6 +1,6 @@
 """Sessions: creating, reading, listing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Row, bindparam, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from storage.database import Transaction
+from storage.database import DirectTransaction, Transaction
 from storage.ready import Ready
 from storage.tables import session
 
@@ -22,7 +22,7 @@ class StoredSession:
     name: str
     #: Position of the newest chunk; 0 when there is none.
     head: int
-    #: Content of all chunks, in bytes.
+    #: Content and metadata of all chunks, in bytes; of old ones without metadata.
     content_bytes: int
     #: Rises when the name is used again after erasure.
     incarnation: int
@@ -85,6 +85,12 @@ async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
     statement = select(*_COLUMNS).where(session.c.session_key == session_key)
     row = (await tx.connection.execute(statement)).one_or_none()
     return None if row is None else _stored(row)
+
+
+async def existing(tx: DirectTransaction, keys: Sequence[UUID]) -> Collection[UUID]:
+    """Returns those of these sessions that exist at this moment, in one round trip."""
+    query = "SELECT session_key FROM session WHERE session_key = ANY(%s)"
+    return [key for (key,) in await tx.read(query, (list(keys),))]
 
 
 _HEAD = Ready(

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, func, select
+from sqlalchemy import BigInteger, Select, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.trajectory import (
@@ -15,6 +15,7 @@ from service.domain.trajectory import (
 )
 from service.domain.tree.trajectory import Statistics
 from storage.database import Transaction
+from storage.listing import Listed, list_rows
 from storage.tables import answer, trajectory_event
 
 #: An answer: session_key and answer_id.
@@ -52,22 +53,34 @@ async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: 
     return int((await tx.connection.execute(statement)).scalar_one())
 
 
-async def list_events(
-    tx: Transaction, key: AnswerKey, after: int, limit: int | None = None
-) -> Sequence[Event]:
+async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[Event]:
     """The events of an answer behind an ordinal, in order."""
-    statement = (
-        select(trajectory_event.c.ordinal, trajectory_event.c.event)
-        .where(
-            trajectory_event.c.session_key == key[0],
-            trajectory_event.c.answer_id == key[1],
-            trajectory_event.c.ordinal > after,
-        )
-        .order_by(trajectory_event.c.ordinal)
-        .limit(limit)
-    )
+    statement = _events_behind(key, after).order_by(trajectory_event.c.ordinal)
     rows = await tx.connection.execute(statement)
     return [_event(row.ordinal, row.event) for row in rows]
+
+
+async def page_events(
+    tx: Transaction, key: AnswerKey, after: int, limit: int, *, max_bytes: int
+) -> Listed[Event]:
+    """As `list_events`, up to `limit` and about `max_bytes`, as they are stored."""
+    found = await list_rows(
+        tx,
+        _events_behind(key, after),
+        size=func.pg_column_size(trajectory_event.c.event),
+        order=(trajectory_event.c.ordinal,),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    return Listed(items=[_event(row.ordinal, row.event) for row in found.items], more=found.more)
+
+
+def _events_behind(key: AnswerKey, after: int) -> Select[Any]:
+    return select(trajectory_event.c.ordinal, trajectory_event.c.event).where(
+        trajectory_event.c.session_key == key[0],
+        trajectory_event.c.answer_id == key[1],
+        trajectory_event.c.ordinal > after,
+    )
 
 
 #: What the model replied is kept for whoever exports it; nobody who waits is shown it.

@@ -18,6 +18,8 @@ from storage.database import Transaction
 
 #: Stands for "as it is now" where a query wants a revision.
 _NEWEST = 2**63 - 1
+#: Stands for no bound.
+_ALL_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,12 +173,14 @@ ORDER BY n.number
 _LIST_LEVEL = f"""
 SELECT {_COLUMNS}, above.number AS parent
 FROM (
-    SELECT * FROM tree_node
+    SELECT *, sum(octet_length(summary)) OVER (
+        ORDER BY number ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+    ) AS before FROM tree_node
     WHERE {_OF_TREE} AND level = %(level)s AND number > %(after)s
     ORDER BY number LIMIT %(limit)s
 ) AS n
 {_PARENT}
-WHERE n.revision <= %(revision)s
+WHERE n.revision <= %(revision)s AND coalesce(n.before, 0) < %(bytes)s
 ORDER BY n.number
 """  # noqa: S608 - all of it stands above
 
@@ -276,13 +280,19 @@ async def list_level(
     after_number: int,
     limit: int,
     revision: int | None = None,
+    *,
+    max_bytes: int = _ALL_BYTES,
 ) -> Sequence[StoredNode]:
-    """Up to `limit` nodes of a level behind `after_number`, in order."""
+    """Up to `limit` nodes of a level behind `after_number`, in order.
+
+    Of more than `max_bytes` of summaries together only the first come, and one more.
+    """
     values = {
         **_values(session_key, memory_id, revision),
         "level": level,
         "after": after_number,
         "limit": limit,
+        "bytes": max_bytes,
     }
     rows = await tx.connection.exec_driver_sql(_LIST_LEVEL, values)
     return [_stored(row) for row in rows]

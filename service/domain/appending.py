@@ -37,8 +37,8 @@ class SubmittedChunk:
     chunk: Chunk
     #: SHA-256 of the chunk, 32 bytes.
     digest: bytes
-    #: Size of the content, in bytes of UTF-8.
-    content_bytes: int
+    #: Size of content and metadata, in bytes of UTF-8.
+    size_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -50,6 +50,16 @@ class Chunk:
         """Size of the content in bytes of UTF-8, without metadata."""
         return sum(len(part.encode()) if part else 0 for part in self.parts)
 
+    def metadata_bytes(self) -> int:
+        """Size of the metadata's keys and values in bytes of UTF-8."""
+        if not self.metadata:
+            return 0
+        return sum(len(key.encode()) + len(value.encode()) for key, value in self.metadata.items())
+
+    def size_bytes(self) -> int:
+        """Size of content and metadata in bytes of UTF-8."""
+        return self.content_bytes() + self.metadata_bytes()
+
     def digest(self) -> bytes:
         """SHA-256 over kind, parts and metadata, 32 bytes.
 

@@ -18,7 +18,7 @@ from service.rpc.deadlines import deadline_of
 from service.rpc.errors import code_of, shortened
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.pages import Pages, fitting
+from service.rpc.pages import Pages
 from service.rpc.streams import until_stopped, until_stopped_behind
 from service.usecases import answer_list, cancelling, rating
 from service.usecases.ask import Answered, Asker, Reading, Told, Waiting
@@ -30,9 +30,6 @@ from service.usecases.waiting import WaitingRoom
 from storage.answer_list import Place
 from storage.database import Database
 from storage.errors import StorageError
-
-#: A page ends at so many bytes of answers: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
 
 
 class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
@@ -128,7 +125,6 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
     ) -> answers_pb2.ListAnswersResponse:
         """Lists the answers of a session."""
         scope = f"answers:{request.session}:{request.memory}:{request.status}"
-        size = self._pages.size(request.page_size)
         found = await answer_list.list_answers(
             self._database,
             current_tenant(),
@@ -136,15 +132,17 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
             memory=request.memory,
             status=convert.answer_status(request.status),
             before=_place(self._pages.place(scope, request.page_token, first="")),
-            limit=size + 1,
+            limit=self._pages.size(request.page_size),
+            max_bytes=self._pages.max_bytes,
         )
-        page = fitting([convert.answer(one) for one in found[:size]], PAGE_BYTES)
-        response = answers_pb2.ListAnswersResponse(answers=page)
-        if len(found) > len(page):
-            last = found[len(page) - 1].answer
-            place = f"{last.created_at.isoformat()} {last.answer_id}"
-            response.next_page_token = self._pages.next(scope, place)
-        return response
+        times = {str(one.answer.answer_id): one.answer.created_at for one in found.items}
+        page, token = self._pages.cut(
+            [convert.answer(one) for one in found.items],
+            scope,
+            lambda one: f"{times[one.answer_id].isoformat()} {one.answer_id}",
+            more=found.more,
+        )
+        return answers_pb2.ListAnswersResponse(answers=page, next_page_token=token)
 
     async def RateAnswer(  # noqa: N802
         self, request: answers_pb2.RateAnswerRequest, context: Context

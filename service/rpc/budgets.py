@@ -47,12 +47,10 @@ class BudgetService(budgets_pb2_grpc.BudgetServiceServicer):
         found = await self._budgets.page(
             current_tenant(), request.session or None, (session, memory, period), size + 1
         )
-        response = budgets_pb2.ListBudgetsResponse(budgets=[_message(one) for one in found[:size]])
-        if len(found) > size:
-            last = found[size - 1]
-            after = json.dumps([last.owner.session, last.owner.memory, last.period.value])
-            response.next_page_token = self._pages.next(scope, after)
-        return response
+        page, token = self._pages.cut(
+            [_message(one) for one in found[:size]], scope, _place_of, more=len(found) > size
+        )
+        return budgets_pb2.ListBudgetsResponse(budgets=page, next_page_token=token)
 
     async def ClearBudget(  # noqa: N802
         self, request: budgets_pb2.ClearBudgetRequest, context: Context
@@ -72,6 +70,12 @@ def _owner(message: budgets_pb2.BudgetOwner) -> BudgetOwner:
         case "session":
             return BudgetOwner(scope=BudgetScope.SESSION, session=message.session)
     return BudgetOwner(scope=BudgetScope.TENANT)
+
+
+def _place_of(budget: budgets_pb2.Budget) -> str:
+    owner = budget.owner
+    session = owner.memory.session or owner.session
+    return json.dumps([session, owner.memory.memory, _PERIODS[budget.period].value])
 
 
 def _message(standing: Standing) -> budgets_pb2.Budget:

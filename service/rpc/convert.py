@@ -82,7 +82,9 @@ def submitted_chunks(
     chunks = tuple(
         _submitted(one, index, limits.max_chunk_bytes) for index, one in enumerate(produced)
     )
-    total = sum(chunk.content_bytes for chunk in chunks)
+    # Without metadata, which the limit did not count from the beginning: producers that are
+    # there fill batches up to it. What all of it may have is bounded by the message.
+    total = sum(chunk.size_bytes - chunk.chunk.metadata_bytes() for chunk in chunks)
     if total > limits.max_batch_bytes:
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
@@ -131,7 +133,12 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
             {"producer_sequence": number},
             field=f"chunks[{index}].digest",
         )
-    return SubmittedChunk(sequence=sequence, chunk=chunk, digest=digest, content_bytes=size)
+    return SubmittedChunk(
+        sequence=sequence,
+        chunk=chunk,
+        digest=digest,
+        size_bytes=size + chunk.metadata_bytes(),
+    )
 
 
 def chunk_value(message: log_pb2.Chunk) -> Chunk:

@@ -11,12 +11,9 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
 from service.rpc.streams import until_stopped
-from service.usecases.history import History
+from service.usecases.history import PROVENANCE_BYTES, History
 from service.usecases.watch import Committed, Started, Watches
 
-#: A page ends at so many bytes of values, or of chunks: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
-PROVENANCE_PAGE_BYTES = 1024 * 1024
 #: Entries of a page of provenance when the caller does not say.
 DEFAULT_ENTRIES = 20
 
@@ -37,16 +34,21 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
     ) -> history_pb2.ListRevisionsResponse:
         """Lists the revisions of a memory."""
         scope = f"revisions:{request.session}:{request.memory}"
-        size = self._pages.size(request.page_size)
-        after = int(self._pages.place(scope, request.page_token, first="-1"))
         found = await self._history.revisions(
-            current_tenant(), request.session, request.memory, after, size + 1
+            current_tenant(),
+            request.session,
+            request.memory,
+            int(self._pages.place(scope, request.page_token, first="-1")),
+            self._pages.size(request.page_size),
+            max_bytes=self._pages.max_bytes,
         )
-        page = fitting([past.revision(one) for one in found[:size]], PAGE_BYTES)
-        response = history_pb2.ListRevisionsResponse(revisions=page)
-        if len(found) > len(page):
-            response.next_page_token = self._pages.next(scope, str(page[-1].revision))
-        return response
+        page, token = self._pages.cut(
+            [past.revision(one) for one in found.items],
+            scope,
+            lambda one: str(one.revision),
+            more=found.more,
+        )
+        return history_pb2.ListRevisionsResponse(revisions=page, next_page_token=token)
 
     async def GetProvenance(  # noqa: N802
         self, request: history_pb2.GetProvenanceRequest, context: Context
@@ -54,6 +56,7 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
         """Explains a path."""
         scope = f"provenance:{request.session}:{request.memory}:{request.path}"
         size = request.page_size or DEFAULT_ENTRIES
+        max_bytes = min(PROVENANCE_BYTES, self._pages.max_bytes)
         place = self._pages.place(scope, request.page_token, first="")
         revision = request.revision if request.HasField("revision") else None
         before: tuple[int, int] | None = None
@@ -69,9 +72,10 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
             revision=revision,
             before=before,
             limit=size,
+            max_bytes=max_bytes,
         )
         shown = [past.explained(entry) for entry in found.entries[:size]]
-        page = fitting(shown, PROVENANCE_PAGE_BYTES)
+        page = fitting(shown, max_bytes)
         response = history_pb2.GetProvenanceResponse(
             path=str(found.path),
             revision=found.revision,
@@ -107,7 +111,7 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
             limit=size,
         )
         changes = [past.difference(one) for one in found.differences]
-        page = fitting(changes[:size], PAGE_BYTES)
+        page = fitting(changes[:size], self._pages.max_bytes)
         response = history_pb2.DiffMemoriesResponse(
             revision=found.revision, other_revision=found.other_revision, differences=page
         )
@@ -133,7 +137,7 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
         )
         async with aclosing(until_stopped(events, self._stopping)) as told:
             async for event in told:
-                response = _told(event)
+                response = _told(event, self._pages.max_bytes)
                 response.resume_token = self._pages.next(scope, str(_reached(event)))
                 yield response
 
@@ -142,11 +146,11 @@ def _reached(event: Started | Committed) -> int:
     return event.after_revision if isinstance(event, Started) else event.revision.revision
 
 
-def _told(event: Started | Committed) -> history_pb2.WatchMemoryResponse:
+def _told(event: Started | Committed, max_bytes: int) -> history_pb2.WatchMemoryResponse:
     if isinstance(event, Started):
         started = history_pb2.WatchMemoryResponse.Started(after_revision=event.after_revision)
         return history_pb2.WatchMemoryResponse(started=started)
-    shown = fitting([past.amendment(one) for one in event.amendments], PAGE_BYTES)
+    shown = fitting([past.amendment(one) for one in event.amendments], max_bytes)
     return history_pb2.WatchMemoryResponse(
         committed=history_pb2.WatchMemoryResponse.Committed(
             revision=past.revision(event.revision),

@@ -18,7 +18,7 @@ from service.rpc import appends, convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.interceptors.validation import validate
-from service.rpc.pages import Pages
+from service.rpc.pages import Pages, fitting
 from service.usecases import sessions
 from service.usecases.append import Appender
 from service.usecases.lanes import Appended
@@ -105,11 +105,12 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             request.session,
             from_position=request.from_position,
             limit=self._pages.size(request.page_size),
+            max_bytes=self._pages.max_bytes,
         )
+        chunks = fitting([convert.logged_chunk(one) for one in page.chunks], self._pages.max_bytes)
+        last = chunks[-1].position if chunks else page.head
         return log_pb2.ListChunksResponse(
-            chunks=[convert.logged_chunk(one) for one in page.chunks],
-            next_position=page.next_position,
-            head=page.head,
+            chunks=chunks, next_position=last + 1 if last < page.head else 0, head=page.head
         )
 
 
@@ -119,7 +120,7 @@ class _UnderWay:
 
     done: "asyncio.Future[Appended]"
     chunks: int
-    content_bytes: int
+    size_bytes: int
 
 
 class _AppendStream:
@@ -175,7 +176,7 @@ class _AppendStream:
     async def _acks(self) -> AsyncIterator[log_pb2.AppendChunksResponse]:
         """Waits for the oldest batch, and acks it with all that are durable behind it."""
         while self._under_way:
-            chunks = content_bytes = 0
+            chunks = size_bytes = 0
             refusal: PalimpsestError | None = None
             last: Appended | None = None
             while self._under_way and (last is None or self._under_way[0].done.done()):
@@ -187,10 +188,10 @@ class _AppendStream:
                     break
                 self._under_way.popleft()
                 chunks += batch.chunks
-                content_bytes += batch.content_bytes
+                size_bytes += batch.size_bytes
             if last is not None:
-                self._give_back(chunks, content_bytes)
-                yield _ack(last, chunks, content_bytes)
+                self._give_back(chunks, size_bytes)
+                yield _ack(last, chunks, size_bytes)
             if refusal is not None:
                 raise refusal
 
@@ -230,10 +231,10 @@ class _AppendStream:
                 chunks=chunks,
             ),
         )
-        content_bytes = sum(chunk.content_bytes for chunk in chunks)
-        self._under_way.append(_UnderWay(done, len(chunks), content_bytes))
+        size_bytes = sum(chunk.size_bytes for chunk in chunks)
+        self._under_way.append(_UnderWay(done, len(chunks), size_bytes))
         self._chunks += len(chunks)
-        self._bytes += content_bytes
+        self._bytes += size_bytes
         if not self._has_credit():
             self._credit.clear()
         self._some.set()
@@ -242,9 +243,9 @@ class _AppendStream:
         chunks = _credit_chunks(self._limits)
         return self._chunks < chunks and self._bytes < self._limits.credit_bytes
 
-    def _give_back(self, chunks: int, content_bytes: int) -> None:
+    def _give_back(self, chunks: int, size_bytes: int) -> None:
         self._chunks -= chunks
-        self._bytes -= content_bytes
+        self._bytes -= size_bytes
         if self._has_credit():
             self._credit.set()
 
@@ -254,13 +255,13 @@ def _credit_chunks(limits: Limits) -> int:
     return min(limits.credit_chunks, limits.backlog_chunks)
 
 
-def _ack(last: Appended, chunks: int, content_bytes: int) -> log_pb2.AppendChunksResponse:
+def _ack(last: Appended, chunks: int, size_bytes: int) -> log_pb2.AppendChunksResponse:
     return log_pb2.AppendChunksResponse(
         ack=log_pb2.Ack(
             through_producer_sequence=last.sequence,
             through_position=last.position,
             token=last.token,
-            credits=log_pb2.Credits(chunks=chunks, bytes=content_bytes),
+            credits=log_pb2.Credits(chunks=chunks, bytes=size_bytes),
         )
     )
 

@@ -8,13 +8,10 @@ from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.pages import Pages, fitting
+from service.rpc.pages import Pages
 from service.usecases.history import History
 from service.usecases.memories import Memories
 from storage.amendment_log import AmendmentFilter
-
-#: What a page ends at, in bytes: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
 
 
 class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
@@ -71,17 +68,27 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     ) -> memories_pb2.ListMemoriesResponse:
         """Lists the memories of a session, or of all."""
         status = convert.memory_status(request.status)
-        if request.session:
-            stored = await self._memories.list_all(current_tenant(), request.session)
-            wanted = (
-                one
-                for one in stored
-                if (status is None or one.status == status)
-                and (one.waiting_cause is not None or not request.waiting)
-            )
-            return memories_pb2.ListMemoriesResponse(
-                memories=[convert.memory(one) for one in wanted]
-            )
+        if not request.session:
+            return await self._list_of_all(request, status)
+        scope = f"memories:{request.session}:{status}:{request.waiting}"
+        after = self._pages.place(scope, request.page_token, first="")
+        # Those of one session are few: what is not wanted of them is left out here.
+        found = await self._memories.list_after(current_tenant(), request.session, after, None)
+        wanted = [
+            convert.memory(one)
+            for one in found.items
+            if (status is None or one.status == status)
+            and (one.waiting_cause is not None or not request.waiting)
+        ]
+        size = request.page_size or len(wanted)
+        page, token = self._pages.cut(
+            wanted[:size], scope, lambda one: one.name, more=len(wanted) > size, most=True
+        )
+        return memories_pb2.ListMemoriesResponse(memories=page, next_page_token=token)
+
+    async def _list_of_all(
+        self, request: memories_pb2.ListMemoriesRequest, status: str | None
+    ) -> memories_pb2.ListMemoriesResponse:
         scope = f"memories:{status}:{request.waiting}"
         size = self._pages.size(request.page_size)
         found = await self._memories.list_of_all(
@@ -91,13 +98,16 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
             after=self._memory_after(scope, request.page_token),
             limit=size + 1,
         )
-        page = fitting([convert.memory(one) for one in found[:size]], PAGE_BYTES)
-        response = memories_pb2.ListMemoriesResponse(memories=page)
-        if len(found) > len(page):
-            last = found[len(page) - 1]
-            place = f"{last.session_key}.{last.memory_id}"
-            response.next_page_token = self._pages.next(scope, place)
-        return response
+        places = {
+            (one.session_name, one.name): f"{one.session_key}.{one.memory_id}" for one in found
+        }
+        page, token = self._pages.cut(
+            [convert.memory(one) for one in found[:size]],
+            scope,
+            lambda one: places[one.session, one.name],
+            more=len(found) > size,
+        )
+        return memories_pb2.ListMemoriesResponse(memories=page, next_page_token=token)
 
     async def ListAmendments(  # noqa: N802
         self, request: memories_pb2.ListAmendmentsRequest, context: Context
@@ -112,32 +122,35 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
             to_position=request.to_position,
         )
         scope = f"amendments:{request.session}:{request.memory}:{wanted!r}"
-        size = self._pages.size(request.page_size)
-        after = self._place(scope, request.page_token)
-        found = await self._history.amendments(*named, after, size + 1, wanted)
-        page = fitting([past.amendment(one) for one in found[:size]], PAGE_BYTES)
-        response = memories_pb2.ListAmendmentsResponse(amendments=page)
-        if len(found) > len(page):
-            place = f"{page[-1].revision}.{page[-1].ordinal}"
-            response.next_page_token = self._pages.next(scope, place)
-        return response
+        found = await self._history.amendments(
+            *named,
+            self._place(scope, request.page_token),
+            self._pages.size(request.page_size),
+            wanted,
+            max_bytes=self._pages.max_bytes,
+        )
+        page, token = self._pages.cut(
+            [past.amendment(one) for one in found.items], scope, _place_of, more=found.more
+        )
+        return memories_pb2.ListAmendmentsResponse(amendments=page, next_page_token=token)
 
     async def ListRejections(  # noqa: N802
         self, request: memories_pb2.ListRejectionsRequest, context: Context
     ) -> memories_pb2.ListRejectionsResponse:
         """Lists what was proposed and refused."""
         scope = f"rejections:{request.session}:{request.memory}"
-        size = self._pages.size(request.page_size)
-        after = self._place(scope, request.page_token)
         found = await self._history.rejections(
-            current_tenant(), request.session, request.memory, after, size + 1
+            current_tenant(),
+            request.session,
+            request.memory,
+            self._place(scope, request.page_token),
+            self._pages.size(request.page_size),
+            max_bytes=self._pages.max_bytes,
         )
-        page = fitting([past.rejection(one) for one in found[:size]], PAGE_BYTES)
-        response = memories_pb2.ListRejectionsResponse(rejections=page)
-        if len(found) > len(page):
-            place = f"{page[-1].revision}.{page[-1].ordinal}"
-            response.next_page_token = self._pages.next(scope, place)
-        return response
+        page, token = self._pages.cut(
+            [past.rejection(one) for one in found.items], scope, _place_of, more=found.more
+        )
+        return memories_pb2.ListRejectionsResponse(rejections=page, next_page_token=token)
 
     async def RetryMemory(  # noqa: N802
         self, request: memories_pb2.RetryMemoryRequest, context: Context
@@ -167,3 +180,7 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         place = self._pages.place(scope, token, first="0.0")
         revision, _, ordinal = place.partition(".")
         return int(revision), int(ordinal)
+
+
+def _place_of(entry: memories_pb2.Amendment | memories_pb2.Rejection) -> str:
+    return f"{entry.revision}.{entry.ordinal}"

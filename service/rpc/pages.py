@@ -1,10 +1,11 @@
 """Page tokens and page sizes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from service.config import Limits
 from service.domain.errors import InvalidInput
 from service.domain.read_tokens import TokenInvalid, sign_page, verify_page
 from service.domain.reasons import Reason
@@ -13,13 +14,23 @@ T = TypeVar("T", bound=Message)
 
 #: A page when the caller does not say.
 DEFAULT_PAGE_SIZE = 100
+#: What a page ends at, in bytes of its encoded items; less where messages must be smaller.
+PAGE_BYTES = 2 * 1024 * 1024
+#: What an item of a message has around it at most, in bytes: a tag and its length.
+_AROUND_BYTES = 8
+#: What a message has beside the items of a page at most, in bytes: tokens, figures.
+_BESIDE_BYTES = 16 * 1024
 
 
 class Pages:
-    """Signs and reads page tokens."""
+    """Signs and reads page tokens, and cuts pages so that they fit a message."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, limits: Limits) -> None:
         self._key = key
+        self._message_bytes = limits.max_message_bytes - _BESIDE_BYTES
+        #: What a page ends at. Half of a message leaves room for an item that is larger than
+        #: the others: an item alone always comes.
+        self.max_bytes = min(PAGE_BYTES, limits.max_message_bytes // 2)
 
     def size(self, asked: int) -> int:
         """The page size; the proto's rules bound it."""
@@ -42,12 +53,32 @@ class Pages:
                 field=field,
             ) from error
 
+    def cut(
+        self,
+        items: Sequence[T],
+        scope: str,
+        place: Callable[[T], str],
+        *,
+        more: bool,
+        most: bool = False,
+    ) -> tuple[Sequence[T], str]:
+        """Returns the items of a page, and the token of the next; empty on the last.
+
+        `place` names where an item is in the list; `more` says whether others follow these.
+        With `most` a page ends only where no message holds more: for a list that once had no
+        pages, whose old clients ask for no other.
+        """
+        page = fitting(items, self._message_bytes if most else self.max_bytes)
+        if more or len(page) < len(items):
+            return page, self.next(scope, place(page[-1]))
+        return page, ""
+
 
 def fitting(items: Sequence[T], max_bytes: int) -> Sequence[T]:
     """The first of the messages that have `max_bytes` together, and at least one."""
     total = 0
     for number, item in enumerate(items):
-        total += item.ByteSize()
+        total += item.ByteSize() + _AROUND_BYTES
         if number and total > max_bytes:
             return items[:number]
     return items

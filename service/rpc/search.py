@@ -8,6 +8,7 @@ from service.rpc import convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.pages import Pages, fitting
 from service.usecases.search import (
     ChunkFilter,
     Found,
@@ -38,8 +39,9 @@ _KINDS_OF = {
 class SearchService(search_pb2_grpc.SearchServiceServicer):
     """See search.proto."""
 
-    def __init__(self, searcher: Searcher) -> None:
+    def __init__(self, searcher: Searcher, pages: Pages) -> None:
         self._searcher = searcher
+        self._pages = pages
 
     async def SearchChunks(  # noqa: N802 - named by the proto
         self, request: search_pb2.SearchChunksRequest, context: Context
@@ -55,8 +57,9 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
         page = await self._searcher.find(
             current_tenant(), request.session, query, deadline=deadline_of(context)
         )
+        chunks = [_found(page, one, rank) for rank, one in enumerate(page.found, 1)]
         return search_pb2.SearchChunksResponse(
-            chunks=[_found(page, one, rank) for rank, one in enumerate(page.found, 1)],
+            chunks=fitting(chunks, self._pages.max_bytes),
             mode=_MODES[page.mode],
             index=_index(page.index),
         )

@@ -44,9 +44,10 @@ class SessionService(sessions_pb2_grpc.SessionServiceServicer):
         after = self._pages.place("sessions", request.page_token, first="")
         size = self._pages.size(request.page_size)
         found = await sessions.list_after(self._database, current_tenant(), after, size + 1)
-        page = found[:size]
-        more = len(found) > size
-        return sessions_pb2.ListSessionsResponse(
-            sessions=[convert.session(one) for one in page],
-            next_page_token=self._pages.next("sessions", page[-1].name) if more else "",
+        page, token = self._pages.cut(
+            [convert.session(one) for one in found[:size]],
+            "sessions",
+            lambda one: one.name,
+            more=len(found) > size,
         )
+        return sessions_pb2.ListSessionsResponse(sessions=page, next_page_token=token)

@@ -8,15 +8,12 @@ from service.rpc import convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.pages import Pages, fitting
+from service.rpc.pages import Pages
 from service.usecases.working_contexts import (
     ContextReading,
     WorkingContexts,
     context_too_large,
 )
-
-#: What a page of vectors ends at, in bytes: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
 
 _Request = states_pb2.GetWorkingContextRequest
 _Response = states_pb2.GetWorkingContextResponse
@@ -71,18 +68,17 @@ class StateService(states_pb2_grpc.StateServiceServicer):
             level=request.level,
             after_revision=int(self._pages.place(scope, request.page_token, first="-1")),
             limit=size + 1,
-            max_bytes=PAGE_BYTES,
+            max_bytes=self._pages.max_bytes,
         )
         entry = states_pb2.ListStateVectorsResponse.Entry
         entries = [
             entry(vector=_vector(vector), create_time=convert.timestamp(created))
             for vector, created in found[:size]
         ]
-        page = fitting(entries, PAGE_BYTES)
-        response = states_pb2.ListStateVectorsResponse(entries=page)
-        if len(found) > len(page):
-            response.next_page_token = self._pages.next(scope, str(page[-1].vector.revision))
-        return response
+        page, token = self._pages.cut(
+            entries, scope, lambda one: str(one.vector.revision), more=len(found) > size
+        )
+        return states_pb2.ListStateVectorsResponse(entries=page, next_page_token=token)
 
 
 def _response(

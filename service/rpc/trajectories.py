@@ -8,12 +8,9 @@ from palimpsest.v1 import answers_pb2, trajectories_pb2, trajectories_pb2_grpc
 from service.rpc import convert, navigations
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.pages import Pages, fitting
+from service.rpc.pages import Pages
 from service.rpc.streams import until_stopped
 from service.usecases.trajectories import Example, Trajectories
-
-#: A page ends at so many bytes of events: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
 
 _Turn = trajectories_pb2.ExportTrajectoriesResponse.Turn
 _GOOD = {
@@ -37,16 +34,21 @@ class TrajectoryService(trajectories_pb2_grpc.TrajectoryServiceServicer):
         """Lists what a reader did."""
         answer_id = convert.uuid(request.answer_id)
         scope = f"trajectory:{request.session}:{answer_id}"
-        size = self._pages.size(request.page_size)
-        after = int(self._pages.place(scope, request.page_token, first="0"))
         found = await self._trajectories.events(
-            current_tenant(), request.session, answer_id, after=after, limit=size + 1
+            current_tenant(),
+            request.session,
+            answer_id,
+            after=int(self._pages.place(scope, request.page_token, first="0")),
+            limit=self._pages.size(request.page_size),
+            max_bytes=self._pages.max_bytes,
         )
-        page = fitting([navigations.event(one) for one in found[:size]], PAGE_BYTES)
-        response = trajectories_pb2.ListTrajectoryEventsResponse(events=page)
-        if len(found) > len(page):
-            response.next_page_token = self._pages.next(scope, str(page[-1].ordinal))
-        return response
+        page, token = self._pages.cut(
+            [navigations.event(one) for one in found.items],
+            scope,
+            lambda one: str(one.ordinal),
+            more=found.more,
+        )
+        return trajectories_pb2.ListTrajectoryEventsResponse(events=page, next_page_token=token)
 
     async def GetNavigationStatistics(  # noqa: N802
         self, request: trajectories_pb2.GetNavigationStatisticsRequest, context: Context

@@ -5,12 +5,10 @@ from service.domain.tree.nodes import Made, Place
 from service.rpc import convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.pages import Pages, fitting
+from service.rpc.pages import Pages
 from service.usecases.trees import Trees
 from storage.tree_views import StoredNode
 
-#: What a page of nodes ends at, in bytes: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
 #: Text of a page, in bytes.
 TEXT_BYTES = 1024 * 1024
 
@@ -85,12 +83,16 @@ class TreeService(trees_pb2_grpc.TreeServiceServicer):
         if of_parent:
             found = await self._trees.children(*named, request.parent_id, after, size + 1)
         else:
-            found = await self._trees.level(*named, request.level, after, size + 1)
-        page = fitting([_node(one, one.node.summary) for one in found[:size]], PAGE_BYTES)
-        response = trees_pb2.ListNodesResponse(nodes=page)
-        if len(found) > len(page):
-            response.next_page_token = self._pages.next(scope, str(page[-1].number))
-        return response
+            found = await self._trees.level(
+                *named, request.level, after, size + 1, max_bytes=self._pages.max_bytes
+            )
+        page, token = self._pages.cut(
+            [_node(one, one.node.summary) for one in found[:size]],
+            scope,
+            lambda one: str(one.number),
+            more=len(found) > size,
+        )
+        return trees_pb2.ListNodesResponse(nodes=page, next_page_token=token)
 
     async def GetNodeText(  # noqa: N802
         self, request: trees_pb2.GetNodeTextRequest, context: Context

@@ -53,14 +53,15 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
             after=None if place is None else tuple(place),
             limit=size + 1,
         )
-        response = usage_pb2.ListSpendResponse(
-            lines=[costs.spend_line(one) for one in found[:size]], total=costs.spend_message(total)
+        page, token = self._pages.cut(
+            [costs.spend_line(one) for one in found[:size]],
+            scope,
+            lambda one: json.dumps([one.session, one.memory, one.day]),
+            more=len(found) > size,
         )
-        if len(found) > size:
-            last = response.lines[-1]
-            after = json.dumps([last.session, last.memory, last.day])
-            response.next_page_token = self._pages.next(scope, after)
-        return response
+        return usage_pb2.ListSpendResponse(
+            lines=page, total=costs.spend_message(total), next_page_token=token
+        )
 
     async def GetCost(  # noqa: N802
         self, request: usage_pb2.GetCostRequest, context: Context

@@ -1,6 +1,5 @@
 """Listing the answers of a session, with what they cost."""
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.tenancy import session_key
@@ -9,6 +8,7 @@ from service.usecases.lookup import find_memory, session_not_found
 from storage import answer_list, calls, sessions
 from storage.answer_list import Place
 from storage.database import Database, Transaction
+from storage.listing import Listed
 
 
 async def list_answers(
@@ -20,17 +20,26 @@ async def list_answers(
     status: str | None,
     before: Place | None,
     limit: int,
-) -> Sequence[Answered]:
+    max_bytes: int,
+) -> Listed[Answered]:
     """Up to `limit` answers, newest first, behind the one at `before`. Raises NotFound.
 
-    Only those of a memory and only with a status, where these are given.
+    Only those of a memory and only with a status, where these are given; about `max_bytes` of
+    them at the most.
     """
     key = session_key(tenant_id, session)
     async with database.transaction(tenant_id) as tx:
         memory_id = await _memory_id(tx, session, key, memory)
-        found = await answer_list.list_newest(
-            tx, key, memory_id=memory_id, status=status, before=before, limit=limit
+        listed = await answer_list.list_newest(
+            tx,
+            key,
+            memory_id=memory_id,
+            status=status,
+            before=before,
+            limit=limit,
+            max_bytes=max_bytes,
         )
+        found = listed.items
         asked = {one.asked_memory for one in found}
         chosen = {one.chosen.memory_id for one in found if one.chosen is not None}
         usage = await calls.usage_of(
@@ -39,9 +48,10 @@ async def list_answers(
             [occasion(one.answer_id) for one in found],
             [one for one in asked | chosen if one is not None],
         )
-    return [
+    answered = [
         Answered(answer=one, usage=tuple(usage.get(occasion(one.answer_id), ()))) for one in found
     ]
+    return Listed(items=answered, more=listed.more)
 
 
 async def _memory_id(tx: Transaction, session: str, key: UUID, memory: str) -> UUID | None:

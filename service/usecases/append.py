@@ -8,7 +8,7 @@ keep their order. A session that somebody else has locked is waited for beside i
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.usecases import guard_meters
 from service.usecases.database_words import unavailable
+from service.usecases.door import Door
 from service.usecases.guard_meters import Guard
 from service.usecases.hints import Hints
 from service.usecases.lanes import Accepted, Appended, Entry, Lane, Opened, by_session
@@ -67,6 +68,7 @@ class Appender:
         self._token_key = token_key
         self._limits = limits
         self._lanes = [Lane() for _ in range(lanes)]
+        self._door = Door(self._existing, self._let_in, lambda entry: self._hold(-entry.size))
         #: The commits under way.
         self._commits: set[asyncio.Task[Sequence[Entry]]] = set()
         #: What was received and is not written yet, in bytes.
@@ -90,6 +92,22 @@ class Appender:
 
         Raises NotFound or Conflict.
         """
+        try:
+            opened = await self._open(tenant_id, session, producer_id, epoch, expected_head)
+        except NotFound:
+            await self._door.slow_down()
+            raise
+        self._door.know(session_key(tenant_id, session))
+        return opened
+
+    async def _open(
+        self,
+        tenant_id: UUID,
+        session: str,
+        producer_id: str,
+        epoch: int,
+        expected_head: int | None,
+    ) -> Opened:
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
             reach(FailPoint.OPEN_BEGUN)
@@ -137,16 +155,23 @@ class Appender:
         future is cancelled before its commit begins is not written.
         """
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        lane = self._lanes[submission.session_key.int % len(self._lanes)]
         entry = Entry(tenant_id, submission, done)
-        lane.put(entry)
         self._hold(entry.size)
+        self._door.come(entry)
         return done
+
+    def _let_in(self, entry: Entry) -> None:
+        self._lanes[entry.submission.session_key.int % len(self._lanes)].put(entry)
+
+    async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Collection[UUID]:
+        async with self._database.direct(tenant_id) as tx:
+            return await sessions.existing(tx, keys)
 
     async def run(self) -> None:
         """Commits until it is cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._door.run())
                 for lane in self._lanes:
                     tasks.create_task(self._serve(lane))
         finally:
@@ -419,7 +444,7 @@ class _Group:
 
     def is_small(self) -> bool:
         """Whether it fits one round trip."""
-        size = sum(chunk.placed.submitted.content_bytes for chunk in self.chunks)
+        size = sum(chunk.placed.submitted.size_bytes for chunk in self.chunks)
         return 0 < len(self.chunks) <= SWIFT_CHUNKS and size <= SWIFT_BYTES
 
     def has_writes(self) -> bool:

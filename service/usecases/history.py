@@ -27,16 +27,21 @@ from service.usecases.lookup import (
     refuse_other_kind,
     revision_not_found,
 )
-from storage import amendment_log, history, log, prism_states, vectors
+from storage import amendment_log, history, log_pages, prism_states, vectors
 from storage.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
 from storage.database import Database, Transaction
 from storage.history import StoredRevision
+from storage.listing import Listed
 from storage.memories import StoredMemory
 
 #: Amendments of a path among which the origin of its value is looked for.
 ORIGIN_AMENDMENTS = 1000
-#: Chunks of an entry that are shown, in bytes of their content.
+#: Chunks of an entry that are shown, in bytes with their metadata.
 ENTRY_CHUNK_BYTES = 256 * 1024
+#: Chunks of a page of entries, in bytes: what the path holds comes beside them.
+PROVENANCE_BYTES = 1024 * 1024
+#: Entries whose chunks are read at once.
+READ_ENTRIES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,29 +97,58 @@ class History:
         after: tuple[int, int],
         limit: int,
         wanted: AmendmentFilter,
-    ) -> Sequence[LoggedAmendment]:
-        """Up to `limit` amendments behind (revision, ordinal). Raises NotFound."""
+        *,
+        max_bytes: int,
+    ) -> Listed[LoggedAmendment]:
+        """Up to `limit` amendments behind (revision, ordinal), about `max_bytes` of them.
+
+        Raises NotFound.
+        """
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_prism(tx, session, name)
-            return await amendment_log.list_amendments(
-                tx, *item_key(stored), after=after, limit=limit, wanted=wanted
+            return await amendment_log.page_amendments(
+                tx, *item_key(stored), after, limit, wanted, max_bytes=max_bytes
             )
 
     async def rejections(
-        self, tenant_id: UUID, session: str, name: str, after: tuple[int, int], limit: int
-    ) -> Sequence[LoggedRejection]:
-        """Up to `limit` rejections behind (revision, ordinal). Raises NotFound."""
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after: tuple[int, int],
+        limit: int,
+        *,
+        max_bytes: int,
+    ) -> Listed[LoggedRejection]:
+        """Up to `limit` rejections behind (revision, ordinal), about `max_bytes` of them.
+
+        Raises NotFound.
+        """
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_prism(tx, session, name)
-            return await amendment_log.list_rejections(tx, *item_key(stored), after, limit)
+            return await amendment_log.page_rejections(
+                tx, *item_key(stored), after, limit, max_bytes=max_bytes
+            )
 
     async def revisions(
-        self, tenant_id: UUID, session: str, name: str, after: int, limit: int
-    ) -> Sequence[StoredRevision]:
-        """Up to `limit` revisions behind `after`; -1 begins at the first. Raises NotFound."""
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after: int,
+        limit: int,
+        *,
+        max_bytes: int,
+    ) -> Listed[StoredRevision]:
+        """Up to `limit` revisions behind `after`, about `max_bytes` of them.
+
+        -1 begins at the first. Raises NotFound.
+        """
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_memory(tx, session, name)
-            return await history.list_revisions(tx, *item_key(stored), after, limit)
+            return await history.page_revisions(
+                tx, *item_key(stored), after, limit, max_bytes=max_bytes
+            )
 
     async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
         """A path as it is stored. Raises NotFound, InvalidInput."""
@@ -132,10 +166,12 @@ class History:
         revision: int | None,
         before: tuple[int, int] | None,
         limit: int,
+        max_bytes: int = PROVENANCE_BYTES,
     ) -> Provenance:
         """What made the value at `path`, behind the entry `before` (revision, ordinal).
 
-        Raises NotFound, OutOfRange, InvalidInput.
+        Of entries whose chunks have more than `max_bytes` together only the first come, and
+        at least one more than fits. Raises NotFound, OutOfRange, InvalidInput.
         """
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_prism(tx, session, name)
@@ -144,7 +180,7 @@ class History:
             place = _place(stored.prism.schema(), memory.value, path, "path")
             held = value_at(memory.value, place)
             page, first = await _trace(tx, stored, place, held, at, before, limit + 1)
-            entries = await _explain(tx, stored, page, first)
+            entries = await _explain(tx, stored, page, first, max_bytes)
         return Provenance(
             path=place,
             revision=at,
@@ -276,27 +312,44 @@ async def _trace(
 
 
 async def _explain(
-    tx: Transaction, stored: StoredMemory, page: Sequence[_Found], first: Write | None
+    tx: Transaction,
+    stored: StoredMemory,
+    page: Sequence[_Found],
+    first: Write | None,
+    max_bytes: int,
 ) -> tuple[Explained, ...]:
+    """The entries of a page; where their chunks have more than `max_bytes` not all, but more
+    than fit."""
     numbers = sorted({one.amendment.revision for one in page})
     revisions = await history.read_revisions(tx, *item_key(stored), numbers)
-    ranges = {(one.amendment.from_position, one.amendment.to_position) for one in page}
-    read = await log.read_ranges(tx, stored.session_key, sorted(ranges), ENTRY_CHUNK_BYTES)
     explained: list[Explained] = []
-    for one in page:
-        logged = one.amendment
-        chunks = read.get(logged.from_position, ())
-        texts = [(chunk.position, chunk.chunk.as_text()) for chunk in chunks]
-        explained.append(
-            Explained(
-                amendment=logged,
-                revision=revisions[logged.revision],
-                in_effect=one.touch.in_effect,
-                origin=first is not None
-                and (first.revision, first.ordinal) == (logged.revision, logged.ordinal),
-                best_position=best_position(logged.value, texts) if texts else 0,
-                chunks=tuple(chunks),
-                chunks_truncated=len(chunks) < logged.to_position - logged.from_position,
-            )
-        )
+    shown_bytes = 0
+    for start in range(0, len(page), READ_ENTRIES):
+        part = page[start : start + READ_ENTRIES]
+        ranges = {(one.amendment.from_position, one.amendment.to_position) for one in part}
+        read = await log_pages.read_pages(tx, stored.session_key, sorted(ranges), ENTRY_CHUNK_BYTES)
+        for one in part:
+            logged = one.amendment
+            chunks = read.get(logged.from_position, ())
+            shown_bytes += sum(chunk.chunk.size_bytes() for chunk in chunks)
+            explained.append(_explained(one, revisions[logged.revision], chunks, first))
+        if shown_bytes > max_bytes:
+            break
     return tuple(explained)
+
+
+def _explained(
+    one: _Found, revision: StoredRevision, chunks: Sequence[LoggedChunk], first: Write | None
+) -> Explained:
+    logged = one.amendment
+    texts = [(chunk.position, chunk.chunk.as_text()) for chunk in chunks]
+    return Explained(
+        amendment=logged,
+        revision=revision,
+        in_effect=one.touch.in_effect,
+        origin=first is not None
+        and (first.revision, first.ordinal) == (logged.revision, logged.ordinal),
+        best_position=best_position(logged.value, texts) if texts else 0,
+        chunks=tuple(chunks),
+        chunks_truncated=len(chunks) < logged.to_position - logged.from_position,
+    )

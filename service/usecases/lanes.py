@@ -14,7 +14,7 @@ from storage.requests import RequestKey
 GROUP_CHUNKS = 1024
 #: Sessions of a lane that may go on beside it: the commit of each has a connection.
 MAX_BESIDE = 2
-#: What a chunk counts as, in bytes, besides its content, while it waits for its commit.
+#: What a chunk counts as, in bytes, besides content and metadata, while it waits for its commit.
 CHUNK_BYTES = 1024
 
 
@@ -65,7 +65,7 @@ class Entry:
     def size(self) -> int:
         """What it counts as while it waits, in bytes."""
         chunks = self.submission.chunks
-        return sum(chunk.content_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
+        return sum(chunk.size_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
 
     def refuse(self, error: BaseException) -> None:
         """Tells whoever waits why it is not written."""

@@ -40,6 +40,7 @@ from service.usecases.outline import read_outline
 from service.usecases.working_contexts import ContextReading, WorkingContexts
 from storage import memories, prism_states, revisions, sessions, stalls, vectors
 from storage.database import Database
+from storage.listing import Listed
 from storage.memories import StoredMemory
 
 
@@ -227,13 +228,17 @@ class Memories:
             )
         return await self.read_revision(tenant_id, session, name, revision)
 
-    async def list_all(self, tenant_id: UUID, session: str) -> Sequence[StoredMemory]:
-        """The memories of a session by name. Raises NotFound."""
+    async def list_after(
+        self, tenant_id: UUID, session: str, after: str, limit: int | None
+    ) -> Listed[StoredMemory]:
+        """Returns the memories of a session behind the name `after`, by name. Raises NotFound."""
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(session)
-            return await memories.list_all(tx, key)
+            found = await memories.list_after(tx, key, after, None if limit is None else limit + 1)
+        more = limit is not None and len(found) > limit
+        return Listed(items=found[:limit], more=more)
 
     async def list_of_all(
         self,

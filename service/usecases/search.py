@@ -40,7 +40,7 @@ DEPTH = 100
 #: agents' steps, where vectors alone are best, nearly as good as these.
 WORDS_WEIGHT = 1.0
 VECTORS_WEIGHT = 0.5
-#: Content of the chunks of a page, in bytes: it must fit a message.
+#: What the chunks of a page have together, in bytes with their metadata: it must fit a message.
 PAGE_BYTES = 2 * 1024 * 1024
 #: Tokens of a reranking's prompt with its reply.
 RERANK_WINDOW_TOKENS = 4096

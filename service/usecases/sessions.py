@@ -9,12 +9,9 @@ from service.domain.errors import AlreadyExists, InvalidInput
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.usecases.lookup import session_not_found
-from storage import log, sessions
+from storage import log_pages, sessions
 from storage.database import Database
 from storage.sessions import StoredSession
-
-#: Content that a page of chunks ends at, in bytes: it must fit a message.
-PAGE_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +19,7 @@ class ChunkPage:
     """Chunks in order of position."""
 
     chunks: Sequence[LoggedChunk]
-    #: Where the next page begins; 0 on the last.
-    next_position: int
+    #: The session's head when they were read; no chunk is behind it.
     head: int
 
 
@@ -64,25 +60,27 @@ async def list_after(
 
 
 async def read_chunks(
-    database: Database, tenant_id: UUID, name: str, *, from_position: int, limit: int
+    database: Database,
+    tenant_id: UUID,
+    name: str,
+    *,
+    from_position: int,
+    limit: int,
+    max_bytes: int,
 ) -> ChunkPage:
-    """A page of the session's log. Raises NotFound."""
+    """Returns chunks of the session's log from a position on. Raises NotFound.
+
+    At most `limit`, and so many as have `max_bytes` together with their metadata, but at
+    least one where there is one.
+    """
     key = session_key(tenant_id, name)
+    after = max(from_position, 1) - 1
     async with database.transaction(tenant_id) as tx:
         stored = await sessions.get(tx, key)
         if stored is None:
             raise session_not_found(name)
-        found = await log.read(tx, key, max(from_position, 1) - 1, limit)
-    page: list[LoggedChunk] = []
-    size = 0
-    for one in found:
-        size += one.chunk.content_bytes()
-        # What came behind the head that is told is of a later page: both were not read at
+        # What came behind the head that is told is of a later page: both are not read at
         # one moment.
-        if one.position > stored.head or (page and size > PAGE_BYTES):
-            break
-        page.append(one)
-    last = page[-1].position if page else stored.head
-    return ChunkPage(
-        chunks=page, next_position=last + 1 if last < stored.head else 0, head=stored.head
-    )
+        upto = min(after + limit, stored.head)
+        found = await log_pages.read_pages(tx, key, [(after, upto)], max_bytes)
+    return ChunkPage(chunks=found.get(after, ()), head=stored.head)

@@ -27,6 +27,7 @@ from service.usecases.readers.memwalker import Terms
 from storage import answers, sessions, trajectories
 from storage.answers import StoredAnswer
 from storage.database import Database
+from storage.listing import Listed
 from storage.ratings import StoredRating
 from storage.trajectories import Sums
 
@@ -72,14 +73,23 @@ class Trajectories:
         self._config = config
 
     async def events(
-        self, tenant_id: UUID, session: str, answer_id: UUID, *, after: int, limit: int
-    ) -> Sequence[Event]:
-        """Up to `limit` events behind an ordinal. Raises NotFound."""
+        self,
+        tenant_id: UUID,
+        session: str,
+        answer_id: UUID,
+        *,
+        after: int,
+        limit: int,
+        max_bytes: int,
+    ) -> Listed[Event]:
+        """Up to `limit` events behind an ordinal, about `max_bytes` of them. Raises NotFound."""
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id) as tx:
             if await answers.status(tx, key, answer_id) is None:
                 raise await answer_not_found(tx, session, answer_id)
-            return await trajectories.list_events(tx, (key, answer_id), after, limit)
+            return await trajectories.page_events(
+                tx, (key, answer_id), after, limit, max_bytes=max_bytes
+            )
 
     async def statistics(self, tenant_id: UUID, session: str, memory: str) -> Sums:
         """What all navigations of a memory came to. Raises NotFound, FailedPrecondition."""

@@ -72,13 +72,26 @@ class Trees:
         return [one for one in found if one.node.number > after][:limit]
 
     async def level(
-        self, tenant_id: UUID, session: str, name: str, level: int, after: int, limit: int
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        level: int,
+        after: int,
+        limit: int,
+        *,
+        max_bytes: int,
     ) -> Sequence[StoredNode]:
-        """Up to `limit` nodes of a level behind the number `after`. Raises NotFound,
-        FailedPrecondition."""
+        """Up to `limit` nodes of a level behind the number `after`.
+
+        Of more than `max_bytes` of summaries only the first come, and one more. Raises
+        NotFound, FailedPrecondition.
+        """
         async with self._database.transaction(tenant_id) as tx:
             stored = await find_tree(tx, session, name)
-            return await tree_views.list_level(tx, *item_key(stored), level, after, limit)
+            return await tree_views.list_level(
+                tx, *item_key(stored), level, after, limit, max_bytes=max_bytes
+            )
 
     async def text(
         self,

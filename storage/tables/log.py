@@ -87,6 +87,8 @@ session = Table(
     Column("name", Text, nullable=False),
     # Position of the newest chunk; moves under this row's lock only.
     Column("head", BigInteger, nullable=False, server_default=text("0")),
+    # Of all chunks, their metadata among it. What was appended before metadata counted stays
+    # as it is: finding out would mean to read every log.
     Column("content_bytes", BigInteger, nullable=False, server_default=text("0")),
     # Rises when a name is used again after erasure, so that old tokens are refused.
     Column("incarnation", Integer, nullable=False, server_default=text("1")),

@@ -26,7 +26,7 @@ import uvloop
 from grpc import aio
 
 from palimpsest.v1 import search_pb2, search_pb2_grpc
-from service.config import Config
+from service.config import Config, Limits
 from service.domain.fusing import RANK_CONSTANT
 from service.domain.ledger import CallScope
 from service.domain.tenancy import DEFAULT_TENANT, session_key
@@ -34,6 +34,7 @@ from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.validation import Validation
+from service.rpc.pages import Pages
 from service.rpc.search import SearchService
 from service.usecases.search import DEPTH, VECTORS_WEIGHT, WORDS_WEIGHT, Searcher
 from storage import search_setup
@@ -249,7 +250,8 @@ async def _serve(url: str) -> None:
     database = Database.connect(url, pool_size=4, name="bench-search")
     server = aio.server(interceptors=(Telemetry(), Errors(), Tenancy(), Validation()))
     searcher = Searcher(database, _AtHand(), _no_rerank, Config())
-    search_pb2_grpc.add_SearchServiceServicer_to_server(SearchService(searcher), server)
+    service = SearchService(searcher, Pages(b"key", Limits()))
+    search_pb2_grpc.add_SearchServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)

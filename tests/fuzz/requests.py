@@ -34,7 +34,11 @@ _KEY = b"key of tests"
 _TEXTS = (
     *("", "a", "main", "notes-1", "offline/extractive", "user", "where?", "$.rating", "/rows/0"),
     *(SOURCE, '{"type": "object"}', "[1, 2]", "0.17", "2026-11-30", "x" * 9000, "ü" * 5000, "A b"),
-    *("00000000-0000-0000-0000-000000000007", Pages(_KEY).next("sessions:", "main"), *ODD[:24]),
+    *(
+        "00000000-0000-0000-0000-000000000007",
+        Pages(_KEY, Limits()).next("sessions:", "main"),
+        *ODD[:24],
+    ),
     ReadToken(session_key=DEFAULT_TENANT, incarnation=1, position=3).sign(_KEY),
 )
 #: What fields of such names take, mostly.
@@ -112,7 +116,7 @@ def methods() -> dict[str, tuple[MethodDescriptor, Any]]:
 def _made_service(kind: Any) -> Any:
     given: dict[str, Any] = {}
     for name in list(inspect.signature(kind).parameters):
-        known = {"pages": Pages(_KEY), "limits": Limits(), "language": "simple"}
+        known = {"pages": Pages(_KEY, Limits()), "limits": Limits(), "language": "simple"}
         given[name] = known.get(name) or (asyncio.Event() if name == "stopping" else _Anything())
     return kind(**given)
 

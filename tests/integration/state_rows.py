@@ -34,7 +34,7 @@ async def append(database: Database, session: str, chunks: Sequence[Chunk]) -> N
                     sequence=number,
                     chunk=chunk,
                     digest=chunk.digest(),
-                    content_bytes=chunk.content_bytes(),
+                    size_bytes=chunk.size_bytes(),
                 )
                 for number, chunk in enumerate(chunks[start : start + BATCH], start + 1)
             )

@@ -62,7 +62,7 @@ async def test_chunks_of_every_kind_come_back_as_they_were(session: palimpsest.S
         "did",
     )
     info = await session.info()
-    assert (info.head, info.content_bytes) == (3, len("text ü 😀userhellosawdid".encode()))
+    assert (info.head, info.content_bytes) == (3, len("text ü 😀sourceauserhellosawdid".encode()))
 
 
 async def test_a_resend_is_acked_with_its_first_position(session: Any, stub: Any) -> None:
@@ -261,4 +261,4 @@ def test_client_and_server_agree_on_digests() -> None:
     ]
     for message, chunk in pairs:
         assert convert.digest(message) == chunk.digest()
-        assert convert.content_bytes(message) == chunk.content_bytes()
+        assert convert.size_bytes(message) == chunk.size_bytes()

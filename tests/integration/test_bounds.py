@@ -41,7 +41,7 @@ async def test_memories_that_are_made_at_once_do_not_pass_the_limit(url: str) ->
         return_exceptions=True,
     )
     assert sum(isinstance(one, Exhausted) for one in made) == 6
-    assert len(await memories.list_all(DEFAULT_TENANT, "s")) == 2
+    assert len((await memories.list_after(DEFAULT_TENANT, "s", "", None)).items) == 2
     await database.close()
 
 

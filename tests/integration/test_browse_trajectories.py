@@ -131,8 +131,10 @@ async def test_events_of_any_answer_are_listed(database: Database) -> None:
     await write(database, TEXTS)
     answer_id = await browsed(database, Script(reply=Words("mouse")), BrowseOption.SCAN)
     _, events = await read_told(database, item_of(answer_id))
-    found = await served(database).events(DEFAULT_TENANT, "s", answer_id, after=1, limit=2)
-    assert list(found) == events[1:3]
+    found = await served(database).events(
+        DEFAULT_TENANT, "s", answer_id, after=1, limit=2, max_bytes=2**20
+    )
+    assert list(found.items) == events[1:3]
 
 
 async def test_a_session_that_is_not_there_is_refused(database: Database) -> None:

@@ -247,9 +247,10 @@ async def test_trajectories_of_state_memories_are_read_summed_and_exported(
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
     reading = Trajectories(database, facts, lambda _: False, b"marker", CONFIG)
-    told = await reading.events(DEFAULT_TENANT, "s", item.item_id, after=0, limit=10)
-    assert [event.kind.value for event in told] == ["triage", "triage", "leaf", "end"]
-    assert await reading.events(DEFAULT_TENANT, "s", direct.item_id, after=0, limit=10) == []
+    part = {"after": 0, "limit": 10, "max_bytes": 2**20}
+    told = await reading.events(DEFAULT_TENANT, "s", item.item_id, **part)
+    assert [event.kind.value for event in told.items] == ["triage", "triage", "leaf", "end"]
+    assert not (await reading.events(DEFAULT_TENANT, "s", direct.item_id, **part)).items
     sums = await reading.statistics(DEFAULT_TENANT, "s", "w")
     assert (sums.navigations, sums.answered, sums.statistics.calls) == (1, 1, 3)
     examples = [one async for one in reading.export(DEFAULT_TENANT, "s", "w")]

@@ -107,8 +107,8 @@ async def test_events_come_in_pages_and_statistics_are_of_the_tree(database: Dat
     answer_id = await answered(database, Script(reply=Moves("king")))
     await answered(database, Script(reply=Moves("zebra")), calls=2)
     served = trajectories(database)
-    found = await served.events(DEFAULT_TENANT, "s", answer_id, after=1, limit=2)
-    assert [event.ordinal for event in found] == [2, 3]
+    found = await served.events(DEFAULT_TENANT, "s", answer_id, after=1, limit=2, max_bytes=2**20)
+    assert [event.ordinal for event in found.items] == [2, 3]
     sums = await served.statistics(DEFAULT_TENANT, "s", "t")
     assert (sums.navigations, sums.answered, sums.statistics.calls) == (2, 1, 5)
     assert math.isclose(sums.statistics.text_tokens / 2, sum(map(estimate_tokens, LEAVES + TAIL)))
@@ -118,10 +118,10 @@ async def test_what_is_not_there_or_no_tree_is_refused(database: Database) -> No
     await scripted.make(database, ["a"])
     served = trajectories(database)
     with pytest.raises(NotFound) as missing:
-        await served.events(DEFAULT_TENANT, "s", uuid4(), after=0, limit=1)
+        await served.events(DEFAULT_TENANT, "s", uuid4(), after=0, limit=1, max_bytes=1)
     assert missing.value.reason is Reason.ANSWER_NOT_FOUND
     with pytest.raises(NotFound) as missing:
-        await served.events(DEFAULT_TENANT, "none", uuid4(), after=0, limit=1)
+        await served.events(DEFAULT_TENANT, "none", uuid4(), after=0, limit=1, max_bytes=1)
     assert missing.value.reason is Reason.SESSION_NOT_FOUND
     for call in (
         served.statistics(DEFAULT_TENANT, "s", "m"),

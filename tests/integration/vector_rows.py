@@ -46,7 +46,7 @@ async def append(database: Database, session: str, chunks: Sequence[Chunk], firs
                             sequence=first + start + n,
                             chunk=chunk,
                             digest=chunk.digest(),
-                            content_bytes=chunk.content_bytes(),
+                            size_bytes=chunk.size_bytes(),
                         )
                         for n, chunk in enumerate(part)
                     ),

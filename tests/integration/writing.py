@@ -25,7 +25,7 @@ def text_chunk(sequence: int, text: str) -> SubmittedChunk:
 def submitted(sequence: int, chunk: Chunk) -> SubmittedChunk:
     """A chunk as a producer sends it."""
     return SubmittedChunk(
-        sequence=sequence, chunk=chunk, digest=chunk.digest(), content_bytes=chunk.content_bytes()
+        sequence=sequence, chunk=chunk, digest=chunk.digest(), size_bytes=chunk.size_bytes()
     )
 
 

@@ -50,6 +50,10 @@ class Slow(Appender):
         #: Sequences by tenant and session, as they were written.
         self.written: dict[tuple[UUID, str], list[int]] = {}
 
+    async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Sequence[UUID]:
+        await asyncio.sleep(self._chosen.choice((0, 0.001)))
+        return keys
+
     async def _commit(self, tenant_id: UUID, entries: Sequence[Entry]) -> Sequence[Entry]:
         await asyncio.sleep(self._chosen.choice((0, 0, 0.001, 0.01)))
         parts = by_session(entries)

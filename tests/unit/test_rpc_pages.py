@@ -1,12 +1,13 @@
 """Pages of lists fit a message, whatever they hold, and no item is left out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from palimpsest.v1 import history_pb2, memories_pb2
+from service.config import Limits
 from service.domain.prism.amendments import Op
 from service.rpc.history import HistoryService
 from service.rpc.interceptors import tenancy
@@ -14,6 +15,7 @@ from service.rpc.memories import MemoryService
 from service.rpc.pages import Pages
 from storage.amendment_log import LoggedAmendment, LoggedRejection
 from storage.history import StoredRevision
+from storage.listing import Listed
 
 #: What a gRPC client takes that was told nothing else.
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -70,16 +72,17 @@ class Past:
     def __init__(self, make: Callable[[int], Any], count: int) -> None:
         self._items = [make(number) for number in range(1, count + 1)]
 
-    async def _behind(self, after: tuple[int, int], limit: int) -> Sequence[Any]:
-        return self._items[after[1] :][:limit]
+    async def _behind(self, after: tuple[int, int], limit: int) -> Listed[Any]:
+        behind = self._items[after[1] :]
+        return Listed(items=behind[:limit], more=len(behind) > limit)
 
-    async def rejections(self, *named: Any) -> Sequence[Any]:
+    async def rejections(self, *named: Any, max_bytes: int) -> Listed[Any]:
         return await self._behind(*named[3:])
 
-    async def amendments(self, *named: Any) -> Sequence[Any]:
+    async def amendments(self, *named: Any, max_bytes: int) -> Listed[Any]:
         return await self._behind(*named[3:5])
 
-    async def revisions(self, *named: Any) -> Sequence[Any]:
+    async def revisions(self, *named: Any, max_bytes: int) -> Listed[Any]:
         _, _, _, after, limit = named
         return await self._behind((0, max(after, 0)), limit)
 
@@ -97,7 +100,7 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
 ) -> None:
     past: Any = Past(make, 1000)
     nothing: Any = None
-    pages = Pages(b"key")
+    pages = Pages(b"key", Limits())
     memories = MemoryService(nothing, past, pages, nothing)
     history = HistoryService(past, nothing, pages, nothing)
     token = tenancy._tenant.set(nothing)

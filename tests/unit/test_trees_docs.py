@@ -9,8 +9,9 @@ from palimpsest.tree_values import TreeSettings
 from palimpsest.v1 import answers_pb2, memories_pb2, trees_pb2
 from service.cli.trees import MAX_DRAWN
 from service.domain.tree.spec import TreeSpec
+from service.rpc.pages import PAGE_BYTES
 from service.rpc.specs import tree_message
-from service.rpc.trees import PAGE_BYTES, TEXT_BYTES
+from service.rpc.trees import TEXT_BYTES
 from service.usecases.outline import MAX_SUMMARY_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "trees.md").read_text()

@@ -43,8 +43,15 @@ def digest(chunk: log_pb2.Chunk) -> bytes:
     return hashlib.sha256(b"".join(pieces)).digest()
 
 
-def content_bytes(chunk: log_pb2.Chunk) -> int:
-    """Size of a chunk's content, in bytes of UTF-8."""
+def size_bytes(chunk: log_pb2.Chunk) -> int:
+    """Size of a chunk's content and metadata, in bytes of UTF-8: what counts in credits."""
+    size = _content_bytes(chunk)
+    if chunk.metadata:
+        size += sum(len(one.encode()) for pair in chunk.metadata.items() for one in pair)
+    return size
+
+
+def _content_bytes(chunk: log_pb2.Chunk) -> int:
     kind = chunk.WhichOneof("content")
     if kind == "text":
         return len(chunk.text.encode())

@@ -16,7 +16,8 @@ from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed, 
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import Ack
 
-#: Chunks and bytes of a batch; the service takes no more.
+#: Chunks and bytes of a batch, metadata included. The service takes no more chunks, and no
+#: more content; with their metadata they must fit a message.
 BATCH_CHUNKS = 256
 BATCH_BYTES = 1024 * 1024
 #: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
@@ -30,7 +31,7 @@ _CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
 @dataclass(frozen=True, slots=True)
 class _Sent:
     produced: log_pb2.ProducedChunk
-    content_bytes: int
+    size_bytes: int
 
 
 class Producer:
@@ -169,7 +170,7 @@ class Producer:
                 },
             )
         chunks.check(chunk, self._next_sequence, f"append {self._next_sequence}")
-        size = convert.content_bytes(chunk)
+        size = convert.size_bytes(chunk)
         if not self._has_credit(size):
             await self._until(lambda: self._has_credit(size))
         elif len(self._waiting) >= BATCH_CHUNKS:
@@ -316,7 +317,7 @@ class Producer:
             # More than the credit may wait where a server came back with less of it.
             most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
             while self._waiting and len(batch) < most:
-                size += self._waiting[0].content_bytes
+                size += self._waiting[0].size_bytes
                 if batch and size > BATCH_BYTES:
                     break
                 sent = self._waiting.popleft()
@@ -336,4 +337,4 @@ class Producer:
 
     def _drop_through(self, held: deque[_Sent], sequence: int) -> None:
         while held and held[0].produced.producer_sequence <= sequence:
-            self._bytes -= held.popleft().content_bytes
+            self._bytes -= held.popleft().size_bytes

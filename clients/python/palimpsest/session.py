@@ -357,8 +357,8 @@ class Session(SessionQuestions):
     async def memories(self) -> Sequence[values.MemoryInfo]:
         """The session's memories, by name. Raises NotFound."""
         request = memories_pb2.ListMemoriesRequest(session=self.name)
-        response = await self._client.call(self._memories.ListMemories, request)
-        return [convert.memory(message) for message in response.memories]
+        pages = self._client.pages(self._memories.ListMemories, request)
+        return [convert.memory(message) async for page in pages for message in page.memories]
 
     async def flush(self) -> values.Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""

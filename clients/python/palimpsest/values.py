@@ -53,7 +53,8 @@ class SessionInfo:
     name: str
     #: Position of the newest chunk; 0 when there is none.
     head: int
-    #: Content of all chunks, in bytes of UTF-8.
+    #: Content and metadata of all chunks, in bytes of UTF-8; of those that an older release
+    #: wrote without their metadata.
     content_bytes: int
     created_at: datetime
     #: What its text is searched in; empty: the service is older and does not say.

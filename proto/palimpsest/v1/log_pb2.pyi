@@ -116,7 +116,8 @@ class Chunk(_message.Message):
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Optional. At most 16 entries, keys of 1 to 64 and values of at most 1024
-        characters. Kept and returned; never shown to a model.
+        characters. Kept and returned; never shown to a model. It has these limits
+        instead of that of the texts; in credits it counts like these.
         """
 
     def __init__(
@@ -226,7 +227,7 @@ class Credits(_message.Message):
     chunks: _builtins.int
     """Unacked chunks."""
     bytes: _builtins.int
-    """Unacked bytes of content."""
+    """Unacked bytes of UTF-8, of texts and of the keys and values of metadata."""
     def __init__(
         self,
         *,
@@ -294,8 +295,8 @@ class AppendChunksRequest(_message.Message):
         CHUNKS_FIELD_NUMBER: _builtins.int
         @_builtins.property
         def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducedChunk]:
-            """Required. 1 to 256 chunks (`max_batch_chunks`), at most 1 MiB of content
-            (`max_batch_bytes`).
+            """Required. 1 to 256 chunks (`max_batch_chunks`), at most 1 MiB of their
+            texts (`max_batch_bytes`); with metadata they must fit a message (4 MiB).
             """
 
         def __init__(
@@ -522,7 +523,9 @@ class ListChunksRequest(_message.Message):
     from_position: _builtins.int
     """Optional. First position wanted; 0 and 1 are the beginning."""
     page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB of content."""
+    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB,
+    metadata included, so that it fits a message; any chunk fits.
+    """
     def __init__(
         self,
         *,

@@ -949,8 +949,8 @@ class ListMemoriesRequest(_message.Message):
     `waiting_cause`.
     """
     page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100. Of one session it is ignored: there are
-    all memories on one page. A page ends early at 2 MiB.
+    """Optional. 1 to 1000. 0 means 100, and of one session as many as a message
+    holds (4 MiB), which are all unless their schemas are very long.
     """
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the first."""

@@ -105,11 +105,11 @@ class MemoryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMemories(self, request, context):
-        """Lists the memories of a session by name, or those of all sessions in pages:
+        """Lists the memories of a session by name, or those of all sessions, in pages:
         all, or those of one status, or those that wait for their model.
 
-        Guarantees: of one session all of them, as of one moment (it has at most 64);
-        of all sessions each that stays as it is from the first page to the last.
+        Guarantees: complete; a page is as of one moment (a session has at most 64,
+        which are one page unless their schemas are very long).
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -54,11 +54,11 @@ class MemoryServiceStub:
     Safety: reads only.
     """
     ListMemories: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]
-    """Lists the memories of a session by name, or those of all sessions in pages:
+    """Lists the memories of a session by name, or those of all sessions, in pages:
     all, or those of one status, or those that wait for their model.
 
-    Guarantees: of one session all of them, as of one moment (it has at most 64);
-    of all sessions each that stays as it is from the first page to the last.
+    Guarantees: complete; a page is as of one moment (a session has at most 64,
+    which are one page unless their schemas are very long).
     Safety: reads only.
     """
     ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
@@ -119,11 +119,11 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: reads only.
     """
     ListMemories: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]  # type: ignore[assignment]
-    """Lists the memories of a session by name, or those of all sessions in pages:
+    """Lists the memories of a session by name, or those of all sessions, in pages:
     all, or those of one status, or those that wait for their model.
 
-    Guarantees: of one session all of them, as of one moment (it has at most 64);
-    of all sessions each that stays as it is from the first page to the last.
+    Guarantees: complete; a page is as of one moment (a session has at most 64,
+    which are one page unless their schemas are very long).
     Safety: reads only.
     """
     ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
@@ -199,11 +199,11 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memories_pb2.ListMemoriesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.ListMemoriesResponse, _abc.Awaitable[_memories_pb2.ListMemoriesResponse]]:
-        """Lists the memories of a session by name, or those of all sessions in pages:
+        """Lists the memories of a session by name, or those of all sessions, in pages:
         all, or those of one status, or those that wait for their model.
 
-        Guarantees: of one session all of them, as of one moment (it has at most 64);
-        of all sessions each that stays as it is from the first page to the last.
+        Guarantees: complete; a page is as of one moment (a session has at most 64,
+        which are one page unless their schemas are very long).
         Safety: reads only.
         """
 

@@ -35,7 +35,9 @@ class Session(_message.Message):
     head: _builtins.int
     """Position of the newest chunk; 0 when there is none."""
     content_bytes: _builtins.int
-    """Sum of the content of all chunks, in bytes of UTF-8."""
+    """Sum of all chunks, in bytes of UTF-8: their texts, and the keys and values of
+    their metadata. Of chunks that an older release wrote the texts only.
+    """
     language: _builtins.str
     """The language that its text is searched in: a configuration of PostgreSQL's
     full-text search.

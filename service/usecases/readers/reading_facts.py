@@ -54,6 +54,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     behind = [applied for applied, _ in contexts.values()]
     sizes = await reading_facts.read_sizes(tx, key, behind=behind, upto=head)
     model = asked.wanted_model or known.config.model
+    # Too many where there is much metadata, which no model reads: it only orders the choices.
     log_tokens = -(-session.content_bytes // TOKEN_BYTES)
     facts = SessionFacts(
         head=head,

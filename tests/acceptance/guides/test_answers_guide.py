@@ -14,7 +14,7 @@ from palimpsest.v1 import answers_pb2
 from service.cli import output
 from service.config import Limits
 from service.domain.readers import ReaderName
-from service.rpc.answers import PAGE_BYTES
+from service.rpc.pages import PAGE_BYTES
 from tests.acceptance.guides.pages import ROOT, commands, printed, program
 from tests.acceptance.guides.test_agents_guide import comparable, says
 

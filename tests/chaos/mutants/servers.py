@@ -218,7 +218,7 @@ def _chunk(producer: str, sequence: int, text: str | None) -> SubmittedChunk:
         sequence=sequence,
         chunk=chunk,
         digest=chunk.digest(),
-        content_bytes=chunk.content_bytes(),
+        size_bytes=chunk.size_bytes(),
     )
 
 
