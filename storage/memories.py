@@ -1,6 +1,6 @@
 """Memories: their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -57,6 +57,8 @@ class StoredMemory:
     seal_position: int | None
     #: There is nothing to do with what is in the log.
     rests: bool
+    #: What rejections of its steps mean for readers: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None
     stall: Stall | None
 
     @property
@@ -109,6 +111,7 @@ def _select_memories() -> Select[Any]:
             held_reason(),
             memory.c.seal_position,
             rests(),
+            memory.c.losses,
             dead_letter.c.from_position.label("stall_position"),
             dead_letter.c.cause.label("stall_cause"),
             dead_letter.c.attempts.label("stall_attempts"),
@@ -237,7 +240,7 @@ COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schem
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
     m.rebuilt_from, m.consolidate_position,
     CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
-    NOT m.has_work OR m.resting,
+    NOT m.has_work OR m.resting, m.losses,
     d.from_position, d.cause, d.attempts, d.created_at"""
 
 FROM = """FROM memory m

@@ -44,6 +44,7 @@ CLAIM = (
     memory.c.fold_state,
     memory.c.seal_position,
     memory.c.kind,
+    memory.c.losses,
     select(revision.c.created_at)
     .where(
         revision.c.session_key == memory.c.session_key,

@@ -64,6 +64,8 @@ class Claim:
     seal_position: int | None = None
     #: How often it was let go on that had stalled on replies which were no use.
     retries: int = 0
+    #: What rejections mean for readers: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None = None
 
     @property
     def prism(self) -> PrismSpec:
@@ -112,6 +114,8 @@ class NewRevision:
     #: What the folding policy has counted up to this revision; None leaves what is there,
     #: which then is an older revision's.
     fold_state: Mapping[str, Any] | None = None
+    #: What rejections mean for readers; None leaves what is there.
+    losses: Mapping[str, Any] | None = None
 
 
 def _claimed(row: Sequence[Any]) -> Claim:
@@ -232,6 +236,8 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
         changes["consolidated_tokens"] = new.consolidated_tokens
     if new.fold_state is not None:
         changes["fold_state"] = new.fold_state
+    if new.losses is not None:
+        changes["losses"] = new.losses
     return changes
 
 

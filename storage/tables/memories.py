@@ -68,6 +68,8 @@ memory = Table(
     Column("resting", Boolean, nullable=False, server_default=text("false")),
     # An append wakes it when the log reaches this position; NULL: any append does.
     Column("wake_position", BigInteger),
+    # What rejections of its steps mean for readers: service/domain/prism/losses.py.
+    Column("losses", JSONB),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.

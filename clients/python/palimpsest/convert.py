@@ -6,6 +6,7 @@ import struct
 
 from palimpsest import specs, tree_values, values
 from palimpsest.answer_convert import answer as answer
+from palimpsest.answer_convert import losses as losses
 from palimpsest.answer_convert import moment as moment
 from palimpsest.answer_convert import navigation_statistics as navigation_statistics
 from palimpsest.answer_convert import usage as usage
@@ -138,6 +139,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         held_reason=message.held_reason if message.HasField("held_reason") else None,
         resting=message.resting,
         created_at=moment(message.create_time),
+        losses=losses(message.losses),
     )
 
 
