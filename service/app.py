@@ -18,6 +18,7 @@ from service.caller.server import CallerServer
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.health_socket import health_socket
 from service.llm.caller import Caller
 from service.llm.embedders import open_embedder
 from service.llm.embedding import CannotEmbed, Embedder
@@ -63,6 +64,7 @@ from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.readers.ranks import SearchRanks
+from service.usecases.readiness import STOPPING, ReadinessWatch
 from service.usecases.rebuild import Rebuilder
 from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser
@@ -93,7 +95,11 @@ class CannotStart(Exception):
 
 async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
     """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
-    async with _process(config, "serve") as (database, keys, dispatcher), AsyncExitStack() as stack:
+    async with (
+        _process(config, "serve") as (database, keys, dispatcher),
+        _health(config, "serve") as watch,
+        AsyncExitStack() as stack,
+    ):
         hints = Hints(dispatcher.hint)
         watcher = Watcher(database, reads=config.limits.max_waiting_reads)
         appender = Appender(database, hints, keys.token, config.limits)
@@ -140,11 +146,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
         try:
             port = await _listen(server, config.listen)
+            watch.listener, watch.phase = server.set_ready, ""
             ready(f"{config.listen.rpartition(':')[0]}:{port}")
             if embedder is not None:
                 # It takes seconds, which the first search does not have to wait for.
                 loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
+            watch.phase = STOPPING
             await watcher.stop()
             await server.stop(config.stop_seconds)
         finally:
@@ -153,7 +161,11 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
 
 async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Runs a worker until `stop` is set. Raises CannotStart."""
-    async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
+    async with (
+        _process(config, "work") as (database, keys, dispatcher),
+        _health(config, "work") as watch,
+        AsyncExitStack() as stack,
+    ):
         prices = Prices(config)
         far = _far(config, stack)
         patience = Patience(
@@ -194,6 +206,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         if not near_model(config.model):
             # What it took meanwhile could not go on: it is for workers whose callers are there.
             await _unless(stop, far.wait_until_ready(config.start_seconds))
+        watch.phase = ""
         await worker.run(stop)
 
 
@@ -242,13 +255,18 @@ async def call(
 ) -> None:
     """Makes the calls of workers: of all that connect at a path, until `stop` is set, or of
     the one at the other end of a socket, until it is gone. Raises CannotStart."""
-    async with _database(config, "caller") as (database, keys), AsyncExitStack() as stack:
+    async with (
+        _database(config, "caller") as (database, keys),
+        _health(config, "caller") as watch,
+        AsyncExitStack() as stack,
+    ):
         transport = LitellmTransport(config)
         await transport.warm()
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         index = _index(config, keys, stack)
         caller = _caller(config, transport, journal, index, Prices(config))
         server = CallerServer(caller, stop_seconds=config.stop_seconds)
+        watch.phase = ""
         if isinstance(at, socket.socket):
             ready()
             await server.serve_one(at, stop)
@@ -365,25 +383,47 @@ async def _process(
         yield database, keys, dispatcher
 
 
+def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
+    """Connections to the data, of which none is open yet."""
+    assert config.database_url is not None, "it is looked for first"
+    return Database.connect(
+        config.database_url.get_secret_value(),
+        pool_size=pool_size,
+        name=f"palimpsest-{kind}@{socket.gethostname()}",
+    )
+
+
 @asynccontextmanager
 async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
     """What every process has: telemetry, the database, the deployment's keys."""
     if config.database_url is None:
         raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
-    url = config.database_url.get_secret_value()
     telemetry.configure(f"palimpsest-{kind}", "0.1.0")
     LABELS.configure(config)
     if config.fail_points is not None:
         fail_points.install(config.fail_points)
-    database = Database.connect(
-        url, pool_size=config.pool_size, name=f"palimpsest-{kind}@{socket.gethostname()}"
-    )
+    database = _connect(config, kind, pool_size=config.pool_size)
     try:
         keys = await _reach(database, config.start_seconds)
         yield database, keys
     finally:
         await database.close()
         telemetry.shutdown()
+
+
+@asynccontextmanager
+async def _health(config: Config, kind: str) -> AsyncIterator[ReadinessWatch]:
+    """Says whether this process can work, to those who ask at its socket and to a listener."""
+    database = _connect(config, f"{kind}-probe", pool_size=1)
+    watch = ReadinessWatch(database, probe_seconds=config.probe_seconds)
+    async with health_socket(config.run_dir, kind, lambda: watch.cause):
+        probing = asyncio.create_task(watch.run())
+        try:
+            yield watch
+        finally:
+            watch.phase = STOPPING
+            await _cancel([probing])
+            await database.close()
 
 
 async def _reach(database: Database, seconds: float) -> DeploymentKeys:

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.deployment_config import Deployments
+from service.health import default_run_dir
 from service.model_config import ModelPriceOverrides, ModelSettings
 
 #: One host: SQLAlchemy reads no list of them. A password may hold what ought to be escaped.
@@ -135,6 +136,8 @@ class Config(BaseSettings):
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
     #: user that PostgreSQL has to run as.
     data_dir: Path = Field(default_factory=_default_data_dir)
+    #: Where processes of this user answer `palimpsest health`, each at a socket of its own.
+    run_dir: Path = Field(default_factory=default_run_dir)
     #: The model for memories and schemas that name none, as provider/name.
     model: str = OFFLINE_MODEL
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
@@ -214,6 +217,9 @@ class Config(BaseSettings):
     step_backoff_seconds: Seconds = 1.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
+    #: How often a process probes its database; it is not ready behind three failures in a row,
+    #: and ready again behind two successes.
+    probe_seconds: Seconds = 1.0
     #: How long `work` and `serve` wait for the database when they start.
     start_seconds: Seconds = 30.0
     #: How long `work` and `serve` may finish what they began when stopped.

@@ -10,7 +10,7 @@ from service.cli.deployment import DataDir, TenantName, find_config
 from service.cli.output import escaped, out, show_json
 from service.cli.talk import Json
 from service.config import Config
-from service.domain.checkup import Finding, Level, ok, warn
+from service.domain.checkup import Finding, Level, bad, ok, warn
 
 #: How long the API may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
@@ -57,8 +57,9 @@ async def _look(config: Config, address: str, tenant: str | None, *, as_json: bo
     async for one in Checkup(config, known, tenant=tenant).findings():
         _tell(one, as_json=as_json)
         is_bad = is_bad or one.level is Level.BAD
-    _tell(await _api(address), as_json=as_json)
-    return is_bad
+    api = await _api(address)
+    _tell(api, as_json=as_json)
+    return is_bad or api.level is Level.BAD
 
 
 def _tell(one: Finding, *, as_json: bool) -> None:
@@ -85,5 +86,8 @@ async def _api(address: str) -> Finding:
             said = f"{address} answers {error.code().name}: {error.details()}"
             return warn("api", said, "look whether it is Palimpsest that listens there")
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
-        return warn("api", f"{address} is stopping", "let clients use another server")
+        said = f"{address} serves no calls: it is stopping, or it cannot reach its database"
+        return bad(
+            "api", said, "`palimpsest health` on its machine says which, and so does its log"
+        )
     return ok("api", f"{address} serves")

@@ -5,6 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.json_values import Json
 from service.domain.prism.losses import LossKind, after_change, after_schema, after_step, losses_of
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import has_room, parse_reply
@@ -86,10 +87,11 @@ def test_a_run_of_rejections_is_told_from_its_third_step_on(
 def test_a_change_by_hand_ends_what_it_mends() -> None:
     tally = {"count": 3, "steps": 3, "since_position": 7}
     stored = {"no_room": tally, "invalid": tally}
-    full, small = {"topics": {"a": "x" * 280}}, {"topics": {"a": "x" * 100}}
+    full: Json = {"topics": {"a": "x" * 280}}
+    small: Json = {"topics": {"a": "x" * 100}}
+    wide: Json = {"topics": dict.fromkeys("abcde", "")}
     assert after_change(stored, full, RULES) is None
     assert after_change(stored, small, RULES) == {"invalid": tally}
-    wide = {"topics": dict.fromkeys("abcde", "")}
     assert after_change(stored, wide, RULES) is None, "it has as many entries as it may have"
     assert after_schema(stored) == {"no_room": tally}
     assert after_change(None, small, RULES) is None
