@@ -57,6 +57,7 @@ from service.usecases.compress import Compressor
 from service.usecases.consistency import Watcher
 from service.usecases.costs import Costs
 from service.usecases.edit import Editor
+from service.usecases.gauges import DeploymentGauges, observe_connections
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.history import History
@@ -143,7 +144,10 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             ),
             config.limits,
         )
-        loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
+        jobs = [hints.run, watcher.run, appender.run]
+        if telemetry.exports():
+            jobs.append(DeploymentGauges(database, dispatcher).run)
+        loops = [asyncio.create_task(job()) for job in jobs]
         try:
             port = await _listen(server, config.listen)
             watch.listener, watch.phase = server.set_ready, ""
@@ -405,6 +409,7 @@ async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, 
     database = _connect(config, kind, pool_size=config.pool_size)
     try:
         keys = await _reach(database, config.start_seconds)
+        observe_connections(database)
         yield database, keys
     finally:
         await database.close()
