@@ -150,7 +150,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         loops = [asyncio.create_task(job()) for job in jobs]
         try:
             port = await _listen(server, config.listen)
-            watch.listener, watch.phase = server.set_ready, ""
+            await watch.begin(server.set_ready)
             ready(f"{config.listen.rpartition(':')[0]}:{port}")
             if embedder is not None:
                 # It takes seconds, which the first search does not have to wait for.
@@ -210,7 +210,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
         if not near_model(config.model):
             # What it took meanwhile could not go on: it is for workers whose callers are there.
             await _unless(stop, far.wait_until_ready(config.start_seconds))
-        watch.phase = ""
+        await watch.begin()
         await worker.run(stop)
 
 
@@ -270,7 +270,7 @@ async def call(
         index = _index(config, keys, stack)
         caller = _caller(config, transport, journal, index, Prices(config))
         server = CallerServer(caller, stop_seconds=config.stop_seconds)
-        watch.phase = ""
+        await watch.begin()
         if isinstance(at, socket.socket):
             ready()
             await server.serve_one(at, stop)

@@ -55,8 +55,11 @@ def is_ours(folder: Path) -> bool:
 def ask(run_dir: Path, kind: str | None = None) -> list[Health]:
     """Returns the health of each process that runs, by kind and id; or those of one kind.
 
-    Removes the sockets of processes that are gone.
+    Removes the sockets of processes that are gone. A folder that another user may have made
+    has no processes of ours; the superuser may ask in any.
     """
+    if not run_dir.is_dir() or (os.geteuid() != 0 and not is_ours(run_dir)):
+        return []
     found = []
     for path in sorted(run_dir.glob(f"{kind or '*'}-*.sock")):
         name, _, pid = path.stem.rpartition("-")

@@ -183,12 +183,14 @@ class Server:
         self._stopping = False
 
     async def start(self, address: str) -> int:
-        """Listens at `address` (HOST:PORT, port 0 picks one); the port."""
+        """Listens at `address` (HOST:PORT, port 0 picks one); the port.
+
+        Its health is unknown until `set_ready` is called.
+        """
         port = self._server.add_insecure_port(address)
         await self._server.start()
         for name in self._live_names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await self.set_ready(True)
         return port
 
     async def set_ready(self, ready: bool) -> None:

@@ -33,8 +33,7 @@ class ReadinessWatch:
         self._readiness = Readiness()
         #: Why the process takes no work, whatever its database does; empty while it does.
         self.phase = STARTING
-        #: Is told each time that the database is lost or found.
-        self.listener: Listener | None = None
+        self._listener: Listener | None = None
 
     @property
     def cause(self) -> str:
@@ -42,6 +41,15 @@ class ReadinessWatch:
         if self.phase:
             return self.phase
         return "" if self._readiness.ready else self._readiness.trouble
+
+    async def begin(self, listener: Listener | None = None) -> None:
+        """Says that the process takes work from now on.
+
+        `listener` is told whether the database is there: now, and each time that it changes.
+        """
+        self.phase, self._listener = "", listener
+        if listener is not None:
+            await listener(self._readiness.ready)
 
     async def run(self) -> None:
         """Probes until it is cancelled."""
@@ -58,8 +66,8 @@ class ReadinessWatch:
             _log.warning("not ready", cause=trouble)
         else:
             _log.info("ready again")
-        if self.listener is not None:
-            await self.listener(self._readiness.ready)
+        if self._listener is not None:
+            await self._listener(self._readiness.ready)
 
     async def _trouble(self) -> str:
         bound = asyncio.timeout(PROBE_TIMEOUT_SECONDS)

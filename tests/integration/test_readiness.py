@@ -6,8 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from service import health
 from service.cli import app
 from service.cli.doctor import _api
+from service.config import Config
 from service.domain.checkup import Level
 from service.domain.readiness import FAILURES, SUCCESSES
 from service.health_socket import health_socket
@@ -168,6 +169,16 @@ async def test_a_process_that_hangs_is_not_live(
     assert (well, "does not answer" in line) == (False, True)
 
 
+def test_sockets_are_in_a_folder_of_the_user_where_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PALIMPSEST_RUN_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert Config().run_dir == tmp_path / "palimpsest"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert str(Config().run_dir).endswith(f"/palimpsest-{os.geteuid()}")
+
+
 def link_to(run_dir: Path) -> Path:
     link = run_dir.parent / "link"
     link.symlink_to(run_dir)
@@ -188,17 +199,6 @@ async def test_a_folder_that_others_may_have_made_is_not_used(
         assert os.listdir(used) == []
 
 
-@contextmanager
-def heard(watch: ReadinessWatch) -> Iterator[list[bool]]:
-    told: list[bool] = []
-
-    async def listen(ready: bool) -> None:
-        told.append(ready)
-
-    watch.listener = listen
-    yield told
-
-
 async def lose(relay: Proxy, watch: ReadinessWatch) -> None:
     relay.hold()
     for _ in range(FAILURES):
@@ -211,25 +211,29 @@ async def test_one_probe_that_fails_changes_nothing(
     async with relayed(url) as (relay, through):
         database = Database.connect(through, pool_size=1, name="probe")
         watch = ReadinessWatch(database, probe_seconds=1)
-        watch.phase = ""
-        with heard(watch) as told:
-            monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 60)
+        told: list[bool] = []
+
+        async def listen(ready: bool) -> None:
+            told.append(ready)
+
+        await watch.begin(listen)
+        monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 60)
+        await watch.probe()
+        monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 0.1)
+        relay.hold()
+        await watch.probe()
+        assert (watch.cause, told) == ("", [True])
+        relay.let_go()
+        monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 60)
+        await watch.probe()
+        monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 0.1)
+        await lose(relay, watch)
+        assert ("did not answer" in watch.cause, told) == (True, [True, False])
+        relay.let_go()
+        monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 60)
+        for _ in range(SUCCESSES):
             await watch.probe()
-            monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 0.1)
-            relay.hold()
-            await watch.probe()
-            assert (watch.cause, told) == ("", [])
-            relay.let_go()
-            monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 60)
-            await watch.probe()
-            monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 0.1)
-            await lose(relay, watch)
-            assert ("did not answer" in watch.cause, told) == (True, [False])
-            relay.let_go()
-            monkeypatch.setattr(module, "PROBE_TIMEOUT_SECONDS", 60)
-            for _ in range(SUCCESSES):
-                await watch.probe()
-            assert (watch.cause, told) == ("", [False, True])
+        assert (watch.cause, told) == ("", [True, False, True])
         await database.close()
 
 
@@ -242,7 +246,7 @@ async def test_a_database_that_takes_no_writes_is_not_ready(url: str, servers: S
     database = Database.connect(url, pool_size=1, name="probe")
     watch = ReadinessWatch(database, probe_seconds=1)
     assert watch.cause == module.STARTING
-    watch.phase = ""
+    await watch.begin()
     for _ in range(FAILURES):
         await watch.probe()
     assert "read-only" in watch.cause
