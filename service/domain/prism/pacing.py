@@ -89,11 +89,15 @@ def budget_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
     taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
     wanted = spec.memory_tokens or bounds.window_tokens // 2
     budget = max(min(wanted, bounds.window_tokens - taken), 0)
-    most_bytes = BYTE_SHARE * bounds.max_memory_bytes
     # Bytes are known already; to count tokens takes time.
-    if memory.live_bytes <= most_bytes:
+    if not _nears_limit(memory, bounds):
         return budget
+    most_bytes = BYTE_SHARE * bounds.max_memory_bytes
     return min(budget, int(memory.live_tokens * most_bytes / memory.live_bytes))
+
+
+def _nears_limit(memory: PrismMemory, bounds: Bounds) -> bool:
+    return memory.live_bytes > BYTE_SHARE * bounds.max_memory_bytes
 
 
 def may_make_room(memory: PrismMemory, consolidated_tokens: int) -> bool:
@@ -131,7 +135,7 @@ def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) 
     if memory.amendment_tokens > spec.fold_tokens:
         return Need.FOLD
     budget = budget_tokens(spec, memory, bounds)
-    if memory.shown_tokens > budget:
+    if memory.shown_tokens > budget or _nears_limit(memory, bounds):
         if (
             memory.amendment_tokens
             and memory.shown_tokens - memory.live_tokens > FOLD_GAIN * budget
