@@ -65,7 +65,7 @@ from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.readers.ranks import SearchRanks
-from service.usecases.readiness import STOPPING, ReadinessWatch
+from service.usecases.readiness import ReadinessWatch
 from service.usecases.rebuild import Rebuilder
 from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser
@@ -98,7 +98,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
     async with (
         _process(config, "serve") as (database, keys, dispatcher),
-        _health(config, "serve") as watch,
+        _health(config, "serve", stop) as watch,
         AsyncExitStack() as stack,
     ):
         hints = Hints(dispatcher.hint)
@@ -156,7 +156,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 # It takes seconds, which the first search does not have to wait for.
                 loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
-            watch.phase = STOPPING
             await watcher.stop()
             await server.stop(config.stop_seconds)
         finally:
@@ -167,7 +166,7 @@ async def work(config: Config, stop: asyncio.Event, ready: Callable[[], None]) -
     """Runs a worker until `stop` is set. Raises CannotStart."""
     async with (
         _process(config, "work") as (database, keys, dispatcher),
-        _health(config, "work") as watch,
+        _health(config, "work", stop) as watch,
         AsyncExitStack() as stack,
     ):
         prices = Prices(config)
@@ -261,7 +260,7 @@ async def call(
     the one at the other end of a socket, until it is gone. Raises CannotStart."""
     async with (
         _database(config, "caller") as (database, keys),
-        _health(config, "caller") as watch,
+        _health(config, "caller", stop) as watch,
         AsyncExitStack() as stack,
     ):
         transport = LitellmTransport(config)
@@ -417,16 +416,15 @@ async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, 
 
 
 @asynccontextmanager
-async def _health(config: Config, kind: str) -> AsyncIterator[ReadinessWatch]:
+async def _health(config: Config, kind: str, stop: asyncio.Event) -> AsyncIterator[ReadinessWatch]:
     """Says whether this process can work, to those who ask at its socket and to a listener."""
     database = _connect(config, f"{kind}-probe", pool_size=1)
-    watch = ReadinessWatch(database, probe_seconds=config.probe_seconds)
+    watch = ReadinessWatch(database, stop, probe_seconds=config.probe_seconds)
     async with health_socket(config.run_dir, kind, lambda: watch.cause):
         probing = asyncio.create_task(watch.run())
         try:
             yield watch
         finally:
-            watch.phase = STOPPING
             await _cancel([probing])
             await database.close()
 

@@ -257,7 +257,7 @@ def judge_losses(found: Sequence[tuple[str, Loss]]) -> list[Finding]:
     """Judges memories, by name, that go on and lose what their models propose."""
     log = "`palimpsest memory log --rejected` lists what is missing"
     advices = {
-        LossKind.NO_ROOM: ("are full and lose proposals", f"{log}; remove entries, then rebuild"),
+        LossKind.NO_ROOM: ("are full and lose proposals", f"{log}; remove entries, or rebuild"),
         LossKind.INVALID: ("reject most proposals", f"{log}, and why; change schema or task"),
     }
     findings = []

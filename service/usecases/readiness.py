@@ -26,20 +26,23 @@ class ReadinessWatch:
     A burst that takes every connection of the process must not make it count as not ready.
     """
 
-    def __init__(self, database: Database, *, probe_seconds: float) -> None:
-        """`database`: a pool of one connection. `probe_seconds`: between two probes."""
+    def __init__(self, database: Database, stop: asyncio.Event, *, probe_seconds: float) -> None:
+        """`database`: a pool of one connection. `stop`: set when the process is to stop.
+        `probe_seconds`: between two probes."""
         self._database = database
+        self._stop = stop
         self._probe_seconds = probe_seconds
         self._readiness = Readiness()
-        #: Why the process takes no work, whatever its database does; empty while it does.
-        self.phase = STARTING
+        self._has_begun = False
         self._listener: Listener | None = None
 
     @property
     def cause(self) -> str:
         """Why the process is not ready; empty when it is."""
-        if self.phase:
-            return self.phase
+        if self._stop.is_set():
+            return STOPPING
+        if not self._has_begun:
+            return STARTING
         return "" if self._readiness.ready else self._readiness.trouble
 
     async def begin(self, listener: Listener | None = None) -> None:
@@ -47,7 +50,7 @@ class ReadinessWatch:
 
         `listener` is told whether the database is there: now, and each time that it changes.
         """
-        self.phase, self._listener = "", listener
+        self._has_begun, self._listener = True, listener
         if listener is not None:
             await listener(self._readiness.ready)
 

@@ -210,7 +210,7 @@ async def test_one_probe_that_fails_changes_nothing(
 ) -> None:
     async with relayed(url) as (relay, through):
         database = Database.connect(through, pool_size=1, name="probe")
-        watch = ReadinessWatch(database, probe_seconds=1)
+        watch = ReadinessWatch(database, asyncio.Event(), probe_seconds=1)
         told: list[bool] = []
 
         async def listen(ready: bool) -> None:
@@ -244,10 +244,13 @@ async def test_a_database_that_takes_no_writes_is_not_ready(url: str, servers: S
     ) as admin:
         await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
     database = Database.connect(url, pool_size=1, name="probe")
-    watch = ReadinessWatch(database, probe_seconds=1)
+    stop = asyncio.Event()
+    watch = ReadinessWatch(database, stop, probe_seconds=1)
     assert watch.cause == module.STARTING
     await watch.begin()
     for _ in range(FAILURES):
         await watch.probe()
     assert "read-only" in watch.cause
+    stop.set()
+    assert watch.cause == module.STOPPING
     await database.close()

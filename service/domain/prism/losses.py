@@ -46,7 +46,7 @@ class Loss:
         if self.kind is LossKind.NO_ROOM:
             return (
                 f"it is full: {self.count} proposals found no room {since}; {log}; remove entries"
-                " by `palimpsest memory edit`, then rebuild the memory with a narrower task"
+                " by `palimpsest memory unset`, or rebuild the memory with a narrower task"
             )
         return (
             f"{self.count} proposals of {self.steps} steps were rejected {since}; {log} with their"
