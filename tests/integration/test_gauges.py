@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from concurrent import futures
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,6 +16,8 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from service.dispatch.port import DispatchStatistics
 from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.domain.tenancy import DEFAULT_TENANT
+from service.llm import caller
+from service.rpc.interceptors import telemetry as rpc_telemetry
 from service.usecases.gauges import DeploymentGauges, observe_connections
 from storage import measures, revisions
 from storage.database import Database
@@ -58,8 +61,9 @@ class Collected:
         return found
 
     def figures(self) -> dict[tuple[str, ...], float]:
-        """The value of each gauge."""
-        return {name: point.value for name, point in self.points().items()}
+        """The value of each gauge and counter."""
+        points = self.points().items()
+        return {name: point.value for name, point in points if hasattr(point, "value")}
 
 
 @pytest.fixture
@@ -207,3 +211,34 @@ def test_a_server_exports_what_it_measures_when_an_endpoint_is_set(url: str) -> 
             eventually("the gauges are exported", lambda: wanted <= set(collector.names))
     finally:
         server.stop(0)
+
+
+async def test_calls_under_way_are_counted_as_long_as_they_are(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected = Collected()
+    monkeypatch.setattr(rpc_telemetry, "meter", lambda: collected.meter)
+    around = rpc_telemetry.Telemetry().around
+    context: Any = SimpleNamespace(code=lambda: None)
+    async with around("/palimpsest.v1.X/A", None, context):
+        async with around("/palimpsest.v1.X/B", None, context):
+            assert collected.figures()["calls.in_flight",] == 2
+        with pytest.raises(KeyError):
+            async with around("/palimpsest.v1.X/C", None, context):
+                raise KeyError("a call that breaks")
+    assert collected.figures()["calls.in_flight",] == 0
+
+
+async def test_model_calls_under_way_are_counted_as_long_as_they_are(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected, seen = Collected(), list[float]()
+    monkeypatch.setattr(caller, "metrics", SimpleNamespace(get_meter=lambda _: collected.meter))
+
+    async def look() -> None:
+        seen.append(collected.figures()["llm.calls.in_flight",])
+
+    await make(database, ["a", "b"])
+    await reviser(database, Script(meanwhile=look)).drain(ITEM)
+    assert seen == [1, 1]
+    assert collected.figures()["llm.calls.in_flight",] == 0
