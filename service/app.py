@@ -19,6 +19,7 @@ from service.caller.spawning import Spawned, near_model
 from service.config import Config
 from service.dispatch.port import Dispatcher
 from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.health_socket import health_socket
 from service.llm.allowed import AllowedModels, AllowedTransport
 from service.llm.caller import Caller
 from service.llm.circuits import Circuits
@@ -59,6 +60,7 @@ from service.usecases.compress import Compressor
 from service.usecases.consistency import Watcher
 from service.usecases.costs import Costs
 from service.usecases.edit import Editor
+from service.usecases.gauges import DeploymentGauges, observe_connections
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.history import History
@@ -66,6 +68,7 @@ from service.usecases.index import Indexer
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.readers.ranks import SearchRanks
+from service.usecases.readiness import ReadinessWatch
 from service.usecases.rebuild import Rebuilder
 from service.usecases.recovery import Recovery, StoredConditions
 from service.usecases.reranking import Reranker
@@ -101,7 +104,11 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         raise CannotStart(said)
     if not listening.is_local(config.listen):
         _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
-    async with _process(config, "serve") as (database, keys, dispatcher), AsyncExitStack() as stack:
+    async with (
+        _process(config, "serve") as (database, keys, dispatcher),
+        _health(config, "serve", stop) as watch,
+        AsyncExitStack() as stack,
+    ):
         hints = Hints(dispatcher.hint)
         watcher = Watcher(database, reads=config.limits.max_waiting_reads)
         appender = Appender(database, hints, keys.token, config.limits)
@@ -147,9 +154,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             reflects=config.reflection,
         )
-        loops = [asyncio.create_task(job()) for job in (hints.run, watcher.run, appender.run)]
+        jobs = [hints.run, watcher.run, appender.run]
+        if telemetry.exports():
+            jobs.append(DeploymentGauges(database, dispatcher).run)
+        loops = [asyncio.create_task(job()) for job in jobs]
         try:
             port = await _listen(server, config.listen)
+            await watch.begin(server.set_ready)
             ready(_announced(config.listen, port))
             if embedder is not None:
                 # It takes seconds, which the first search does not have to wait for.
@@ -169,7 +180,11 @@ async def work(
 ) -> None:
     """Runs a worker until `stop` is set, with the caller that was `spawned` for it, if any.
     Raises CannotStart."""
-    async with _process(config, "work") as (database, keys, dispatcher), AsyncExitStack() as stack:
+    async with (
+        _process(config, "work") as (database, keys, dispatcher),
+        _health(config, "work", stop) as watch,
+        AsyncExitStack() as stack,
+    ):
         prices = Prices(config)
         far = _far(config, stack, spawned)
         patience = Patience(
@@ -215,6 +230,7 @@ async def work(
         if not near_model(config.model):
             # What it took meanwhile could not go on: it is for workers whose callers are there.
             await _unless(stop, far.wait_until_ready(config.start_seconds))
+        await watch.begin()
         await worker.run(stop)
 
 
@@ -263,13 +279,18 @@ async def call(
 ) -> None:
     """Makes the calls of workers: of all that connect at a path, until `stop` is set, or of
     the one at the other end of a socket, until it is gone. Raises CannotStart."""
-    async with _database(config, "caller") as (database, keys), AsyncExitStack() as stack:
+    async with (
+        _database(config, "caller") as (database, keys),
+        _health(config, "caller", stop) as watch,
+        AsyncExitStack() as stack,
+    ):
         transport = LitellmTransport(config)
         await transport.warm()
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         index = _index(config, keys, stack)
         caller = _caller(config, transport, journal, index, Prices(config))
         server = CallerServer(caller, stop_seconds=config.stop_seconds)
+        await watch.begin()
         if isinstance(at, socket.socket):
             ready()
             await server.serve_one(at, stop)
@@ -320,7 +341,7 @@ async def _gateway(
 
 
 def _circuits(config: Config, database: Database) -> Circuits:
-    return Circuits(StoredConditions(database), probe_seconds=config.probe_seconds)
+    return Circuits(StoredConditions(database), probe_seconds=config.model_probe_seconds)
 
 
 def _far(config: Config, stack: AsyncExitStack, spawned: Spawned | None = None) -> RemoteCaller:
@@ -393,25 +414,47 @@ async def _process(
         yield database, keys, dispatcher
 
 
+def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
+    """Connections to the data, of which none is open yet."""
+    assert config.database_url is not None, "it is looked for first"
+    return Database.connect(
+        config.database_url.get_secret_value(),
+        pool_size=pool_size,
+        name=f"palimpsest-{kind}@{socket.gethostname()}",
+    )
+
+
 @asynccontextmanager
 async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
     """What every process has: telemetry, the database, the deployment's keys."""
     if config.database_url is None:
         raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
-    url = config.database_url.get_secret_value()
     telemetry.configure(f"palimpsest-{kind}", "0.1.0")
     LABELS.configure(config)
     if config.fail_points is not None:
         fail_points.install(config.fail_points)
-    database = Database.connect(
-        url, pool_size=config.pool_size, name=f"palimpsest-{kind}@{socket.gethostname()}"
-    )
+    database = _connect(config, kind, pool_size=config.pool_size)
     try:
         keys = await _reach(database, config.start_seconds)
+        observe_connections(database)
         yield database, keys
     finally:
         await database.close()
         telemetry.shutdown()
+
+
+@asynccontextmanager
+async def _health(config: Config, kind: str, stop: asyncio.Event) -> AsyncIterator[ReadinessWatch]:
+    """Says whether this process can work, to those who ask at its socket and to a listener."""
+    database = _connect(config, f"{kind}-probe", pool_size=1)
+    watch = ReadinessWatch(database, stop, probe_seconds=config.probe_seconds)
+    async with health_socket(config.run_dir, kind, lambda: watch.cause):
+        probing = asyncio.create_task(watch.run())
+        try:
+            yield watch
+        finally:
+            await _cancel([probing])
+            await database.close()
 
 
 async def _reach(database: Database, seconds: float) -> DeploymentKeys:

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.deployment_config import Deployments
+from service.health import default_run_dir
 from service.model_config import ModelName, ModelPatterns, ModelPriceOverrides, ModelSettings
 
 _HOST = r"(\[[^\]]*\]|[^/:@,]*)(:\d{1,5})?"
@@ -166,6 +167,8 @@ class Config(BaseSettings):
     #: Where `up` keeps its data. As root not in root's home, which is closed to the
     #: user that PostgreSQL has to run as.
     data_dir: Path = Field(default_factory=_default_data_dir)
+    #: Where processes of this user answer `palimpsest health`, each at a socket of its own.
+    run_dir: Path = Field(default_factory=default_run_dir)
     #: The model for memories and schemas that name none, as provider/name.
     model: ModelName = OFFLINE_MODEL
     #: What else memories, questions and schemas may name: provider/name, or provider/ and a
@@ -224,7 +227,7 @@ class Config(BaseSettings):
 
     #: The longest pause between two probes of a model that gives no replies; a provider may
     #: ask for more, up to 5 minutes. What waits for the model goes on that soon after it is back.
-    probe_seconds: Seconds = 30.0
+    model_probe_seconds: Seconds = 30.0
     #: Memories and answers that one worker process works on at once.
     worker_concurrency: Count = 16
     #: A model that has replied to none of a worker's calls for so long, while some wait, counts
@@ -252,6 +255,9 @@ class Config(BaseSettings):
     step_backoff_seconds: Seconds = 1.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
+    #: How often a process probes its database; it is not ready behind three failures in a row,
+    #: and ready again behind two successes.
+    probe_seconds: Seconds = 1.0
     #: How long `work` and `serve` wait for the database when they start.
     start_seconds: Seconds = 30.0
     #: How long `work` and `serve` may finish what they began when stopped.

@@ -18,7 +18,7 @@ _SCOPE = "palimpsest"
 
 def configure(service: str, version: str) -> None:
     """Sets exporting up, if an endpoint is set; once in a process."""
-    if not os.environ.get(ENDPOINT):
+    if not exports():
         return
     # These imports take a while, and most processes never need them.
     from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
@@ -37,6 +37,11 @@ def configure(service: str, version: str) -> None:
     metrics.set_meter_provider(
         MeterProvider(resource=resource, metric_readers=[reader], shutdown_on_exit=False)
     )
+
+
+def exports() -> bool:
+    """Returns whether anything is done with what is measured."""
+    return bool(os.environ.get(ENDPOINT))
 
 
 def shutdown() -> None:

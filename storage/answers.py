@@ -147,6 +147,8 @@ class StoredAnswer:
     wanted_position: int = 0
     #: What somebody thinks of it; None as long as nobody said.
     rating: StoredRating | None = None
+    #: What the memory that is asked has lost by now: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None = None
 
     @property
     def has_value(self) -> bool:
@@ -304,6 +306,7 @@ def select_answers() -> Select[Any]:
             memory.c.kind,
             memory.c.spec,
             memory.c.schema_source,
+            memory.c.losses,
             answer_rating.c.rating.label("rated"),
             answer_rating.c.comment,
             answer_rating.c.expected,

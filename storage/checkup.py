@@ -4,7 +4,7 @@ Reads only. What the role may not see is an error that says so, never a tracebac
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -168,6 +168,24 @@ async def read_memories(tx: Transaction) -> MemoryCounts:
 
 def _named(rows: Any, mark: str) -> tuple[str, ...]:
     return tuple(row.name for row in rows if getattr(row, mark))[:NAMES]
+
+
+_LOSSES = """
+SELECT s.name || '/' || m.name AS name, m.losses
+FROM memory m JOIN session s ON s.session_key = m.session_key
+WHERE m.losses <> '{}'::jsonb
+ORDER BY 1 LIMIT %(names)s
+"""
+
+
+async def read_losses(tx: Transaction) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Returns memories that lost proposals, at most NAMES, with their tallies.
+
+    Raises StorageError.
+    """
+    with seen():
+        rows = await tx.connection.exec_driver_sql(_LOSSES, {"names": NAMES})
+        return [(row.name, row.losses) for row in rows]
 
 
 _PENDING = """

@@ -186,6 +186,16 @@ class Database:
         )
         return cls(engine, direct)
 
+    def connections(self) -> dict[str, int]:
+        """Returns how many connections are in use, and how many wait for use."""
+        core: Any = self._engine.pool
+        direct = {} if self._direct.closed else self._direct.get_stats()
+        idle = direct.get("pool_available", 0)
+        return {
+            "used": core.checkedout() + direct.get("pool_size", 0) - idle,
+            "idle": core.checkedin() + idle,
+        }
+
     async def close(self) -> None:
         """Closes every connection."""
         if self._checking is not None:

@@ -50,3 +50,13 @@ async def read(database: Database) -> DatabaseState:
     return DatabaseState(
         role=role.rolname, bypasses_separation=role.unfit, migration=migration, keys=keys
     )
+
+
+async def takes_writes(database: Database) -> bool:
+    """Returns whether the database is one that can be written to. Raises StorageError."""
+    async with database.connection() as connection:
+        found = await connection.exec_driver_sql(
+            "SELECT NOT (pg_is_in_recovery() OR current_setting('default_transaction_read_only')"
+            "::boolean)"
+        )
+        return bool(found.scalar_one())

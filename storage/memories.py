@@ -1,6 +1,6 @@
 """Memories: their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -71,6 +71,8 @@ class StoredMemory:
     rests: bool
     #: Why its model gives no reply for now; None when it is not put off by that.
     waiting_cause: str | None
+    #: What rejections of its steps mean for readers: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None
     stall: Stall | None
 
     @property
@@ -129,6 +131,7 @@ def _select_memories() -> Select[Any]:
             memory.c.seal_position,
             rests(),
             waiting_cause(),
+            memory.c.losses,
             dead_letter.c.from_position.label("stall_position"),
             dead_letter.c.cause.label("stall_cause"),
             dead_letter.c.attempts.label("stall_attempts"),
@@ -318,6 +321,7 @@ COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schem
     m.rebuilt_from, m.consolidate_position,
     CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
     NOT m.has_work OR m.resting, CASE WHEN m.ready_at > now() THEN m.waiting_cause END,
+    m.losses,
     d.from_position, d.cause, d.attempts, d.created_at"""
 
 FROM = """FROM memory m

@@ -4,11 +4,14 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     ColumnElement,
+    Double,
     Integer,
     bindparam,
     case,
+    cast,
     func,
     insert,
     or_,
@@ -20,6 +23,7 @@ from service.domain.flows import NO_USE
 from storage.ready import Ready
 from storage.tables import (
     amendment,
+    chunk,
     dead_letter,
     memory,
     prism_base,
@@ -44,6 +48,7 @@ CLAIM = (
     memory.c.fold_state,
     memory.c.seal_position,
     memory.c.kind,
+    memory.c.losses,
     select(revision.c.created_at)
     .where(
         revision.c.session_key == memory.c.session_key,
@@ -97,9 +102,35 @@ TAKE = Ready(
 HELD = ("session_key", "memory_id", "epoch", "revision", "applied_position", "seal_position")
 
 
+# By the database's clock alone: those of workers may differ.
+_OLDEST_SECONDS = (
+    select(
+        cast(
+            func.extract(
+                "epoch",
+                func.clock_timestamp() - func.greatest(chunk.c.created_at, memory.c.created_at),
+            ),
+            Double,
+        )
+    )
+    .where(
+        chunk.c.session_key == bindparam("held_session_key"),
+        chunk.c.position == bindparam("held_applied_position", type_=BigInteger) + 1,
+    )
+    .correlate(memory)
+    .scalar_subquery()
+)
+
+
 @lru_cache(maxsize=64)
-def moving(names: tuple[str, ...], *, by_hand: bool, consolidates: bool) -> Ready:
-    """The statement that moves a cursor and changes the columns `names`."""
+def moving(
+    names: tuple[str, ...], *, by_hand: bool, consolidates: bool, reads: bool = False
+) -> Ready:
+    """Returns the statement that moves a cursor and changes the columns `names`.
+
+    Where the step `reads`, its row also has the age in seconds of the oldest chunk that it
+    read, or of the memory, which may be younger.
+    """
     changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     still_wanted: ColumnElement[Any] = memory.c.consolidate_position
     if consolidates:
@@ -122,7 +153,7 @@ def moving(names: tuple[str, ...], *, by_hand: bool, consolidates: bool) -> Read
             *(() if by_hand else (memory.c.status == "active",)),
         )
         .values(changes)
-        .returning(memory.c.has_work)
+        .returning(memory.c.has_work, *((_OLDEST_SECONDS,) if reads else ()))
     )
 
 

@@ -10,13 +10,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from opentelemetry import metrics
 from sqlalchemy import Table, and_, case, func, insert, literal, or_, select, update
 
 from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.prism.spec import PrismSpec
-from service.domain.specs import MemoryKind, MemorySpec, spec_from_json
+from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage import revision_statements as statements
@@ -31,6 +32,17 @@ SNAPSHOT_BYTES_PER_AMENDMENT = 2000
 #: Amendments or rejections that are sent at once; a chunk that is read in pieces may bring
 #: many more.
 WRITE_ROWS = 1000
+
+
+_APPLIED = metrics.get_meter("palimpsest").create_histogram(
+    "palimpsest.applied",
+    unit="s",
+    description="From the append of the oldest chunk of a step to its commit",
+    explicit_bucket_boundaries_advisory=(
+        *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+        *(60, 300, 900, 3600, 6 * 3600, 24 * 3600),
+    ),
+)
 
 
 class Fenced(Exception):
@@ -64,6 +76,8 @@ class Claim:
     seal_position: int | None = None
     #: How often it was let go on that had stalled on replies which were no use.
     retries: int = 0
+    #: What rejections mean for readers: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None = None
 
     @property
     def prism(self) -> PrismSpec:
@@ -112,6 +126,8 @@ class NewRevision:
     #: What the folding policy has counted up to this revision; None leaves what is there,
     #: which then is an older revision's.
     fold_state: Mapping[str, Any] | None = None
+    #: What rejections mean for readers; None leaves what is there.
+    losses: Mapping[str, Any] | None = None
 
 
 def _claimed(row: Sequence[Any]) -> Claim:
@@ -177,8 +193,12 @@ async def advance(
     changes = _changes(held, new)
     if sealed:
         changes["status"] = "sealed"
+    reads = new.kind == "step" and new.to_position > held.applied_position
     moving = statements.moving(
-        tuple(changes), by_hand=has_work is None, consolidates=new.kind == "consolidation"
+        tuple(changes),
+        by_hand=has_work is None,
+        consolidates=new.kind == "consolidation",
+        reads=reads,
     )
     values = {f"held_{name}": getattr(held, name) for name in statements.HELD}
     values |= {f"new_{name}": value for name, value in changes.items()}
@@ -186,6 +206,8 @@ async def advance(
     rows = await tx.rows(moving, {**values, "more": has_work})
     if not rows:
         raise Fenced
+    if reads:
+        _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
     reach(FailPoint.ADVANCE_MOVED)
     await tx.count(
         statements.INSERT_REVISION,
@@ -232,6 +254,8 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
         changes["consolidated_tokens"] = new.consolidated_tokens
     if new.fold_state is not None:
         changes["fold_state"] = new.fold_state
+    if new.losses is not None:
+        changes["losses"] = new.losses
     return changes
 
 

@@ -41,6 +41,11 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
 
 
+# Where processes that tests kill leave their sockets; gone with this process.
+_RUN_DIR = tempfile.TemporaryDirectory(prefix="palimpsest-run-")
+os.environ.setdefault("PALIMPSEST_RUN_DIR", _RUN_DIR.name)
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keeps how the run ended, for tests/again.py."""
     cache = getattr(session.config, "cache", None)

@@ -20,6 +20,7 @@ from service.cli import (
     demo,
     doctor,
     evaluate,
+    health,
     memories,
     restored,
     run,
@@ -58,6 +59,7 @@ schemas.register(app)
 budgets.register(app)
 costs.register(app)
 doctor.register(app)
+health.register(app)
 verify.register(app)
 restored.register(app)
 demo.register(app)

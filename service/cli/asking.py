@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -224,6 +225,7 @@ def answer_json(answer: values.Answer) -> dict[str, Any]:
         "model": answer.model,
         "answer_id": answer.answer_id,
         "no_answer": answer.no_answer,
+        "losses": [asdict(loss) for loss in answer.losses],
     }
     told |= value_json(answer)
     if answer.statistics is not None:
@@ -275,6 +277,8 @@ def show_below(answer: values.Answer) -> None:
     if not (answer.memory or (answer.choice is not None and answer.choice.memory)):
         read = f"from the log up to position {answer.applied_position}"
     show(f"  by {answer.model} {read}{_note(answer)}")
+    for loss in answer.losses:
+        show(f"  memory {answer.memory}: {loss.message}")
 
 
 def _note(answer: values.Answer) -> str:

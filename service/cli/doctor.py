@@ -11,7 +11,7 @@ from service.cli.deployment import DataDir, Deployment, TenantName, find_deploym
 from service.cli.output import escaped, out, show_json
 from service.cli.run import read_config
 from service.cli.talk import Json
-from service.domain.checkup import Finding, Level, judge_disk, ok, warn
+from service.domain.checkup import Finding, Level, bad, judge_disk, ok, warn
 
 #: How long the API may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
@@ -64,8 +64,9 @@ async def _look(found: Deployment, address: str, tenant: str | None, *, as_json:
     async for one in checkup.findings():
         _tell(one, as_json=as_json)
         is_bad = is_bad or one.level is Level.BAD
-    _tell(await _api(address), as_json=as_json)
-    return is_bad
+    api = await _api(address)
+    _tell(api, as_json=as_json)
+    return is_bad or api.level is Level.BAD
 
 
 def _tell(one: Finding, *, as_json: bool) -> None:
@@ -103,5 +104,8 @@ async def _api(address: str) -> Finding:
             said = f"{address} answers {error.code().name}: {error.details()}"
             return warn("api", said, "look whether it is Palimpsest that listens there")
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
-        return warn("api", f"{address} is stopping", "let clients use another server")
+        said = f"{address} serves no calls: it is stopping, or it cannot reach its database"
+        return bad(
+            "api", said, "`palimpsest health` on its machine says which, and so does its log"
+        )
     return ok("api", f"{address} serves")

@@ -1,6 +1,7 @@
 """Memories, amendments and revisions as lines and as plain JSON."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from palimpsest import values
@@ -8,6 +9,8 @@ from service.cli.output import CommandError, cut
 
 #: A value on a line, in characters.
 VALUE_CHARACTERS = 100
+#: What a list of memories says of their losses.
+_LOSS_MARKS = {"no_room": "full"}
 
 
 def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
@@ -27,6 +30,7 @@ def memory_json(info: values.MemoryInfo) -> dict[str, Any]:
         "seal_position": info.seal_position,
         "held_reason": info.held_reason,
         "waiting_cause": info.waiting_cause,
+        "losses": [asdict(loss) for loss in info.losses],
     }
 
 
@@ -40,7 +44,7 @@ def refuse_stopped(info: values.MemoryInfo) -> None:
 
 
 def trouble_lines(info: values.MemoryInfo) -> list[str]:
-    """Why the memory does not go on, if it does not."""
+    """Why the memory does not go on, if it does not, and what it lost."""
     lines: list[str] = []
     if info.stall is not None:
         lines.append(f"stalled at position {info.stall.position}: {info.stall.cause}")
@@ -48,14 +52,18 @@ def trouble_lines(info: values.MemoryInfo) -> list[str]:
         lines.append(f"held: {info.held_reason}")
     if info.waiting_cause is not None:
         lines.append(f"waiting for its model: {info.waiting_cause}")
-    return lines
+    return lines + [loss.message for loss in info.losses]
 
 
 def status_of(info: values.MemoryInfo) -> str:
-    """Whether the memory goes on, in a word."""
+    """Whether the memory goes on, in a word, and in another one whether it loses anything."""
+    status = str(info.status)
     if info.held_reason is not None:
-        return "held"
-    return "waiting" if info.waiting_cause is not None else str(info.status)
+        status = "held"
+    elif info.waiting_cause is not None:
+        status = "waiting"
+    marks = [_LOSS_MARKS.get(loss.kind, "rejects") for loss in info.losses]
+    return ", ".join((status, *marks))
 
 
 def amendment_json(change: values.Amendment) -> dict[str, Any]:

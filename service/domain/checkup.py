@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from service.domain.conditions import Condition
 from service.domain.places import Place
+from service.domain.prism.losses import Loss, LossKind
 
 #: The oldest PostgreSQL that is tested, as its server_version_num.
 OLDEST_POSTGRES = 150_000
@@ -284,6 +285,21 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
         findings.append(warn("memories", f"{said} are refused", "start more workers"))
     said = f"{found.total} memories; none is more than {found.behind} chunks behind"
     return findings or [ok("memories", said)]
+
+
+def judge_losses(found: Sequence[tuple[str, Loss]]) -> list[Finding]:
+    """Judges memories, by name, that go on and lose what their models propose."""
+    log = "`palimpsest memory log --rejected` lists what is missing"
+    advices = {
+        LossKind.NO_ROOM: ("are full and lose proposals", f"{log}; remove entries, or rebuild"),
+        LossKind.INVALID: ("reject most proposals", f"{log}, and why; change schema or task"),
+    }
+    findings = []
+    for kind, (what, advice) in advices.items():
+        names = tuple(name for name, one in found if one.kind is kind)
+        if names:
+            findings.append(warn("losses", f"{_some(names)} {what}", advice))
+    return findings or [ok("losses", "no memory loses what its model proposes")]
 
 
 def _some(names: tuple[str, ...], shown: int = 3) -> str:

@@ -119,6 +119,9 @@ class Caller:
         self._seconds = meter.create_histogram(
             "palimpsest.llm.duration", unit="s", description="Duration of calls"
         )
+        self._in_flight = meter.create_up_down_counter(
+            "palimpsest.llm.calls.in_flight", description="Model calls under way"
+        )
 
     async def make(self, order: CallOrder) -> ModelReply:
         """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError.
@@ -139,6 +142,7 @@ class Caller:
         under_way = self._under_way[place] = _UnderWay(order=order, lease=order.lease)
         under_way.task = asyncio.create_task(self._make(under_way))
         self._running.add(under_way.task)
+        self._in_flight.add(1)
         under_way.task.add_done_callback(partial(self._forget, place))
         return await asyncio.shield(under_way.task)
 
@@ -184,6 +188,7 @@ class Caller:
         # Before anybody who joined it goes on: that is told behind this.
         del self._under_way[place]
         self._running.discard(task)
+        self._in_flight.add(-1)
         if not task.cancelled():
             # Looked at, so that asyncio does not complain where nobody waited any more.
             task.exception()

@@ -18,6 +18,7 @@ from service.config import Limits
 from service.domain.appending import SubmittedChunk
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.errors import InvalidInput
+from service.domain.prism.losses import Loss, LossKind, losses_of
 from service.domain.prism.spec import PrismSpec
 from service.domain.reasons import Reason
 from service.domain.state.spec import StateSpec
@@ -214,6 +215,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         seal_position=stored.seal_position,
         resting=stored.rests and isinstance(stored.spec, StateSpec),
         waiting_cause=stored.waiting_cause,
+        losses=[_loss(one) for one in losses_of(stored.losses)],
     )
     if stored.stall is not None:
         message.stall.position = stored.stall.position
@@ -226,6 +228,22 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
 def memory_status(message: memories_pb2.Memory.Status.ValueType) -> str | None:
     """Returns a status as storage has it; None for any."""
     return next((name for name, one in _MEMORY_STATUS.items() if one == message), None)
+
+
+_LOSS_KINDS = {
+    LossKind.NO_ROOM: reading_pb2.Loss.KIND_NO_ROOM,
+    LossKind.INVALID: reading_pb2.Loss.KIND_INVALID,
+}
+
+
+def _loss(one: Loss) -> reading_pb2.Loss:
+    return reading_pb2.Loss(
+        kind=_LOSS_KINDS[one.kind],
+        count=one.count,
+        steps=one.steps,
+        since_position=one.since_position,
+        message=one.sentence(),
+    )
 
 
 def consistency(message: reading_pb2.ReadConsistency) -> Consistency:
@@ -281,6 +299,7 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         choice=None if stored.chosen is None else _choice(stored.chosen),
         rating=None if stored.rating is None else rating(stored.rating),
         value_json=json.dumps(stored.value, ensure_ascii=False) if stored.has_value else "",
+        losses=[_loss(one) for one in losses_of(stored.losses)],
     )
 
 

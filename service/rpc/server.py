@@ -138,6 +138,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
 
 #: Calls that may wait within gRPC until this process takes them, at least.
 _PENDING_CALLS = 10_000
+#: Names of the standard health service beside those of our services. READY, as "" and as each
+#: service, follows the database; LIVE does not: to restart a server would not bring it back.
+READY = "palimpsest.ready"
+LIVE = "palimpsest.live"
 
 
 def _options(limits: Limits) -> Sequence[tuple[str, int]]:
@@ -190,26 +194,42 @@ class Server:
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [health.SERVICE_NAME, *([reflection.SERVICE_NAME] if reflects else ())]
+        ours = []
         for field, (register, descriptor) in _REGISTER.items():
             register(getattr(services, field), self._server)
-            names.append(descriptor.full_name)
+            ours.append(descriptor.full_name)
+        own = [health.SERVICE_NAME, *([reflection.SERVICE_NAME] if reflects else ())]
         if reflects:
-            reflection.enable_server_reflection(names, self._server)
-        self._names = ["", *names]
+            reflection.enable_server_reflection([*own, *ours], self._server)
+        #: What has a health of its own: what needs the database, and what does not.
+        self._ready_names = ["", READY, *ours]
+        self._live_names = [LIVE, *own]
+        self._stopping = False
 
     async def start(self, address: str) -> int:
-        """Listens at `address` (HOST:PORT, port 0 picks one); the port."""
+        """Listens at `address` (HOST:PORT, port 0 picks one); the port.
+
+        Its health is unknown until `set_ready` is called.
+        """
         port = self._server.add_insecure_port(address)
         await self._server.start()
-        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        for name in self._live_names:
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return port
+
+    async def set_ready(self, ready: bool) -> None:
+        """Tells those who ask for our health, or watch it, whether calls can be served.
+
+        A server that stops stays not ready.
+        """
+        serves = ready and not self._stopping
+        response = health_pb2.HealthCheckResponse
+        status = response.SERVING if serves else response.NOT_SERVING
+        for name in self._ready_names:
+            await self._health.set(name, status)
 
     async def stop(self, grace_seconds: float) -> None:
         """Takes no new calls and lets those under way end within `grace_seconds`."""
-        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._stopping = True
+        await self.set_ready(False)
         await self._server.stop(grace_seconds)
-
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for name in self._names:
-            await self._health.set(name, status)

@@ -13,6 +13,7 @@ from service.config import Config
 from service.dispatch.checkup import read_dispatch
 from service.domain import checkup as judge
 from service.domain.checkup import SILENT_SECONDS, Clock, Finding, Level, bad, ok, warn
+from service.domain.prism.losses import losses_of
 from service.llm.checkup import look_at_models
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
@@ -199,6 +200,15 @@ class Checkup:
         async def memories(tx: Transaction) -> list[Finding]:
             return judge.judge_memories(await look.read_memories(tx), backlog)
 
+        async def losses(tx: Transaction) -> list[Finding]:
+            return judge.judge_losses(
+                [
+                    (name, one)
+                    for name, stored in await look.read_losses(tx)
+                    for one in losses_of(stored)
+                ]
+            )
+
         async def answers(tx: Transaction) -> list[Finding]:
             return [judge.judge_pending("answers", *await look.read_pending(tx, "answer"))]
 
@@ -213,6 +223,7 @@ class Checkup:
 
         return (
             ("memories", memories),
+            ("losses", losses),
             ("answers", answers),
             ("drafts", drafts),
             ("intents", intents),

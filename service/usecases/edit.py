@@ -14,6 +14,7 @@ from service.config import Limits
 from service.domain.errors import Conflict, InvalidInput
 from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import parse
+from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import Proposal, Refused, edited
@@ -97,6 +98,7 @@ class Editor:
                 base=after.value_json if _removes(amendments) else None,
                 consolidated_tokens=0 if _removes(amendments) else None,
                 comment=target.comment,
+                losses=losses.after_change(held.losses, after.value, rules),
             )
             stored = await self._commit(tx, target, held, new)
             logged = await amendment_log.list_amendments(
@@ -134,6 +136,11 @@ class Editor:
             comment=target.comment,
             restored_revision=revision,
             consolidated_tokens=0,
+            losses=losses.after_change(
+                held.losses,
+                restored.value,
+                Rules(max_memory_bytes=self._limits.max_memory_bytes),
+            ),
         )
         return await self._commit(tx, target, held, new)
 
@@ -197,6 +204,7 @@ class Editor:
                 digest=_digest(memory),
                 comment=target.comment,
                 schema_source=source,
+                losses=losses.after_schema(held.losses),
             )
             stored = await self._commit(tx, target, held, new)
         self._memories.wake(tenant_id, stored)

@@ -40,6 +40,8 @@ class HeldPrism:
     pending: Sequence[SizedChunk] = ()
     #: Where the next step ends, when a worker that died had paid for it already.
     paid_position: int | None = None
+    #: A proposal of the next step found no room: the memory is consolidated first.
+    crowded: bool = False
 
     @property
     def spec(self) -> PrismSpec:
@@ -55,6 +57,7 @@ class HeldPrism:
             applied_position=position,
             attempts=0 if position > self.held.applied_position else self.held.attempts,
             committed_at=None,
+            losses=self.held.losses if new.losses is None else new.losses,
         )
         if new.consolidated_tokens is not None:
             wanted = held.consolidate_position
@@ -72,6 +75,7 @@ class HeldPrism:
             fold_state=FoldState.from_json(new.fold_state, held.revision),
             pending=pending,
             paid_position=None,
+            crowded=False,
         )
 
     @property

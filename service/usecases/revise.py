@@ -24,7 +24,7 @@ from service.domain.ledger import CallScope
 from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prices import ModelPrices
 from service.domain.prism import asking as prism
-from service.domain.prism import pacing
+from service.domain.prism import losses, pacing
 from service.domain.prism.amendments import Revision
 from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
@@ -133,7 +133,9 @@ class Reviser:
             structured=structured,
             facts=facts,
             prices=self._prices(model),
-            bounds=Bounds.of(facts.window_tokens, facts.count(task)),
+            bounds=Bounds.of(
+                facts.window_tokens, facts.count(task), self._config.limits.max_memory_bytes
+            ),
             fold_state=FoldState.from_json(held.fold_state, held.revision),
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
@@ -144,6 +146,7 @@ class Reviser:
             applied_position=state.held.applied_position,
             consolidate_position=state.held.consolidate_position,
             consolidated_tokens=state.held.consolidated_tokens,
+            crowded=state.crowded,
         )
         need = pacing.next_need(state.spec, state.memory, state.bounds, wish)
         if need is Need.FOLD:
@@ -232,6 +235,10 @@ class Reviser:
             flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
         )
         reach(FailPoint.STEP_THOUGHT)
+        consolidated = state.held.consolidated_tokens
+        if revision.lacked_room and pacing.may_make_room(state.memory, consolidated):
+            # Rejections are for good. The text is read again when there is more room.
+            return replace(state, crowded=True)
         memory = state.memory.apply(state.held.revision + 1, revision.amendments)
         new = NewRevision(
             kind="step",
@@ -241,6 +248,13 @@ class Reviser:
             rejections=revision.rejections,
             value=memory.value_json if revision.amendments else None,
             fold_state=state.counted(prompted=True),
+            losses=losses.after_step(
+                state.held.losses,
+                revision,
+                memory.value,
+                self._rules(state.spec),
+                first_position=state.held.applied_position + 1,
+            ),
         )
         has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
         return state.moved(new, memory) if has_work else None
@@ -255,7 +269,7 @@ class Reviser:
             marker_key=self._marker_key,
             rules=self._rules(state.spec),
             structured=state.structured,
-            budget_tokens=pacing.budget_tokens(state.spec, state.bounds),
+            budget_tokens=pacing.budget_tokens(state.spec, state.memory, state.bounds),
             output_tokens=state.bounds.consolidation_output_tokens,
         )
         revision: Revision = await drive(
@@ -274,6 +288,7 @@ class Reviser:
             # Prompts have no line for what was removed.
             base=memory.value_json,
             consolidated_tokens=memory.live_tokens,
+            losses=losses.after_change(held.losses, memory.value, self._rules(state.spec)),
         )
         await self._commit(state, new, may_rest=False)
         reach(FailPoint.CONSOLIDATED)

@@ -71,6 +71,8 @@ memory = Table(
     # The model whose condition it waits for, and why; NULL: its next try is not put off by any.
     Column("waiting_model", Text),
     Column("waiting_cause", Text),
+    # What rejections of its steps mean for readers: service/domain/prism/losses.py.
+    Column("losses", JSONB),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
     # The cursor is always one that a revision wrote.

@@ -30,7 +30,7 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
     model.outage = OUTAGES["wrong key"]
     with served(model) as endpoint:
         model.url = f"{endpoint}/v1"
-        settings = {**model.settings, "PALIMPSEST_PROBE_SECONDS": "1"}
+        settings = {**model.settings, "PALIMPSEST_MODEL_PROBE_SECONDS": "1"}
         with (
             api(url, **settings) as (_, address),
             worker(url, **settings) as process,
@@ -123,7 +123,7 @@ async def test_a_model_that_is_allowed_no_more_holds_its_memories(servers: Serve
     model, url = Switched(), servers.new_database()
     with served(model) as endpoint:
         model.url = f"{endpoint}/v1"
-        settings = {**model.settings, "PALIMPSEST_PROBE_SECONDS": "1"}
+        settings = {**model.settings, "PALIMPSEST_MODEL_PROBE_SECONDS": "1"}
         wide = {**settings, "PALIMPSEST_MODELS": "openai/*"}
         async with AsyncExitStack() as stack:
             _, address = stack.enter_context(api(url, **wide))

@@ -79,7 +79,7 @@ async def attack(stage: Stage) -> Outcome:
     settings = {**stage.servers.redis_settings(), "PALIMPSEST_LOG_LEVEL": "warning"}
     with served(model) as endpoint:
         model.url = f"{endpoint}/v1"
-        settings |= {**model.settings, "PALIMPSEST_PROBE_SECONDS": str(PROBE_SECONDS)}
+        settings |= {**model.settings, "PALIMPSEST_MODEL_PROBE_SECONDS": str(PROBE_SECONDS)}
         with (
             api(url, **settings) as (_, address),
             worker(url, **settings),

@@ -72,6 +72,20 @@ BROKEN = {
     "a late answer": (_ANSWER, "answers", Level.WARN, "1 of 1 wait since more than 10 minutes"),
     "a late draft": (_DRAFT, "drafts", Level.WARN, "1 of 1 wait since more than 10 minutes"),
     "a forgotten intent": (_INTENT, "intents", Level.WARN, "1 calls were begun and never ended"),
+    "a full memory": (
+        'UPDATE memory SET losses = \'{{"no_room":'
+        ' {{"count": 7, "steps": 2, "since_position": 1}}}}\'',
+        "losses",
+        Level.WARN,
+        "s/m are full and lose proposals",
+    ),
+    "a memory that rejects": (
+        'UPDATE memory SET losses = \'{{"invalid":'
+        ' {{"count": 7, "steps": 3, "since_position": 1}}}}\'',
+        "losses",
+        Level.WARN,
+        "s/m reject most proposals",
+    ),
     "vectors that fail": (
         "UPDATE session SET has_unindexed = true, index_failure = 'no such model'",
         "index",

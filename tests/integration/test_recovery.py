@@ -33,7 +33,7 @@ WRONG_KEY = ModelFailure("the key is wrong", retryable=False, fault=Fault.KEY_RE
 REFUSED = ModelFailure("no such parameter", retryable=False, fault=Fault.REQUEST_REFUSED)
 FAILING = ModelFailure("out of order", retryable=True, fault=Fault.FAILING)
 #: A probe is due at once.
-CONFIG = Config(step_backoff_seconds=0.001, step_tries=3, probe_seconds=0.001)
+CONFIG = Config(step_backoff_seconds=0.001, step_tries=3, model_probe_seconds=0.001)
 
 
 def _facts(_: str) -> ModelFacts:
@@ -46,7 +46,9 @@ class Deployment:
     def __init__(self, database: Database, script: Script) -> None:
         self.database = database
         self.script = script
-        self.circuits = Circuits(StoredConditions(database), probe_seconds=CONFIG.probe_seconds)
+        self.circuits = Circuits(
+            StoredConditions(database), probe_seconds=CONFIG.model_probe_seconds
+        )
         calls = gateway(script, database, circuits=self.circuits)
         self.reviser = Reviser(database, calls, _facts, lambda _: PLAIN, b"key", CONFIG)
 

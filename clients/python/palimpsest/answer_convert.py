@@ -1,6 +1,7 @@
 """Answers, and what is told of them, from the proto's messages to the client's values."""
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,6 +12,8 @@ from palimpsest.answer_values import (
     Choice,
     Citation,
     Event,
+    Loss,
+    LossKind,
     Rating,
     Reader,
     Reading,
@@ -119,6 +122,7 @@ def answer(message: answers_pb2.Answer) -> Answer:
         value=json.loads(message.value_json) if message.value_json else None,
         has_value=bool(message.value_json),
         rating=rating(message.rating) if message.HasField("rating") else None,
+        losses=losses(message.losses),
     )
 
 
@@ -230,4 +234,24 @@ def event(message: answers_pb2.TrajectoryEvent) -> TrajectoryEvent:
         input_tokens=message.input_tokens,
         cached_tokens=message.cached_tokens if cached else None,
         output_tokens=message.output_tokens,
+    )
+
+
+_LOSS_KINDS: dict[int, LossKind] = {
+    reading_pb2.Loss.KIND_NO_ROOM: "no_room",
+    reading_pb2.Loss.KIND_INVALID: "invalid",
+}
+
+
+def losses(messages: Iterable[reading_pb2.Loss]) -> tuple[Loss, ...]:
+    """What a memory lost."""
+    return tuple(
+        Loss(
+            kind=_LOSS_KINDS.get(one.kind, ""),
+            count=one.count,
+            steps=one.steps,
+            since_position=one.since_position,
+            message=one.message,
+        )
+        for one in messages
     )

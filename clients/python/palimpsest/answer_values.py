@@ -10,6 +10,8 @@ from palimpsest.schemas import Schema
 
 #: The ways to answer; "unknown" only where the service is newer. See answers.proto.
 Reader = Literal["prism", "memwalker", "pcc", "dciso", "whole", "auto", "unknown"]
+#: Why a memory lost proposals of its model; empty only where the service is newer.
+LossKind = Literal["no_room", "invalid", ""]
 #: How far an answer is.
 AnswerStatus = Literal["pending", "complete", "failed", "cancelled"]
 #: How the pieces of a log are processed; "auto": understanding the task chooses.
@@ -214,6 +216,21 @@ class Rating:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """Proposals of the model that a PRISM memory rejected and that its readers miss."""
+
+    #: "no_room": it is full, until there is room again; "invalid": three steps in a row or more
+    #: had more proposals rejected than taken.
+    kind: LossKind
+    count: int
+    #: Steps that rejected them, and the first position of the first one.
+    steps: int
+    since_position: int
+    #: What happened and what to do.
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     """A stored reply to a query."""
 
@@ -249,3 +266,5 @@ class Answer:
     has_value: bool = False
     #: None as long as nobody rated it.
     rating: Rating | None = None
+    #: What the memory that was asked has lost by now; empty when all is well.
+    losses: tuple[Loss, ...] = ()

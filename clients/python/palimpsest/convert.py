@@ -6,6 +6,7 @@ import struct
 
 from palimpsest import specs, tree_values, values
 from palimpsest.answer_convert import answer as answer
+from palimpsest.answer_convert import losses as losses
 from palimpsest.answer_convert import moment as moment
 from palimpsest.answer_convert import navigation_statistics as navigation_statistics
 from palimpsest.answer_convert import usage as usage
@@ -146,6 +147,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         waiting_cause=message.waiting_cause if message.HasField("waiting_cause") else None,
         resting=message.resting,
         created_at=moment(message.create_time),
+        losses=losses(message.losses),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from palimpsest import tree_values
 from palimpsest.answer_values import Answer as Answer
 from palimpsest.answer_values import Citation as Citation
+from palimpsest.answer_values import Loss as Loss
 from palimpsest.answer_values import Reading as Reading
 from palimpsest.answer_values import Usage as Usage
 from palimpsest.answer_values import Waiting as Waiting
@@ -183,6 +184,8 @@ class MemoryInfo:
     #: Of a state memory: no compression is due.
     resting: bool
     created_at: datetime
+    #: Of a PRISM memory: what its steps lost, though it goes on; empty when all is well.
+    losses: tuple[Loss, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

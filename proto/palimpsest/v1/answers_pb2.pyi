@@ -926,6 +926,7 @@ class Answer(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     RATING_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.str
     session: _builtins.str
     memory: _builtins.str
@@ -974,6 +975,10 @@ class Answer(_message.Message):
     def rating(self) -> Global___Rating:
         """Unset as long as nobody rated it."""
 
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[_reading_pb2.Loss]:
+        """What `memory` has lost by now, as Memory.losses; empty when all is well."""
+
     def __init__(
         self,
         *,
@@ -996,10 +1001,11 @@ class Answer(_message.Message):
         choice: Global___Answer.Choice | None = ...,
         value_json: _builtins.str = ...,
         rating: Global___Rating | None = ...,
+        losses: _abc.Iterable[_reading_pb2.Loss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "create_time", b"create_time", "rating", b"rating", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "losses", b"losses", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -122,7 +122,8 @@ class PrismSpec(_message.Message):
     32 levels, and 10,000 entries in a list or dict; the value of one amendment has
     at most 64 KiB, its path 20,000 characters and 32 steps, a key 512 characters; a
     reply has at most 1,000,000 characters and 500 proposals. What passes a limit
-    is rejected by itself, with the reason.
+    is rejected by itself, with the reason. A memory of more than half of the 1 MiB
+    is consolidated; what finds no room all the same is told by `Memory.losses`.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -324,7 +325,8 @@ class PrismSpec(_message.Message):
     """Optional. How the model writes its revisions."""
     memory_tokens: _builtins.int
     """Optional. The memory is consolidated when it passes this many tokens; 1 to
-    1,000,000; 0 means half of the model's window.
+    1,000,000; 0 means half of the model's window. It is in any case when it
+    passes half of the bytes that it may have.
     """
     @_builtins.property
     def linger(self) -> _duration_pb2.Duration:
@@ -682,6 +684,7 @@ class Memory(_message.Message):
     SEAL_POSITION_FIELD_NUMBER: _builtins.int
     RESTING_FIELD_NUMBER: _builtins.int
     WAITING_CAUSE_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     name: _builtins.str
     """Unique within the session."""
@@ -728,6 +731,12 @@ class Memory(_message.Message):
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[_reading_pb2.Loss]:
+        """Of a PRISM memory: what its steps lost, at most one of each kind. Such a
+        memory is ACTIVE and goes on. Empty when all is well.
+        """
+
     def __init__(
         self,
         *,
@@ -748,10 +757,11 @@ class Memory(_message.Message):
         seal_position: _builtins.int | None = ...,
         resting: _builtins.bool = ...,
         waiting_cause: _builtins.str | None = ...,
+        losses: _abc.Iterable[_reading_pb2.Loss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "state", b"state", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "resting", b"resting", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "losses", b"losses", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "resting", b"resting", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
     _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/reading.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\"\x80\x01\n\x0fReadConsistency\x12#\n\x10minimize_latency\x18\x01 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x12\x1e\n\x08\x61t_least\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02H\x00\x12 \n\rfully_applied\x18\x03 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x42\x06\n\x04kind\"\xd4\x01\n\x05Usage\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\x04\x12\x1f\n\x17predicted_cached_tokens\x18\x03 \x01(\x04\x12#\n\x16reported_cached_tokens\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\routput_tokens\x18\x05 \x01(\x04\x12\x1b\n\x0e\x63ost_micro_usd\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x19\n\x17_reported_cached_tokensB\x11\n\x0f_cost_micro_usdb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/reading.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\"\x80\x01\n\x0fReadConsistency\x12#\n\x10minimize_latency\x18\x01 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x12\x1e\n\x08\x61t_least\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x02H\x00\x12 \n\rfully_applied\x18\x03 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x42\x06\n\x04kind\"\xb7\x01\n\x04Loss\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.palimpsest.v1.Loss.Kind\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x16\n\x0esince_position\x18\x04 \x01(\x04\x12\x0f\n\x07message\x18\x05 \x01(\t\"@\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_NO_ROOM\x10\x01\x12\x10\n\x0cKIND_INVALID\x10\x02\"\xd4\x01\n\x05Usage\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\x12\x14\n\x0cinput_tokens\x18\x02 \x01(\x04\x12\x1f\n\x17predicted_cached_tokens\x18\x03 \x01(\x04\x12#\n\x16reported_cached_tokens\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\routput_tokens\x18\x05 \x01(\x04\x12\x1b\n\x0e\x63ost_micro_usd\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x19\n\x17_reported_cached_tokensB\x11\n\x0f_cost_micro_usdb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,6 +40,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_READCONSISTENCY'].fields_by_name['fully_applied']._serialized_options = b'\272H\004j\002\010\001'
   _globals['_READCONSISTENCY']._serialized_start=76
   _globals['_READCONSISTENCY']._serialized_end=204
-  _globals['_USAGE']._serialized_start=207
-  _globals['_USAGE']._serialized_end=419
+  _globals['_LOSS']._serialized_start=207
+  _globals['_LOSS']._serialized_end=390
+  _globals['_LOSS_KIND']._serialized_start=326
+  _globals['_LOSS_KIND']._serialized_end=390
+  _globals['_USAGE']._serialized_start=393
+  _globals['_USAGE']._serialized_end=605
 # @@protoc_insertion_point(module_scope)

@@ -5,14 +5,15 @@ isort:skip_file
 
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -50,6 +51,78 @@ class ReadConsistency(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___ReadConsistency: _TypeAlias = ReadConsistency  # noqa: Y015
+
+@_typing.final
+class Loss(_message.Message):
+    """Proposals of the model that a PRISM memory rejected and that its readers miss.
+    ListRejections has each of them, with its reason.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Kind:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Loss._Kind.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: Loss._Kind.ValueType  # 0
+        """Never sent."""
+        KIND_NO_ROOM: Loss._Kind.ValueType  # 1
+        """The memory has as many bytes, or one of its lists or dicts as many entries,
+        as it may have, and a consolidation makes no room. Sent until there is room
+        again: a tenth of the limit is free. What was rejected meanwhile is in the
+        log, and a rebuilt memory reads it.
+        """
+        KIND_INVALID: Loss._Kind.ValueType  # 2
+        """Three steps in a row or more had more proposals rejected than taken. Sent
+        until a step has as many taken, or the schema gets more fields.
+        """
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    KIND_UNSPECIFIED: Loss.Kind.ValueType  # 0
+    """Never sent."""
+    KIND_NO_ROOM: Loss.Kind.ValueType  # 1
+    """The memory has as many bytes, or one of its lists or dicts as many entries,
+    as it may have, and a consolidation makes no room. Sent until there is room
+    again: a tenth of the limit is free. What was rejected meanwhile is in the
+    log, and a rebuilt memory reads it.
+    """
+    KIND_INVALID: Loss.Kind.ValueType  # 2
+    """Three steps in a row or more had more proposals rejected than taken. Sent
+    until a step has as many taken, or the schema gets more fields.
+    """
+
+    KIND_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    SINCE_POSITION_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    kind: Global___Loss.Kind.ValueType
+    count: _builtins.int
+    """How many proposals were rejected; 1 or more."""
+    steps: _builtins.int
+    """Steps that rejected them."""
+    since_position: _builtins.int
+    """First position of the first of these steps."""
+    message: _builtins.str
+    """What happened and what to do, in a sentence."""
+    def __init__(
+        self,
+        *,
+        kind: Global___Loss.Kind.ValueType = ...,
+        count: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        since_position: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "kind", b"kind", "message", b"message", "since_position", b"since_position", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Loss: _TypeAlias = Loss  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):

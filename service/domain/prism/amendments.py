@@ -42,6 +42,17 @@ class Amendment:
     op_corrected: bool = False
 
 
+class RejectionCause(StrEnum):
+    """What a rejection means for the memory."""
+
+    #: The schema or the rules refuse it.
+    INVALID = "invalid"
+    #: The memory, or a list or dict of it, is as large as it may be.
+    NO_ROOM = "no_room"
+    #: It is there already: nothing is lost.
+    UNCHANGED = "unchanged"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
     """What was proposed and refused, by the schema or the rules."""
@@ -50,6 +61,8 @@ class Rejection:
     proposal: str
     #: Why, in a sentence.
     reason: str
+    #: Counted, not stored.
+    cause: RejectionCause = RejectionCause.INVALID
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +74,11 @@ class Revision:
     #: In the order in which they were judged: a reply's removals come last.
     rejections: tuple[Rejection, ...]
 
+    @property
+    def lacked_room(self) -> bool:
+        """Whether a proposal was rejected for want of room."""
+        return any(one.cause is RejectionCause.NO_ROOM for one in self.rejections)
+
 
 #: Characters of a proposal that a rejection repeats.
 MAX_PROPOSAL_CHARACTERS = 2000
@@ -68,11 +86,14 @@ MAX_PROPOSAL_CHARACTERS = 2000
 MAX_REASON_CHARACTERS = 1000
 
 
-def rejected(proposal: str, reason: str) -> Rejection:
-    """A rejection that can be stored, whatever the proposal was."""
+def rejected(
+    proposal: str, reason: str, cause: RejectionCause = RejectionCause.INVALID
+) -> Rejection:
+    """Returns a rejection that can be stored, whatever the proposal was."""
     return Rejection(
         proposal=_storable(proposal[:MAX_PROPOSAL_CHARACTERS]),
         reason=_storable(reason[:MAX_REASON_CHARACTERS]),
+        cause=cause,
     )
 
 

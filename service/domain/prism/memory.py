@@ -126,6 +126,11 @@ class PrismMemory:
         return canonical(self.value)
 
     @cached_property
+    def live_bytes(self) -> int:
+        """Bytes of the state, as its limit counts them."""
+        return len(self.value_json.encode())
+
+    @cached_property
     def live_tokens(self) -> int:
         """Tokens of the state, each value once."""
         return self.count(self.value_json)

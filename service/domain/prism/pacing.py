@@ -25,6 +25,11 @@ MIN_CHUNK_TOKENS = 256
 FOLD_GAIN = 0.1
 #: By how much a memory must have grown since its last consolidation for another one.
 REGROWTH = 1.1
+#: The same where a proposal found no room: then less is enough.
+LAST_REGROWTH = 1.03
+#: Share of the limit of bytes that a memory may have before it is consolidated: long before
+#: the limit, so that there is time for several tries.
+BYTE_SHARE = 0.5
 
 
 class Need(StrEnum):
@@ -48,15 +53,18 @@ class Bounds:
     #: Tokens that the reply to a step may have, and that to a consolidation.
     step_output_tokens: int
     consolidation_output_tokens: int
+    #: The memory as canonical JSON, in bytes.
+    max_memory_bytes: int = 1024 * 1024
 
     @classmethod
-    def of(cls, window_tokens: int, task_tokens: int) -> "Bounds":
+    def of(cls, window_tokens: int, task_tokens: int, max_memory_bytes: int) -> "Bounds":
         """The bounds of a window: replies may have a quarter of a small one, and a third."""
         return cls(
             window_tokens=window_tokens,
             task_tokens=task_tokens,
             step_output_tokens=min(STEP_OUTPUT_TOKENS, window_tokens // 4),
             consolidation_output_tokens=min(CONSOLIDATION_OUTPUT_TOKENS, window_tokens // 3),
+            max_memory_bytes=max_memory_bytes,
         )
 
 
@@ -69,13 +77,35 @@ class Wish:
     consolidate_position: int | None
     #: Size of the memory behind its last consolidation; 0 when there was none.
     consolidated_tokens: int
+    #: A proposal of the next step found no room, and a consolidation may make some.
+    crowded: bool = False
 
 
-def budget_tokens(spec: PrismSpec, bounds: Bounds) -> int:
-    """How large a memory may be before it is consolidated: then that must still fit."""
+def budget_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+    """Returns how large a memory may be before it is consolidated: then that must still fit.
+
+    The limit of bytes counts as so many tokens as the memory has for so many bytes.
+    """
     taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
     wanted = spec.memory_tokens or bounds.window_tokens // 2
-    return max(min(wanted, bounds.window_tokens - taken), 0)
+    budget = max(min(wanted, bounds.window_tokens - taken), 0)
+    # Bytes are known already; to count tokens takes time.
+    if not _nears_limit(memory, bounds):
+        return budget
+    most_bytes = BYTE_SHARE * bounds.max_memory_bytes
+    return min(budget, int(memory.live_tokens * most_bytes / memory.live_bytes))
+
+
+def _nears_limit(memory: PrismMemory, bounds: Bounds) -> bool:
+    return memory.live_bytes > BYTE_SHARE * bounds.max_memory_bytes
+
+
+def may_make_room(memory: PrismMemory, consolidated_tokens: int) -> bool:
+    """Returns whether a consolidation is worth a try before a proposal is lost.
+
+    Not again until the memory has grown: one that makes nothing shorter is not repeated.
+    """
+    return memory.live_tokens > LAST_REGROWTH * consolidated_tokens
 
 
 def room_tokens(memory: PrismMemory, bounds: Bounds) -> int:
@@ -100,10 +130,12 @@ def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) 
     It depends on stored rows, the spec and the model only, so that a replay folds and
     consolidates at the same places.
     """
+    if wish.crowded:
+        return Need.CONSOLIDATION
     if memory.amendment_tokens > spec.fold_tokens:
         return Need.FOLD
-    budget = budget_tokens(spec, bounds)
-    if memory.shown_tokens > budget:
+    budget = budget_tokens(spec, memory, bounds)
+    if memory.shown_tokens > budget or _nears_limit(memory, bounds):
         if (
             memory.amendment_tokens
             and memory.shown_tokens - memory.live_tokens > FOLD_GAIN * budget

@@ -13,7 +13,15 @@ from service.domain.flows import CUT_OFF
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
 from service.domain.prism.amending import MISSING, put, remove, settle, value_at
-from service.domain.prism.amendments import Amendment, Op, Proposal, Rejection, Revision, rejected
+from service.domain.prism.amendments import (
+    Amendment,
+    Op,
+    Proposal,
+    Rejection,
+    RejectionCause,
+    Revision,
+    rejected,
+)
 from service.domain.prism.coercion import coerce
 from service.domain.prism.reading import UnreadRemoval, read_proposals
 from service.domain.prism.rules import Rules
@@ -27,6 +35,7 @@ __all__ = [
     "Rules",
     "consider",
     "edited",
+    "has_room",
     "parse_consolidation",
     "parse_reply",
 ]
@@ -36,11 +45,18 @@ MAX_REPLY_CHARACTERS = 1_000_000
 #: Proposals of a reply, or of a set of edits, that are considered.
 MAX_PROPOSALS = 500
 
+#: A memory that was full has room again once it is no larger than this share of its limits.
+ROOM_SHARE = 0.9
+
 _DEFAULT = Rules()
 
 
 class _Unchanged(ValueError):
     """A proposal that is there already: nothing is lost with it."""
+
+
+class _NoRoom(ValueError):
+    """A proposal that the memory is too large for."""
 
 
 def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT) -> Revision:
@@ -108,6 +124,14 @@ def edited(
     return tuple(judge.amendments)
 
 
+def has_room(value: Json, rules: Rules) -> bool:
+    """Returns whether a memory that was full can take proposals again; walks all of it."""
+    return (
+        _bytes(value) <= ROOM_SHARE * rules.max_memory_bytes
+        and _extent(value)[1] <= ROOM_SHARE * rules.max_breadth
+    )
+
+
 def _parsed(text: str, judge: "_Judge") -> Revision:
     removals: list[Proposal] = []
     is_long = len(text) > MAX_REPLY_CHARACTERS
@@ -158,17 +182,20 @@ class _Judge:
         """Whether as much was heard as is considered."""
         return len(self.amendments) + len(self.rejections) >= MAX_PROPOSALS
 
-    def reject(self, proposal: str, reason: str) -> None:
+    def reject(
+        self, proposal: str, reason: str, cause: RejectionCause = RejectionCause.INVALID
+    ) -> None:
         """Notes a rejection."""
-        self.rejections.append(rejected(proposal, reason))
+        self.rejections.append(rejected(proposal, reason, cause))
 
     def hear(self, proposal: Proposal) -> None:
         """Takes a proposal in, or rejects it."""
         try:
             self.take(proposal)
         except ValueError as error:
-            self.has_lost = self.has_lost or not isinstance(error, _Unchanged)
-            self.reject(_shown(proposal), str(error))
+            cause = _cause_of(error)
+            self.has_lost = self.has_lost or cause is not RejectionCause.UNCHANGED
+            self.reject(_shown(proposal), str(error), cause)
 
     def take(self, proposal: Proposal) -> None:
         """Takes a proposal in. Raises ValueError with the reason why not."""
@@ -254,12 +281,12 @@ class _Judge:
                 f"the memory would have {len(path.tokens) + depth} levels; the limit is {limit}"
             )
         holder = value_at(self.value, path.parent)
-        if is_new and isinstance(holder, dict | list):
-            breadth = max(breadth, len(holder) + 1)
-        if breadth > self.rules.max_breadth:
-            raise ValueError(
-                f"a list or dict would have {breadth} entries; the limit is"
-                f" {self.rules.max_breadth}"
+        most = self.rules.max_breadth
+        if breadth > most:
+            raise ValueError(f"a list or dict would have {breadth} entries; the limit is {most}")
+        if is_new and isinstance(holder, dict | list) and len(holder) + 1 > most:
+            raise _NoRoom(
+                f"a list or dict would have {len(holder) + 1} entries; the limit is {most}"
             )
 
     def _count(self, after: Json, path: Path, op: Op) -> None:
@@ -271,8 +298,14 @@ class _Judge:
         limit = self.rules.max_memory_bytes
         # What is too large already may become smaller.
         if size > limit and size > self.bytes:
-            raise ValueError(f"the memory would have {size} bytes; the limit is {limit}")
+            raise _NoRoom(f"the memory would have {size} bytes; the limit is {limit}")
         self.bytes = size
+
+
+def _cause_of(error: ValueError) -> RejectionCause:
+    if isinstance(error, _NoRoom):
+        return RejectionCause.NO_ROOM
+    return RejectionCause.UNCHANGED if isinstance(error, _Unchanged) else RejectionCause.INVALID
 
 
 def _way(path: Path) -> list[Path]:

@@ -159,15 +159,37 @@ def test_pieces_end_where_a_reader_would_pause() -> None:
 
 
 def test_a_budget_leaves_room_for_the_consolidation() -> None:
-    assert pacing.budget_tokens(replace(SPEC, memory_tokens=3000), bounds(10_000)) == 3000
+    assert pacing.budget_tokens(replace(SPEC, memory_tokens=3000), memory(), bounds(10_000)) == 3000
     most = 10_000 - 100 - 800 - pacing.MARGIN_TOKENS
-    assert pacing.budget_tokens(replace(SPEC, memory_tokens=50_000), bounds(10_000)) == most
-    assert pacing.budget_tokens(SPEC, bounds(10_000)) == 5000
-    assert pacing.budget_tokens(SPEC, bounds(500)) == 0
+    assert (
+        pacing.budget_tokens(replace(SPEC, memory_tokens=50_000), memory(), bounds(10_000)) == most
+    )
+    assert pacing.budget_tokens(SPEC, memory(), bounds(10_000)) == 5000
+    assert pacing.budget_tokens(SPEC, memory(), bounds(500)) == 0
+
+
+def test_half_of_the_bytes_are_a_budget_as_well() -> None:
+    held = memory(6000).fold()
+    tight = replace(bounds(1_000_000), max_memory_bytes=8000)
+    assert 0.4 * held.live_tokens < pacing.budget_tokens(SPEC, held, tight) < held.live_tokens
+    assert pacing.next_need(SPEC, held, tight, NOTHING) is Need.CONSOLIDATION
+    tried = replace(NOTHING, consolidated_tokens=held.live_tokens)
+    assert pacing.next_need(SPEC, held, tight, tried) is Need.STEP
+    roomy = replace(tight, max_memory_bytes=2 * held.live_bytes)
+    assert pacing.next_need(SPEC, held, roomy, NOTHING) is Need.STEP
+
+
+def test_a_memory_without_room_is_consolidated_again_once_it_has_grown() -> None:
+    held = memory(6000)
+    assert pacing.may_make_room(held, 0)
+    assert not pacing.may_make_room(held, held.live_tokens)
+    assert pacing.may_make_room(memory(6300), held.live_tokens)
+    crowded = replace(NOTHING, crowded=True)
+    assert need(held, 1_000_000, crowded) is Need.CONSOLIDATION
 
 
 def test_replies_take_a_part_of_a_small_window() -> None:
-    small, large = Bounds.of(8000, 500), Bounds.of(128_000, 500)
+    small, large = Bounds.of(8000, 500, 2**20), Bounds.of(128_000, 500, 2**20)
     assert (small.step_output_tokens, small.consolidation_output_tokens) == (2000, 2666)
     assert (large.step_output_tokens, large.consolidation_output_tokens) == (4096, 8192)
     assert pacing.room_tokens(memory(), small) > 5000

@@ -1,0 +1,117 @@
+"""Gauges: what waits, what is behind and what is in use, for whoever watches a deployment.
+
+What is counted of all of it is measured by each API server, so that no process of a deployment
+has to be the only one: take one server's figures, or the greatest. What is counted of a process
+is that process's.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from service.dispatch.port import Dispatcher, DispatchStatistics
+from service.telemetry import meter
+from storage import measures
+from storage.database import Database
+from storage.errors import StorageError
+from storage.measures import Lag
+
+_log = structlog.get_logger("palimpsest.gauges")
+
+#: How often a deployment is measured, in seconds …
+MEASURE_SECONDS = 15.0
+#: … and how many times as long as the last look took it waits at least: a look over very many
+#: memories takes no more than a twentieth of one connection.
+PAUSE_FACTOR = 19.0
+
+Figures = Mapping[str, float]
+
+
+def observe(
+    name: str, description: str, label: str, read: Callable[[], Figures], *, by: Meter | None = None
+) -> None:
+    """Adds a gauge that reads its figures by their label each time that it is collected."""
+
+    def observations(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(value, {label: key}) for key, value in read().items()]
+
+    (by or meter()).create_observable_gauge(name, [observations], description=description)
+
+
+def observe_connections(database: Database, *, by: Meter | None = None) -> None:
+    """Adds the gauge of a process's connections to its database."""
+    observe(
+        "palimpsest.database.connections",
+        "Connections of this process to the database, by state",
+        "state",
+        database.connections,
+        by=by,
+    )
+
+
+class DeploymentGauges:
+    """Measures a deployment again and again; what could not be measured has no figures."""
+
+    def __init__(
+        self, database: Database, dispatcher: Dispatcher, *, by: Meter | None = None
+    ) -> None:
+        self._database = database
+        self._dispatcher = dispatcher
+        self._lag: Lag | None = None
+        self._queue: DispatchStatistics | None = None
+        for name, description, label, read in (
+            ("memories", "Memories that do not go on or are behind", "state", self._memories),
+            ("lag.chunks", "Chunks that memories are behind", "statistic", self._lag_chunks),
+            ("lag.seconds", "Age of chunks that wait for memories", "statistic", self._lag_seconds),
+            ("queue.items", "Hints that wait, and items in hand", "state", self._queue_items),
+            ("queue.seconds", "Age of hints that wait", "statistic", self._queue_seconds),
+        ):
+            observe(f"palimpsest.{name}", description, label, read, by=by)
+
+    async def run(self) -> None:
+        """Measures until it is cancelled."""
+        while True:
+            begun = time.monotonic()
+            await self.measure()
+            took = time.monotonic() - begun
+            await asyncio.sleep(max(MEASURE_SECONDS, PAUSE_FACTOR * took))
+
+    async def measure(self) -> None:
+        """Measures once."""
+        try:
+            self._lag = await measures.read_lag(self._database)
+        except StorageError as error:
+            # Unknown is not 0, and not what it was.
+            self._lag = None
+            _log.warning("lag not measured", cause=str(error))
+        try:
+            self._queue = await self._dispatcher.statistics()
+        except ConnectionError as error:
+            self._queue = None
+            _log.warning("queue not measured", cause=str(error))
+
+    def _memories(self) -> Figures:
+        lag = self._lag
+        if lag is None:
+            return {}
+        return {"stalled": lag.stalled, "held": lag.held, "behind": lag.behind}
+
+    def _lag_chunks(self) -> Figures:
+        lag = self._lag
+        if lag is None:
+            return {}
+        return {"sum": lag.sum_chunks, "p95": lag.p95_chunks, "max": lag.max_chunks}
+
+    def _lag_seconds(self) -> Figures:
+        lag = self._lag
+        return {} if lag is None else {"p95": lag.p95_seconds, "max": lag.max_seconds}
+
+    def _queue_items(self) -> Figures:
+        queue = self._queue
+        return {} if queue is None else {"queued": queue.queued, "running": queue.running}
+
+    def _queue_seconds(self) -> Figures:
+        return {} if self._queue is None else {"max": self._queue.oldest_queued_seconds}
