@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import psycopg
+from psycopg.abc import RV, PQGen
 from psycopg.adapt import Buffer, Dumper, PyFormat
 from psycopg.types.numeric import (
     Int8,
@@ -14,6 +15,20 @@ from psycopg.types.numeric import (
     IntNumericBinaryDumper,
     IntNumericDumper,
 )
+
+
+def without_values(error: psycopg.Error) -> str:
+    """What an error of the server says, without the values that its details quote.
+
+    DETAIL, CONTEXT and the excerpt of the statement may hold rows and texts; of what is wrong
+    with a value (class 22) the message itself does. What the driver says itself stays as it is.
+    """
+    message = error.diag.message_primary
+    if error.sqlstate is None or message is None:
+        return str(error)
+    if error.sqlstate.startswith("22"):
+        return f"a value does not fit: {type(error).__name__} ({error.sqlstate})"
+    return message
 
 
 def _fits(number: int) -> bool:
@@ -70,6 +85,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     its own. Cancelled right behind its entry, which takes an event loop that was busy for long,
     it fails an assertion in place of the cancellation, and the connection stays in its pipeline:
     whoever gets it next fails too.
+
+    What the server says about an error is shortened to what quotes no values of a statement.
     """
 
     @classmethod
@@ -80,6 +97,15 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         for dumper in (_Number, _BinaryNumber):
             connection.adapters.register_dumper(int, dumper)
         return connection
+
+    async def wait(self, gen: PQGen[RV], *arguments: Any, **named: Any) -> RV:
+        """As psycopg's, for all that the server answers."""
+        try:
+            return await super().wait(gen, *arguments, **named)
+        except psycopg.Error as error:
+            # Here, since everybody who logs it, or an error that it caused, prints this.
+            error.args = (without_values(error),)
+            raise
 
     @asynccontextmanager
     async def _pipeline_nolock(self) -> AsyncIterator[psycopg.AsyncPipeline]:
