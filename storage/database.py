@@ -6,7 +6,7 @@ one only work inside them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +26,8 @@ from storage.errors import Unreachable, translated
 from storage.ready import Ready
 
 Row = tuple[Any, ...]
-#: What the placeholders of several queries stand for, by name.
-Named = Mapping[str, object]
-#: What a query's placeholders stand for.
-Values = Sequence[object] | Named
+#: What the placeholders of queries stand for: by name, or in their order, each its own.
+Values = Sequence[object] | Mapping[str, object]
 Connection = psycopg.AsyncConnection[Row]
 
 #: How long a caller waits for a free connection.
@@ -316,17 +314,17 @@ class DirectTransaction:
         return (await self._batch(begin, (query,), values, ("COMMIT",), keep=keep))[0]
 
     async def read_all(
-        self, queries: Sequence[str], values: Named, *, keep: bool = True
+        self, queries: Sequence[str], values: Values, *, keep: bool = True
     ) -> list[list[Row]]:
         """A whole read-only transaction at one moment, in one round trip; rows by query."""
         begin = _begin(_SNAPSHOT, self.opening, self.tenant_id)
         return await self._batch(begin, queries, values, ("COMMIT",), keep=keep)
 
-    async def begin(self, queries: Sequence[str], values: Named | None = None) -> list[list[Row]]:
+    async def begin(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
         """Begins, and runs `queries` in the same round trip; their rows, in order."""
         return await self._batch(_begin("", self.opening, self.tenant_id), queries, values)
 
-    async def batch(self, queries: Sequence[str], values: Named | None = None) -> list[list[Row]]:
+    async def batch(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
         """Runs `queries` in one round trip; their rows, in order.
 
         Each sees what was committed before it, not before the first.
@@ -334,7 +332,7 @@ class DirectTransaction:
         return await self._batch((), queries, values)
 
     async def write_all(
-        self, queries: Sequence[str], values: Named | None = None
+        self, queries: Sequence[str], values: Values | None = None
     ) -> list[list[Row]]:
         """A whole transaction in one round trip; rows by query.
 
@@ -377,7 +375,9 @@ class DirectTransaction:
                 for one in before:
                     # There are as many to begin with as there are tenants.
                     await execute(one, prepare=one == "BEGIN")
-                cursors = [await execute(one, values, prepare=keep) for one in queries]
+                cursors = [
+                    await execute(one, own, prepare=keep) for one, own in _each(queries, values)
+                ]
                 for one in behind:
                     await execute(one, prepare=True)
         except BaseException:
@@ -386,6 +386,18 @@ class DirectTransaction:
                 await self.driver.close()
             raise
         return [await _fetched(cursor) for cursor in cursors]
+
+
+def _each(queries: Sequence[str], values: Values | None) -> Iterator[tuple[str, Values | None]]:
+    """Each query with its own values."""
+    if values is None or isinstance(values, Mapping):
+        yield from ((one, values) for one in queries)
+        return
+    taken = 0
+    for one in queries:
+        own = values[taken : taken + one.count("%s")]
+        taken += len(own)
+        yield one, own
 
 
 async def _fetched(cursor: "psycopg.AsyncCursor[Row]") -> list[Row]:

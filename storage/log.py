@@ -48,13 +48,12 @@ SELECT session_key, head, incarnation,
     coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM memory
               WHERE memory.session_key = session.session_key AND status = 'active'
                   AND has_work AND NOT resting), head)
-FROM session WHERE session_key = ANY(%(keys)s) ORDER BY session_key FOR NO KEY UPDATE OF session
+FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
 """
 
 _READ_PRODUCERS = """
 SELECT session_key, producer_id, epoch, last_sequence FROM producer
-WHERE (session_key, producer_id)
-    IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(producers)s::text[]))
+WHERE (session_key, producer_id) IN (SELECT * FROM unnest(%s::uuid[], %s::text[]))
 """
 
 _WRITE = """
@@ -85,7 +84,7 @@ RETURNING session_key, memory_id, status
 """
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0014. Its plans are kept by the connection.
+# function is in migrations/versions/0006. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM append_if_unchanged(%s, %s, %s::integer, %s, %s, %s, {arrays}, %s)
 """
@@ -110,11 +109,7 @@ async def lock(
     keys = sorted({key for key, _ in producers})
     sessions, known = await tx.begin(
         (lock_sessions, _READ_PRODUCERS),
-        {
-            "keys": keys,
-            "sessions": [key for key, _ in producers],
-            "producers": [name for _, name in producers],
-        },
+        (keys, [key for key, _ in producers], [name for _, name in producers]),
     )
     locked = {
         key: SessionState(head=head, incarnation=incarnation, applied_position=applied)

@@ -177,14 +177,10 @@ def judge_place(noted: Place | None, found: Place) -> Finding:
     return ok("place", "the database is where it was last noted")
 
 
-def judge_role(role: str, *, passes_by: bool, open_tables: tuple[str, ...]) -> Finding:
-    """Whether row-level security binds us."""
-    if passes_by:
-        return bad(
-            "rights",
-            f"the role {role} may pass row-level security by",
-            "connect with a login that takes on palimpsest_app",
-        )
+def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Finding:
+    """Whether row-level security binds us; `unfit` says why it does not."""
+    if unfit:
+        return bad("rights", unfit, "connect with a login that takes on palimpsest_app")
     if open_tables:
         said = f"row-level security is not forced on {', '.join(open_tables)}"
         return bad("rights", said, "run `palimpsest migrate`, or find who turned it off")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from service.embedded.postgres import NAME
+from service.embedded.postgres import NAME, url_of
 
 #: Where the port stands in postmaster.pid: see PostgreSQL's miscadmin.h.
 _PORT_LINE = 3
@@ -19,4 +19,4 @@ def database_url(data_dir: Path) -> str | None:
         return None
     if len(lines) <= _PORT_LINE or not lines[_PORT_LINE].strip().isdecimal():
         return None
-    return f"postgresql://{NAME}:{password}@127.0.0.1:{lines[_PORT_LINE].strip()}/{NAME}"
+    return url_of(NAME, password, lines[_PORT_LINE].strip(), NAME)

@@ -14,7 +14,7 @@ from service.domain.trajectory import (
 )
 from service.rpc import browsing, convert, navigations
 from service.rpc.deadlines import deadline_of
-from service.rpc.errors import code_of, of_storage, shortened
+from service.rpc.errors import code_of, shortened
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
@@ -22,6 +22,7 @@ from service.rpc.streams import until_stopped, until_stopped_behind
 from service.usecases import answer_list, cancelling, rating
 from service.usecases.ask import Answered, Asker, Reading, Told, Waiting
 from service.usecases.ask_many import ask_many
+from service.usecases.database_words import unavailable
 from service.usecases.questions import Question, naming
 from service.usecases.shaping import check_response_schema
 from service.usecases.waiting import WaitingRoom
@@ -190,7 +191,7 @@ def _response_of(
     number: int, event: Told | PalimpsestError | StorageError
 ) -> answers_pb2.AskManyResponse:
     if isinstance(event, StorageError):
-        event = of_storage()
+        event = unavailable(event)
     if not isinstance(event, PalimpsestError):
         return answers_pb2.AskManyResponse(index=number, response=_response(event))
     message, metadata = shortened(event)

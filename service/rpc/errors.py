@@ -54,14 +54,6 @@ def internal_error(incident: str) -> errors.PalimpsestError:
     )
 
 
-def of_storage() -> errors.PalimpsestError:
-    """What a caller is told when the database is not there."""
-    return errors.Unavailable(
-        Reason.DATABASE_UNAVAILABLE,
-        "the database cannot be reached or did not answer in time; try again",
-    )
-
-
 def shortened(error: errors.PalimpsestError) -> tuple[str, dict[str, str]]:
     """Message and metadata as they travel."""
     metadata = {key: _shortened(value) for key, value in error.metadata.items()}

@@ -24,12 +24,13 @@ from service.domain.appending import (
     check_repeated,
     plan,
 )
-from service.domain.errors import Conflict, Exhausted, NotFound, PalimpsestError, Unavailable
+from service.domain.errors import Conflict, Exhausted, NotFound, PalimpsestError
 from service.domain.fail_points import FailPoint, reach
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.usecases import guard_meters
+from service.usecases.database_words import unavailable
 from service.usecases.guard_meters import Guard
 from service.usecases.hints import Hints
 from service.usecases.lanes import Appended, Entry, Lane, by_session
@@ -238,13 +239,7 @@ class Appender:
                 return ()
             _log.warning("append not written", cause=str(error), submissions=len(entries))
             # A key that refuses what the plan allowed is a defect, and is told as one.
-            refusal = (
-                error
-                if isinstance(error, Violated)
-                else Unavailable(
-                    Reason.DATABASE_UNAVAILABLE, "the database cannot be reached; send again"
-                )
-            )
+            refusal = error if isinstance(error, Violated) else unavailable(error)
             for entry in entries:
                 entry.refuse(refusal)
             return ()

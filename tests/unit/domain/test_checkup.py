@@ -120,8 +120,8 @@ def test_work_without_workers_is_bad(changes: dict[str, float], expected: list[L
 def test_what_is_not_ok_says_what_to_do() -> None:
     found = [
         checkup.judge_server("14.1", 140_001),
-        checkup.judge_role("x", passes_by=True, open_tables=()),
-        checkup.judge_role("x", passes_by=False, open_tables=("chunk",)),
+        checkup.judge_role("x", unfit="the login x is a superuser", open_tables=()),
+        checkup.judge_role("x", unfit="", open_tables=("chunk",)),
         checkup.judge_pending("answers", 3, 1, 700.0),
         checkup.judge_intents(2, 1),
         checkup.judge_index(1, 10_001, "", ""),
