@@ -93,6 +93,7 @@ class Checkup:
             return
         yield judge.judge_server(facts.version, facts.number)
         yield judge.judge_durability(facts.settings)
+        yield judge.judge_logged(facts.settings)
         yield judge.judge_clock(facts.clock_off_seconds, facts.round_trip_seconds)
         yield _extensions(facts)
         pooler = await self._pooler(url)

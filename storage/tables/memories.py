@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_memory
+from storage.tables.common import count, created, metadata, of_memory, of_session
 
 memory = Table(
     "memory",
@@ -69,7 +69,7 @@ memory = Table(
     # An append wakes it when the log reaches this position; NULL: any append does.
     Column("wake_position", BigInteger),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
-    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
+    of_session("memory_session_fkey"),
     # The cursor is always one that a revision wrote.
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision", "applied_position"],
