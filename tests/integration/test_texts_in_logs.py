@@ -69,7 +69,7 @@ async def test_statements_that_fail_are_logged_without_texts(
         async with palimpsest.connect(address) as client:
             traffic = [asyncio.create_task(_traffic(client, name)) for name in "abc"]
             try:
-                failed = [await _fail(admin, table, END[end]) for table in TABLES]
+                failed = [await _fail(admin, traffic, table, END[end]) for table in TABLES]
             finally:
                 for one in traffic:
                     one.cancel()
