@@ -52,10 +52,10 @@ async def admin(servers: Servers, url: str) -> AsyncIterator[psycopg.AsyncConnec
         yield connection
 
 
-async def log_as_others_do(admin: psycopg.AsyncConnection, url: str, verbosity: str) -> None:
+async def log_as_others_do(admin: psycopg.AsyncConnection, url: str) -> None:
     """Has the server log the statements that fail, as PostgreSQL does unless it is told."""
     name = conninfo_to_dict(url)["dbname"]
-    for setting in (f"log_error_verbosity = {verbosity}", "log_min_error_statement = error"):
+    for setting in ("log_error_verbosity = default", "log_min_error_statement = error"):
         await admin.execute(f"ALTER DATABASE {name} SET {setting}".encode())
     await admin.commit()
 
@@ -64,7 +64,7 @@ async def log_as_others_do(admin: psycopg.AsyncConnection, url: str, verbosity: 
 async def test_statements_that_fail_are_logged_without_texts(
     url: str, log: Log, admin: psycopg.AsyncConnection, end: str
 ) -> None:
-    await log_as_others_do(admin, url, "default")
+    await log_as_others_do(admin, url)
     with api(url) as (server, address), worker(url) as working:
         async with palimpsest.connect(address) as client:
             traffic = [asyncio.create_task(_traffic(client, name)) for name in "abc"]
@@ -114,10 +114,11 @@ async def _fail(
         await asyncio.sleep(0.02)
         for one in traffic:
             assert not one.done(), one.result()
+        # Not pg_stat_activity, of which a transaction sees one moment only.
         found = await admin.execute(
-            f"SELECT count({function}(pid)) FROM pg_stat_activity"
-            " WHERE wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
-            " AND datname = current_database()".encode()
+            f"SELECT count({function}(pid)) FROM (SELECT DISTINCT pid FROM pg_locks"
+            " WHERE NOT granted AND database = (SELECT oid FROM pg_database"
+            " WHERE datname = current_database())) AS waiting".encode()
         )
         ((ended,),) = await found.fetchall()
     await admin.rollback()
