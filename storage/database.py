@@ -14,7 +14,7 @@ from uuid import UUID
 
 import psycopg
 from opentelemetry import trace
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
@@ -28,7 +28,7 @@ from storage.ready import Ready
 Row = tuple[Any, ...]
 #: What the placeholders of queries stand for: by name, or in their order, each its own.
 Values = Sequence[object] | Mapping[str, object]
-Connection = psycopg.AsyncConnection[Row]
+Connection = DriverConnection
 
 #: How long a caller waits for a free connection.
 POOL_SECONDS = 10.0
@@ -370,21 +370,13 @@ class DirectTransaction:
     ) -> list[list[Row]]:
         """Sends everything before it looks at any answer; the rows of `queries`."""
         execute = self.driver.execute
-        try:
-            async with self.driver.pipeline():
-                for one in before:
-                    # There are as many to begin with as there are tenants.
-                    await execute(one, prepare=one == "BEGIN")
-                cursors = [
-                    await execute(one, own, prepare=keep) for one, own in _each(queries, values)
-                ]
-                for one in behind:
-                    await execute(one, prepare=True)
-        except BaseException:
-            if self.driver.info.pipeline_status is not PipelineStatus.OFF:
-                # Cancelled in the midst of it: nobody can tell what is still to come.
-                await self.driver.close()
-            raise
+        async with self.driver.flight():
+            for one in before:
+                # There are as many to begin with as there are tenants.
+                await execute(one, prepare=one == "BEGIN")
+            cursors = [await execute(one, own, prepare=keep) for one, own in _each(queries, values)]
+            for one in behind:
+                await execute(one, prepare=True)
         return [await _fetched(cursor) for cursor in cursors]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.abc import RV, PQGen
 from psycopg.adapt import Buffer, Dumper, PyFormat
+from psycopg.generators import send
 from psycopg.types.numeric import (
     Int8,
     Int8Dumper,
@@ -78,6 +79,24 @@ class _BinaryNumber(_Number):
     _beyond = IntNumericBinaryDumper(IntNumeric)
 
 
+class _Flight(psycopg.AsyncPipeline):
+    """A pipeline that sends nothing before its end, and then all of it at once.
+
+    psycopg sends each statement by itself, and the server wakes up for each.
+    """
+
+    def _communicate_gen(self) -> PQGen[None]:
+        yield from ()
+
+    def _exit_gen(self) -> PQGen[None]:
+        self._enqueue_sync()
+        while self.command_queue:
+            # Into libpq's buffer.
+            self.command_queue.popleft()()
+        yield from send(self.pgconn)
+        yield from self._fetch_gen(flush=False)
+
+
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """psycopg's connection, but for numbers, and for statements of many rows that are cancelled.
 
@@ -106,6 +125,24 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             # Here, since everybody who logs it, or an error that it caused, prints this.
             error.args = (without_values(error),)
             raise
+
+    @asynccontextmanager
+    async def flight(self) -> AsyncIterator[None]:
+        """Surrounds statements that are sent together; their rows are there behind it.
+
+        One that fails, or is cancelled, in the midst of it closes the connection, where nobody
+        can tell what is still to come.
+        """
+        flight = self._pipeline = _Flight(self)
+        try:
+            async with flight:
+                yield
+        except BaseException:
+            if self.info.pipeline_status is not psycopg.pq.PipelineStatus.OFF:
+                await self.close()
+            raise
+        finally:
+            self._pipeline = None
 
     @asynccontextmanager
     async def _pipeline_nolock(self) -> AsyncIterator[psycopg.AsyncPipeline]:
