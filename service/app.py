@@ -81,7 +81,7 @@ from service.usecases.waiting import WaitingRoom
 from service.usecases.watch import Watches
 from service.usecases.working_contexts import WorkingContexts
 from service.worker import Worker
-from storage import database_state
+from storage import database_state, pooling
 from storage.database import Database
 from storage.errors import LoginRefused, StorageError
 from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
@@ -92,6 +92,8 @@ _log = structlog.get_logger("palimpsest")
 #: How long a process that stops waits for its own caller, which as a rule has nothing left
 #: to do by then.
 CALLER_SECONDS = 2.0
+#: Where what is said of poolers is explained.
+POOLERS = "docs/guides/poolers.md"
 
 
 class CannotStart(Exception):
@@ -397,8 +399,15 @@ async def _process(
     config: Config, kind: str
 ) -> AsyncIterator[tuple[Database, DeploymentKeys, Dispatcher]]:
     """What servers and workers have: a database, the deployment's keys, dispatch."""
+    if config.is_pooled and config.dispatch_database_url is None:
+        raise CannotStart(
+            "PALIMPSEST_DISPATCH_DATABASE_URL is not set: with PALIMPSEST_DATABASE_POOLER it has to"
+            f" name the server itself, since LISTEN passes no pooler; see {POOLERS}"
+        )
     async with _database(config, kind) as (database, keys), AsyncExitStack() as stack:
         assert config.database_url is not None, "without it there is no database"
+        if config.dispatch_database_url is not None:
+            await _check_dispatch(config.dispatch_database_url.get_secret_value())
         url = (config.dispatch_database_url or config.database_url).get_secret_value()
         dispatcher = ProcrastinateDispatcher(
             url,
@@ -421,6 +430,7 @@ def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
         config.database_url.get_secret_value(),
         pool_size=pool_size,
         name=f"palimpsest-{kind}@{socket.gethostname()}",
+        pooled=config.is_pooled,
     )
 
 
@@ -433,9 +443,10 @@ async def _database(config: Config, kind: str) -> AsyncIterator[tuple[Database, 
     LABELS.configure(config)
     if config.fail_points is not None:
         fail_points.install(config.fail_points)
+    url = config.database_url.get_secret_value()
     database = _connect(config, kind, pool_size=config.pool_size)
     try:
-        keys = await _reach(database, config.start_seconds)
+        keys = await _reach(database, "" if config.is_pooled else url, config.start_seconds)
         observe_connections(database)
         yield database, keys
     finally:
@@ -457,12 +468,35 @@ async def _health(config: Config, kind: str, stop: asyncio.Event) -> AsyncIterat
             await database.close()
 
 
-async def _reach(database: Database, seconds: float) -> DeploymentKeys:
-    """Waits for the database, and checks that it fits this code and its role."""
+async def _check_dispatch(url: str) -> None:
+    """Raises CannotStart when hints would go through a pooler, or nowhere."""
+    try:
+        lost = await pooling.lost_sessions(url)
+    except StorageError as error:
+        raise CannotStart(f"cannot reach the dispatch database: {error}") from error
+    if lost:
+        raise CannotStart(
+            f"at PALIMPSEST_DISPATCH_DATABASE_URL {lost}: workers would not be woken; name the"
+            f" server itself; see {POOLERS}"
+        )
+
+
+async def _reach(database: Database, session_url: str, seconds: float) -> DeploymentKeys:
+    """Waits for the database, and checks that it fits this code and its role.
+
+    `session_url`: where each connection has to be a session of the server's; or empty.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while True:
         try:
+            lost = await pooling.lost_sessions(session_url) if session_url else ""
+            if lost:
+                raise CannotStart(
+                    f"at PALIMPSEST_DATABASE_URL {lost}: another client's statements could run in"
+                    " place of ours; name the server itself, or set"
+                    f" PALIMPSEST_DATABASE_POOLER=transaction; see {POOLERS}"
+                )
             found = await database_state.read(database)
         except LoginRefused as error:
             # Waiting helps against none of it.
@@ -474,10 +508,8 @@ async def _reach(database: Database, seconds: float) -> DeploymentKeys:
             await asyncio.sleep(1)
             continue
         break
-    if found.bypasses_separation:
-        raise CannotStart(
-            f"the role {found.role!r} may pass row-level security by; connect as one that may not"
-        )
+    if found.unfit:
+        raise CannotStart(f"{found.unfit}; connect as one that may not")
     # A database that is ahead is one whose next release is being rolled out.
     if found.migration is None or found.keys is None or _behind(found.migration):
         raise CannotStart("the database is not migrated to this release; run `palimpsest migrate`")

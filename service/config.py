@@ -146,8 +146,11 @@ class Config(BaseSettings):
     database_url: DatabaseUrl | None = None
     #: URL with the right to change tables, for `migrate`; default: database_url.
     migration_database_url: DatabaseUrl | None = None
-    #: URL of the dispatch tables; default: database_url.
+    #: URL of the dispatch tables; default: database_url. Never a pooler's.
     dispatch_database_url: DatabaseUrl | None = None
+    #: `transaction`: at database_url a pooler gives each transaction another connection to the
+    #: server. Nothing is prepared then, and the two URLs above have to lead to the server.
+    database_pooler: Literal["none", "transaction"] = "none"
     #: redis:// URL of the prefix cache's index. Without it each process predicts from what it
     #: sent itself.
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
@@ -272,5 +275,13 @@ class Config(BaseSettings):
         Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)
     ] = "info"
     log_format: Literal["json", "console"] = "json"
+    #: When a log file of `up` has so many bytes it is put aside, in place of the one before: of
+    #: each server and process there are two files of about that size at most.
+    log_file_bytes: Annotated[int, Field(ge=64 * 1024)] = 16 * 1024 * 1024
 
     limits: Limits = Field(default_factory=Limits)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a connection to the database is another one for each transaction."""
+        return self.database_pooler == "transaction"

@@ -116,10 +116,11 @@ _ONE = (
 )
 
 
-# Whether any budget concerns calls of these owners: pairs of a session and an owner.
-_CONCERNED = """
-SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = {tenant}::uuid)
-    OR EXISTS (SELECT 1 FROM budget WHERE (session_key, owner_id) IN ({pairs}))
+#: Whether any budget concerns calls of these owners; for `keys`.
+CONCERNED = """
+SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid)
+    OR EXISTS (SELECT 1 FROM budget WHERE (session_key, owner_id)
+               IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[])))
 """
 _PAIRS = "SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[])"
 
@@ -141,13 +142,8 @@ def _standing(row: Sequence[Any]) -> Standing:
     return Standing(owner=owner, period=BudgetPeriod(period), **named)
 
 
-def concerned(tx: DirectTransaction, scopes: Iterable[CallScope]) -> str:
-    """A statement that says whether any budget concerns calls of these."""
-    pairs = tx.rows(_pairs(scopes), ("uuid", "uuid"))
-    return _CONCERNED.format(tenant=f"'{tx.tenant_id}'", pairs=f"VALUES {pairs}")
-
-
-def _keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
+def keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
+    """What the placeholders of CONCERNED stand for."""
     pairs = _pairs(scopes)
     return {
         "tenant": tenant_id,
@@ -168,11 +164,11 @@ async def check_all(tx: DirectTransaction, asked: Sequence[tuple[CallScope, Aske
     reserve.
     """
     scopes = {scope.owner_id: scope for scope, _ in asked}
-    await tx.batch(_LOCK, _keys(tx.tenant_id, scopes.values()))
+    await tx.batch(_LOCK, keys(tx.tenant_id, scopes.values()))
     standings: dict[UUID, list[Standing]] = {}
     for owner, scope in scopes.items():
-        keys = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": owner, "key": b""}
-        (rows,) = await tx.batch((_OF_CALL,), keys)
+        named = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": owner, "key": b""}
+        (rows,) = await tx.batch((_OF_CALL,), named)
         standings[owner] = [_standing(row) for row in rows]
     for scope, one in asked:
         refused = refusal([_without(one, each) for each in standings[scope.owner_id]], one)
@@ -200,15 +196,14 @@ async def check(
     locked until it ends, so that no two calls take the last of one. The call's own intent
     is not counted as reserved. Without budgets it costs one query and locks nothing.
     """
-    keys = _keys(tx.tenant_id, (scope,))
-    is_concerned = _CONCERNED.format(tenant="%(tenant)s", pairs=_PAIRS)
-    if not (await tx.connection.exec_driver_sql(is_concerned, keys)).scalar_one():
+    named = keys(tx.tenant_id, (scope,))
+    if not (await tx.connection.exec_driver_sql(CONCERNED, named)).scalar_one():
         return
     for statement in _LOCK:
-        await tx.connection.exec_driver_sql(statement, keys)
+        await tx.connection.exec_driver_sql(statement, named)
     asked = Asked(tokens=tokens, micro_usd=micro_usd, key=key)
-    keys |= {"session": scope.session_key, "owner": scope.owner_id, "key": key}
-    rows = await tx.connection.exec_driver_sql(_OF_CALL, keys)
+    named |= {"session": scope.session_key, "owner": scope.owner_id, "key": key}
+    rows = await tx.connection.exec_driver_sql(_OF_CALL, named)
     refused = refusal([_standing(row) for row in rows], asked)
     if refused is not None:
         raise refused

@@ -23,6 +23,20 @@ from storage.errors import StorageError, translated
 CONNECT_SECONDS = 5
 #: Of one kind, that are told by name.
 NAMES = 100
+#: Of PostgreSQL, that are judged: whether commits are durable, and what the log gets.
+SETTINGS = (
+    "server_version",
+    "server_version_num",
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "log_error_verbosity",
+    "log_min_duration_sample",
+    "log_min_duration_statement",
+    "log_parameter_max_length",
+    "log_parameter_max_length_on_error",
+    "log_statement",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +46,7 @@ class ServerFacts:
     version: str
     #: server_version_num: 150004 is 15.4.
     number: int
-    #: fsync, full_page_writes and synchronous_commit as a connection finds them.
+    #: Those of SETTINGS as a connection finds them.
     settings: dict[str, str]
     #: Whether it follows a primary, whether it is told to take no writes, and how many commits
     #: of this login wait for a synchronous standby.
@@ -73,8 +87,7 @@ async def read_server(url: str) -> ServerFacts:
             await connection.set_read_only(True)
             rows = await (
                 await connection.execute(
-                    "SELECT name, setting FROM pg_settings WHERE name IN ('server_version',"
-                    " 'server_version_num', 'fsync', 'full_page_writes', 'synchronous_commit')"
+                    "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(SETTINGS),)
                 )
             ).fetchall()
             made = await connection.execute("SELECT extname, extversion FROM pg_extension")

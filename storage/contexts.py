@@ -12,7 +12,7 @@ from uuid import UUID
 from service.domain.chunks import LoggedChunk
 from service.domain.state.vectors import Levels, State
 from storage import memories
-from storage.database import DirectTransaction, Prepared
+from storage.database import DirectTransaction
 from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.memories import StoredMemory
 from storage.vectors import VECTOR_COLUMNS, vector_of
@@ -133,23 +133,9 @@ WHERE c.session_key = %(session)s
 ORDER BY c.position
 """  # noqa: S608
 
-#: What each query's placeholders stand for; the last one is the position or the revision.
-_TYPES = {
-    "session": "uuid",
-    "memory": "uuid",
-    "max_chunks": "bigint",
-    "max_bytes": "bigint",
-    "max_metadata": "bigint",
-    "at": "bigint",
-}
-_PLACES = {name: f"${number}" for number, name in enumerate(_TYPES, 1)}
 
-
-def _queries(reached: str) -> Sequence[Prepared]:
-    return [
-        Prepared(query.format(reached=reached) % _PLACES, tuple(_TYPES.values()))
-        for query in (_MEMORY, _RECENT)
-    ]
+def _queries(reached: str) -> Sequence[str]:
+    return [query.format(reached=reached) for query in (_MEMORY, _RECENT)]
 
 
 _READ_NEWEST = _queries(_NEWEST)
@@ -185,11 +171,18 @@ async def read_revision(
 
 
 async def _read(
-    tx: DirectTransaction, queries: Sequence[Prepared], key: _Key, bounds: Bounds, at: int
+    tx: DirectTransaction, queries: Sequence[str], key: _Key, bounds: Bounds, at: int
 ) -> StoredContext | None:
-    limits = (bounds.chunks, bounds.content_bytes, bounds.metadata_bytes)
-    values = (*key, *limits, min(at, _MAX_BIGINT))
-    found, chunks = await tx.read_prepared(queries, values)
+    session_key, memory_id = key
+    values = {
+        "session": session_key,
+        "memory": memory_id,
+        "max_chunks": bounds.chunks,
+        "max_bytes": bounds.content_bytes,
+        "max_metadata": bounds.metadata_bytes,
+        "at": min(at, _MAX_BIGINT),
+    }
+    found, chunks = await tx.read_all(queries, values)
     if not found:
         return None
     *columns, flush_position, now, revision, applied_position, upto, runs, stack = found[0]

@@ -6,25 +6,14 @@ one only work inside them.
 """
 
 import asyncio
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 from uuid import UUID
-from weakref import WeakKeyDictionary
 
 import psycopg
 from opentelemetry import trace
-from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
@@ -38,9 +27,9 @@ from storage.errors import ReadOnly, Unreachable, translated
 from storage.ready import Ready
 
 Row = tuple[Any, ...]
-#: What a query's placeholders stand for.
+#: What the placeholders of queries stand for: by name, or in their order, each its own.
 Values = Sequence[object] | Mapping[str, object]
-Connection = psycopg.AsyncConnection[Row]
+Connection = DriverConnection
 
 #: How long a caller waits for a free connection.
 POOL_SECONDS = 10.0
@@ -69,6 +58,9 @@ _SILENCE = {
 }
 
 
+#: A transaction that only reads, and sees one moment throughout.
+_SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
 #: Without a transaction; the second is of a connection that is closed.
 _NOTHING_OPEN = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
@@ -84,6 +76,19 @@ async def _in_time() -> AsyncIterator[None]:
         if not bound.expired():
             raise
         raise Unreachable("the database did not answer in time") from error
+
+
+def _told(settings: Mapping[str, str]) -> str:
+    """One statement that sets all of `settings` until the transaction ends."""
+    return "SELECT " + ", ".join(
+        f"set_config('{key}', '{value}', true)" for key, value in settings.items()
+    )
+
+
+def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> tuple[str, ...]:
+    """The statements that a transaction begins with."""
+    tenant = () if tenant_id is None else (f"SET LOCAL app.tenant = '{tenant_id}'",)
+    return (f"BEGIN {mode}".rstrip(), *opening, *tenant)
 
 
 def _span(name: str) -> AbstractContextManager[object]:
@@ -143,32 +148,52 @@ class Database:
     paths, where handing a connection out must not cost as much as a round trip.
     """
 
-    def __init__(self, engine: AsyncEngine, direct: AsyncConnectionPool[Connection]) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        direct: AsyncConnectionPool[Connection],
+        opening: Sequence[str] = (),
+    ) -> None:
         self._engine = engine
         self._direct = direct
+        #: What each transaction begins with, where a connection cannot keep it.
+        self._opening = tuple(opening)
         self._checking: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(
-        cls, url: str, *, pool_size: int, name: str, role: str = tables.APP_ROLE
+        cls,
+        url: str,
+        *,
+        pool_size: int,
+        name: str,
+        role: str = tables.APP_ROLE,
+        pooled: bool = False,
     ) -> "Database":
         """Makes pools of at most `pool_size` connections each; opens none yet.
 
-        `name` is shown by the server as application_name.
+        `name` is shown by the server as application_name. `pooled`: a pooler between us and
+        the server gives each transaction another connection (docs/guides/poolers.md), so that
+        nothing is prepared, and each transaction is told what else a connection is.
         """
         settings = {"role": role, **_SETTINGS}
         arguments: dict[str, Any] = {
-            "options": " ".join(f"-c {key}={value}" for key, value in settings.items()),
             "application_name": name,
             "connect_timeout": 5,
             # Never a standby: neither of several hosts, nor behind a name that is about to move.
             "target_session_attrs": "read-write",
             **_SILENCE,
         }
+        if pooled:
+            arguments["prepare_threshold"] = None
+        else:
+            arguments["options"] = " ".join(f"-c {key}={one}" for key, one in settings.items())
         engine = create_async_engine(
             sqlalchemy_url(url),
             # We send BEGIN ourselves, together with the tenant, in one round trip.
             isolation_level="AUTOCOMMIT",
+            # Errors are logged, and values are texts of users.
+            hide_parameters=True,
             pool_size=pool_size,
             max_overflow=0,
             pool_timeout=POOL_SECONDS,
@@ -184,7 +209,7 @@ class Database:
             reconnect_timeout=5.0,
             open=False,
         )
-        return cls(engine, direct)
+        return cls(engine, direct, (_told(settings),) if pooled else ())
 
     def connections(self) -> dict[str, int]:
         """Returns how many connections are in use, and how many wait for use."""
@@ -210,7 +235,7 @@ class Database:
         READ COMMITTED: every invariant is one row or one key. Raises StorageError.
         """
         with _span("palimpsest.transaction"), self._heard():
-            begin = f"BEGIN; SET LOCAL app.tenant = '{tenant_id}'"
+            begin = _begin("", self._opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
 
@@ -221,22 +246,21 @@ class Database:
         Raises StorageError.
         """
         with _span("palimpsest.transaction"), self._heard():
-            begin = (
-                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
-                f" SET LOCAL app.tenant = '{tenant_id}'"
-            )
+            begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
 
     @asynccontextmanager
-    async def _begun(self, begin: str) -> AsyncIterator[tuple[AsyncConnection, Connection]]:
+    async def _begun(
+        self, begin: Sequence[str]
+    ) -> AsyncIterator[tuple[AsyncConnection, Connection]]:
         """A connection, and its driver's, that runs `begin` first and COMMIT at the end."""
         async with self._engine.connect() as connection:
             pooled = connection.sync_connection
             assert pooled is not None, "it is connected"
             driver: Any = pooled.connection.driver_connection
             try:
-                await driver.execute(begin, prepare=False)
+                await driver.execute("; ".join(begin), prepare=False)
                 yield connection, driver
                 await driver.execute("COMMIT", prepare=False)
             finally:
@@ -259,10 +283,12 @@ class Database:
             with _span("palimpsest.transaction"), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     try:
-                        yield DirectTransaction(tenant_id=tenant_id, driver=driver)
+                        yield DirectTransaction(
+                            tenant_id=tenant_id, driver=driver, opening=self._opening
+                        )
                     finally:
                         if driver.info.transaction_status not in _NOTHING_OPEN:
-                            await _roll_back(driver)
+                            await driver.rollback()
         except Unreachable as error:
             # The server went away: the other idle connections are as dead as this one.
             if not isinstance(error, ReadOnly):
@@ -301,119 +327,63 @@ class Database:
         """
         with self._heard():
             async with _in_time(), self._engine.connect() as connection:
-                await connection.exec_driver_sql(
-                    f"BEGIN READ ONLY; SET LOCAL ROLE {tables.SWEEPER_ROLE}"
+                begin = (
+                    *_begin("READ ONLY", self._opening),
+                    f"SET LOCAL ROLE {tables.SWEEPER_ROLE}",
                 )
+                await connection.exec_driver_sql("; ".join(begin))
                 yield connection
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection]:
-        """A connection without a tenant, for what belongs to none. Raises StorageError."""
+        """A connection without a tenant, for what belongs to none. Raises StorageError.
+
+        Each statement commits by itself; behind a pooler all of them do together.
+        """
         with self._heard():
-            async with _in_time(), self._engine.connect() as connection:
-                yield connection
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A statement whose plan is kept by each connection that runs it.
-
-    Planning a query that reads a few rows of several tables takes longer than running it.
-    """
-
-    #: With $1, $2, $3 … for its values …
-    query: str
-    #: … which are of these types.
-    types: tuple[str, ...]
-
-
-#: What each connection has prepared, by the name that it has there.
-_PREPARED: WeakKeyDictionary[Connection, dict[Prepared, str]] = WeakKeyDictionary()
-_NUMBERS = count(1)
-
-
-async def _roll_back(driver: Connection) -> None:
-    await driver.rollback()
-    # A rollback makes the driver forget its own statements, and have the server forget all
-    # that there are; ours among them, if there was one of its own.
-    if _PREPARED.pop(driver, None):
-        await driver.execute("DEALLOCATE ALL", prepare=False)
+            if self._opening:
+                async with _in_time(), self._begun(_begin("", self._opening)) as (connection, _):
+                    yield connection
+            else:
+                async with _in_time(), self._engine.connect() as connection:
+                    yield connection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DirectTransaction:
-    """A transaction in as few round trips as can be."""
+    """A transaction in as few round trips as can be.
+
+    Values travel beside the statements, never in them: the server's log has its statements.
+    With `keep` the connection keeps the plan, for statements that come again and again.
+    """
 
     tenant_id: UUID
     driver: Connection
+    #: What it begins with, where a connection cannot keep it.
+    opening: tuple[str, ...] = ()
 
-    async def read(self, query: str, values: Values) -> list[Row]:
+    async def read(self, query: str, values: Values, *, keep: bool = True) -> list[Row]:
         """A whole read-only transaction of one statement, in one round trip."""
-        statement = f"BEGIN READ ONLY; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
-        results = await self._batch(statement, values)
-        return results[2]
+        begin = _begin("READ ONLY", self.opening, self.tenant_id)
+        return (await self._batch(begin, (query,), values, ("COMMIT",), keep=keep))[0]
 
-    async def read_all(self, queries: Sequence[str], values: Values) -> list[list[Row]]:
-        """A whole read-only transaction at one moment, in one round trip; rows by query."""
-        statements = (
-            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            f"SET LOCAL app.tenant = '{self.tenant_id}'",
-            *queries,
-            "COMMIT",
-        )
-        results = await self._batch("; ".join(statements), values)
-        return results[2:-1]
-
-    async def read_prepared(
-        self, queries: Sequence["Prepared"], values: Sequence[object]
+    async def read_all(
+        self, queries: Sequence[str], values: Values, *, keep: bool = True
     ) -> list[list[Row]]:
-        """As `read_all`, with statements whose plans the connection keeps.
-
-        Each of them takes all of the values. What a connection has not run yet takes it a
-        round trip more.
-        """
-        names = [await self._prepared(one) for one in queries]
-        places = ", ".join(["%s"] * len(values))
-        executed = [f"EXECUTE {name} ({places})" for name in names]
-        return await self.read_all(executed, [*values] * len(names))
-
-    async def _prepared(self, statement: "Prepared") -> str:
-        known = _PREPARED.setdefault(self.driver, {})
-        name = known.get(statement)
-        if name is None:
-            # Never used again: who was cancelled meanwhile may have left one of this name.
-            name = f"palimpsest_{next(_NUMBERS)}"
-            types = ", ".join(statement.types)
-            await self.driver.execute(
-                f"PREPARE {name} ({types}) AS {statement.query}".encode(), prepare=False
-            )
-            known[statement] = name
-        return name
+        """A whole read-only transaction at one moment, in one round trip; rows by query."""
+        begin = _begin(_SNAPSHOT, self.opening, self.tenant_id)
+        return await self._batch(begin, queries, values, ("COMMIT",), keep=keep)
 
     async def begin(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
         """Begins, and runs `queries` in the same round trip; their rows, in order."""
-        statement = "; ".join(("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries))
-        results = await self._batch(statement, values)
-        return results[2:]
-
-    def rows(self, rows: Iterable[Sequence[object]], types: Sequence[str]) -> str:
-        """Rows of values for VALUES, quoted by libpq; of a longer row the first are taken.
-
-        For statements with many of them: the driver would look for placeholders in all of
-        such a statement, each time anew. Types stand at each, for a NULL has none.
-        """
-        quote = Transformer(self.driver).as_literal
-        return ", ".join(
-            f"({', '.join(f'{quote(one).decode()}::{of}' for one, of in zip(row, types))})"  # noqa: B905 - as said above
-            for row in rows
-        )
+        return await self._batch(_begin("", self.opening, self.tenant_id), queries, values)
 
     async def batch(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
         """Runs `queries` in one round trip; their rows, in order.
 
         Each sees what was committed before it, not before the first.
         """
-        return await self._batch("; ".join(queries), values)
+        return await self._batch((), queries, values)
 
     async def write_all(
         self, queries: Sequence[str], values: Values | None = None
@@ -422,8 +392,9 @@ class DirectTransaction:
 
         When it returns the writes are on disk.
         """
-        statements = ("BEGIN", f"SET LOCAL app.tenant = '{self.tenant_id}'", *queries, "COMMIT")
-        return (await self._batch("; ".join(statements), values))[2:-1]
+        return await self._batch(
+            _begin("", self.opening, self.tenant_id), queries, values, ("COMMIT",)
+        )
 
     async def run(self, query: str, values: Sequence[object]) -> list[Row]:
         """Runs one prepared statement, with its values sent in binary."""
@@ -434,24 +405,45 @@ class DirectTransaction:
         """Commits; after this the writes are on disk."""
         await self.driver.execute("COMMIT")
 
-    async def write(self, query: str, values: Sequence[object]) -> list[Row]:
+    async def write(self, query: str, values: Values) -> list[Row]:
         """A whole transaction of one statement, in one round trip; its rows.
 
         When it returns the writes are on disk.
         """
-        statement = f"BEGIN; SET LOCAL app.tenant = '{self.tenant_id}'; {query}; COMMIT"
-        results = await self._batch(statement, values)
-        return results[2]
+        begin = _begin("", self.opening, self.tenant_id)
+        return (await self._batch(begin, (query,), values, ("COMMIT",)))[0]
 
-    async def _batch(self, statement: str, values: Values | None) -> list[list[Row]]:
-        # The simple protocol takes several statements at once but no values, so
-        # libpq's own quoting puts them in.
-        cursor = psycopg.AsyncClientCursor(self.driver)
-        await cursor.execute(statement, values)
-        results = [await _fetched(cursor)]
-        while cursor.nextset():
-            results.append(await _fetched(cursor))
-        return results
+    async def _batch(
+        self,
+        before: Sequence[str],
+        queries: Sequence[str],
+        values: Values | None,
+        behind: Sequence[str] = (),
+        *,
+        keep: bool = True,
+    ) -> list[list[Row]]:
+        """Sends everything before it looks at any answer; the rows of `queries`."""
+        execute = self.driver.execute
+        async with self.driver.flight():
+            for one in before:
+                # There are as many to begin with as there are tenants.
+                await execute(one, prepare=one == "BEGIN")
+            cursors = [await execute(one, own, prepare=keep) for one, own in _each(queries, values)]
+            for one in behind:
+                await execute(one, prepare=True)
+        return [await _fetched(cursor) for cursor in cursors]
+
+
+def _each(queries: Sequence[str], values: Values | None) -> Iterator[tuple[str, Values | None]]:
+    """Each query with its own values."""
+    if values is None or isinstance(values, Mapping):
+        yield from ((one, values) for one in queries)
+        return
+    taken = 0
+    for one in queries:
+        own = values[taken : taken + one.count("%s")]
+        taken += len(own)
+        yield one, own
 
 
 async def _fetched(cursor: "psycopg.AsyncCursor[Row]") -> list[Row]:

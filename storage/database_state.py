@@ -1,6 +1,7 @@
 """What a process must know of its database before it works on it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import select, text
 
@@ -14,8 +15,10 @@ class DatabaseState:
     """A database, as the application's role sees it."""
 
     role: str
-    #: A superuser, a role with BYPASSRLS, or one other than the application's.
-    bypasses_separation: bool
+    #: Why rows of other tenants are not safe from it; empty when they are. That the role may
+    #: pass row-level security by or is another one than the application's; or that whoever
+    #: logged in may, to which any statement could go back.
+    unfit: str
     #: The newest migration; None when there is none.
     migration: str | None
     #: None when the database is not migrated.
@@ -28,10 +31,12 @@ async def read(database: Database) -> DatabaseState:
         role = (
             await connection.execute(
                 text(
-                    "SELECT rolname, rolsuper OR rolbypassrls OR rolname <> :app AS unfit"
-                    " FROM pg_roles WHERE rolname = current_user"
-                ),
-                {"app": APP_ROLE},
+                    "SELECT r.rolname AS role, l.rolname AS login,"
+                    " r.rolsuper OR r.rolbypassrls AS role_passes,"
+                    " l.rolsuper OR l.rolbypassrls AS login_passes"
+                    " FROM pg_roles r, pg_roles l"
+                    " WHERE r.rolname = current_user AND l.rolname = session_user"
+                )
             )
         ).one()
         there = (
@@ -47,9 +52,15 @@ async def read(database: Database) -> DatabaseState:
             keys_of = select(deployment.c.token_key, deployment.c.marker_key)
             row = (await connection.execute(keys_of)).one()
             keys = DeploymentKeys(token=row.token_key, marker=row.marker_key)
-    return DatabaseState(
-        role=role.rolname, bypasses_separation=role.unfit, migration=migration, keys=keys
-    )
+    return DatabaseState(role=role.role, unfit=_unfit(role), migration=migration, keys=keys)
+
+
+def _unfit(found: Any) -> str:
+    if found.login_passes:
+        return f"the login {found.login} is a superuser or may pass row-level security by"
+    if found.role_passes:
+        return f"the role {found.role} may pass row-level security by"
+    return "" if found.role == APP_ROLE else f"the role is {found.role}, not {APP_ROLE}"
 
 
 async def takes_writes(database: Database) -> bool:

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import psycopg
+from psycopg.abc import RV, PQGen
 from psycopg.adapt import Buffer, Dumper, PyFormat
+from psycopg.generators import send
 from psycopg.types.numeric import (
     Int8,
     Int8Dumper,
@@ -14,6 +16,20 @@ from psycopg.types.numeric import (
     IntNumericBinaryDumper,
     IntNumericDumper,
 )
+
+
+def without_values(error: psycopg.Error) -> str:
+    """What an error of the server says, without the values that its details quote.
+
+    DETAIL, CONTEXT and the excerpt of the statement may hold rows and texts; of what is wrong
+    with a value (class 22) the message itself does. What the driver says itself stays as it is.
+    """
+    message = error.diag.message_primary
+    if error.sqlstate is None or message is None:
+        return str(error)
+    if error.sqlstate.startswith("22"):
+        return f"a value does not fit: {type(error).__name__} ({error.sqlstate})"
+    return message
 
 
 def _fits(number: int) -> bool:
@@ -63,6 +79,24 @@ class _BinaryNumber(_Number):
     _beyond = IntNumericBinaryDumper(IntNumeric)
 
 
+class _Flight(psycopg.AsyncPipeline):
+    """A pipeline that sends nothing before its end, and then all of it at once.
+
+    psycopg sends each statement by itself, and the server wakes up for each.
+    """
+
+    def _communicate_gen(self) -> PQGen[None]:
+        yield from ()
+
+    def _exit_gen(self) -> PQGen[None]:
+        self._enqueue_sync()
+        while self.command_queue:
+            # Into libpq's buffer.
+            self.command_queue.popleft()()
+        yield from send(self.pgconn)
+        yield from self._fetch_gen(flush=False)
+
+
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """psycopg's connection, but for numbers, and for statements of many rows that are cancelled.
 
@@ -70,6 +104,8 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
     its own. Cancelled right behind its entry, which takes an event loop that was busy for long,
     it fails an assertion in place of the cancellation, and the connection stays in its pipeline:
     whoever gets it next fails too.
+
+    What the server says about an error is shortened to what quotes no values of a statement.
     """
 
     @classmethod
@@ -80,6 +116,33 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
         for dumper in (_Number, _BinaryNumber):
             connection.adapters.register_dumper(int, dumper)
         return connection
+
+    async def wait(self, gen: PQGen[RV], *arguments: Any, **named: Any) -> RV:
+        """As psycopg's, for all that the server answers."""
+        try:
+            return await super().wait(gen, *arguments, **named)
+        except psycopg.Error as error:
+            # Here, since everybody who logs it, or an error that it caused, prints this.
+            error.args = (without_values(error),)
+            raise
+
+    @asynccontextmanager
+    async def flight(self) -> AsyncIterator[None]:
+        """Surrounds statements that are sent together; their rows are there behind it.
+
+        One that fails, or is cancelled, in the midst of it closes the connection, where nobody
+        can tell what is still to come.
+        """
+        flight = self._pipeline = _Flight(self)
+        try:
+            async with flight:
+                yield
+        except BaseException:
+            if self.info.pipeline_status is not psycopg.pq.PipelineStatus.OFF:
+                await self.close()
+            raise
+        finally:
+            self._pipeline = None
 
     @asynccontextmanager
     async def _pipeline_nolock(self) -> AsyncIterator[psycopg.AsyncPipeline]:

@@ -6,6 +6,7 @@ StorageError
 │   ├── Full       no room on the server's disk: retry when there is some
 │   └── LoginRefused   the server lets this login in no way: its settings are wrong
 ├── Busy           a lock or statement timeout, a deadlock: retry
+├── NotSupported   this kind of database does not take the statement: never retry
 └── Violated       a key or check of the schema refused the write
 """
 
@@ -60,6 +61,11 @@ class Busy(StorageError):
     Nothing was written."""
 
 
+class NotSupported(StorageError):
+    """The database takes no such statement: it is sharded, or only like PostgreSQL.
+    Nothing was written."""
+
+
 class Violated(StorageError):
     """A constraint refused the write; `constraint` is its name. Nothing was written."""
 
@@ -110,6 +116,9 @@ _LOGIN_REFUSED = (
     ),
 )
 
+#: What of PostgreSQL refuses a plan that was kept, in the same class as what it never takes.
+_STALE_PLAN = "RevalidateCachedQuery"
+
 
 def translate(error: BaseException) -> StorageError | None:
     """The storage error for a driver's error; None when it is not a driver's."""
@@ -128,6 +137,14 @@ def translate(error: BaseException) -> StorageError | None:
         return ReadOnly(_first_line(error))
     if isinstance(error, errors.DiskFull):
         return Full(_first_line(error))
+    if isinstance(error, errors.FeatureNotSupported):
+        if error.diag.source_function == _STALE_PLAN:
+            # A table changed under it. The rollback lets go of it.
+            return Busy(_first_line(error))
+        return NotSupported(
+            f"the database does not take the statement ({_first_line(error)}): is it sharded, or"
+            " another than PostgreSQL? docs/guides/poolers.md says what is supported"
+        )
     if isinstance(error, psycopg.IntegrityError):
         return Violated(_first_line(error), error.diag.constraint_name or "")
     if isinstance(error, _UNREACHABLE):

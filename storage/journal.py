@@ -5,7 +5,7 @@ record, whatever the number of calls. Rows are locked in one order by all: inten
 budgets; calls, then what is spent, then intents.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -61,47 +61,74 @@ class Recorded:
     was_held: bool
 
 
-_TAKE = """
-INSERT INTO intent AS i (session_key, key, tenant_id, memory_id, purpose, model, deployment,
-    reserved_tokens, reserved_micro_usd, fence, lease_until)
+def _lists(columns: Mapping[str, str]) -> str:
+    """Rows of these columns, by name and type, each from a list of its name."""
+    lists = ", ".join(f"%({name})s::{of}[]" for name, of in columns.items())
+    return f"unnest({lists}) AS w ({', '.join(columns)})"
+
+
+def _columns(names: Iterable[str], rows: Sequence[Sequence[object]]) -> dict[str, object]:
+    """What `_lists` takes of these rows."""
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+_WANTED = {
+    "session_key": "uuid",
+    "key": "bytea",
+    "tenant_id": "uuid",
+    "memory_id": "uuid",
+    "purpose": "text",
+    "model": "text",
+    "deployment": "text",
+    "reserved_tokens": "bigint",
+    "reserved_micro_usd": "bigint",
+}
+
+# A lease that is over ends no later than this begins: the difference of the two is what a
+# lease takes. Said so, since a sharded database takes no now() there.
+_TAKE = f"""
+INSERT INTO intent AS i ({", ".join(_WANTED)}, fence, lease_until)
 SELECT w.*,
     -- By the clock, not from 1 on: an intent that ended may begin again, and who held it
     -- before must not take the new one's lease for its own.
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-    now() + make_interval(secs => {seconds})
-FROM (VALUES {wanted}) w
+    now() + make_interval(secs => %(lease_seconds)s)
+FROM {_lists(_WANTED)}
 ON CONFLICT (session_key, key) DO UPDATE SET
     fence = i.fence + 1,
     lease_until = excluded.lease_until,
     deployment = excluded.deployment,
     reserved_tokens = excluded.reserved_tokens,
     reserved_micro_usd = excluded.reserved_micro_usd
-WHERE i.lease_until <= now()
+WHERE excluded.lease_until - i.lease_until >= make_interval(secs => %(lease_seconds)s)
 RETURNING session_key, key, fence
-"""
-_WANTED_TYPES = ("uuid", "bytea", "uuid", "uuid", "text", "text", "text", "bigint", "bigint")
+"""  # noqa: S608 - all of it stands above
 
-_REPLIES = """
+_PLACE = {"session_key": "uuid", "key": "bytea"}
+
+_REPLIES = f"""
 SELECT session_key, key, reply, model, input_tokens, reported_cached_tokens, output_tokens
-FROM call JOIN (VALUES {places}) w (session_key, key) USING (session_key, key)
+FROM call JOIN {_lists(_PLACE)} USING (session_key, key)
 WHERE reply IS NOT NULL
-"""
+"""  # noqa: S608 - as above
 
-_LEFT = """
+_LEFT = f"""
 SELECT session_key, key, extract(epoch FROM lease_until - clock_timestamp())::float8
-FROM intent JOIN (VALUES {places}) w (session_key, key) USING (session_key, key)
-"""
+FROM intent JOIN {_lists(_PLACE)} USING (session_key, key)
+"""  # noqa: S608 - as above
+
+_LEASE = {"over_session": "uuid", "over_key": "bytea", "over_fence": "bigint"}
 
 # In the order of their keys, as they were taken: two of these never wait for each other.
-_END = """
+_END = f"""
 DELETE FROM intent i USING (
-    SELECT session_key, key FROM intent JOIN (VALUES {leases}) w (session_key, key, fence)
-        USING (session_key, key, fence)
+    SELECT session_key, key FROM intent JOIN {_lists(_LEASE)}
+        ON session_key = over_session AND key = over_key AND fence = over_fence
     ORDER BY session_key, key FOR UPDATE OF intent
 ) w
 WHERE i.session_key = w.session_key AND i.key = w.key
 RETURNING i.session_key, i.key, i.fence
-"""
+"""  # noqa: S608 - as above
 
 
 _COLUMNS = {
@@ -129,18 +156,18 @@ _COLUMNS = {
 
 _WRITE = f"""
 INSERT INTO call ({", ".join(_COLUMNS)})
-SELECT * FROM (VALUES {{rows}}) w
+SELECT * FROM {_lists(_COLUMNS)}
 ON CONFLICT (session_key, key) WHERE reply IS NOT NULL DO NOTHING
 RETURNING call_id
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - as above
 
 # Of those whose reply was there already: it is not read again where it is ours.
-_THEIRS = """
+_THEIRS = f"""
 SELECT w.call_id, c.reply, c.model, c.input_tokens, c.reported_cached_tokens, c.output_tokens
-FROM call c JOIN (VALUES {rows}) w (session_key, key, call_id)
+FROM call c JOIN {_lists({**_PLACE, "call_id": "uuid"})}
     ON c.session_key = w.session_key AND c.key = w.key AND c.call_id <> w.call_id
 WHERE c.reply IS NOT NULL
-"""
+"""  # noqa: S608 - as above
 
 
 async def begin(
@@ -153,15 +180,22 @@ async def begin(
     do not allow all that were taken together. The caller commits.
     """
     by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
+    # The replies only behind the rows: an outcome that is stored together with its row's
+    # removal is either seen here, or the row was still there.
     taken, replies, left, ((is_concerned,),) = await tx.begin(
-        _beginning(tx, list(by_place.values()), lease_seconds)
+        (_TAKE, _REPLIES, _LEFT, budgets.CONCERNED),
+        {
+            **budgets.keys(tx.tenant_id, (one.scope for one in by_place.values())),
+            **_columns(_WANTED, [_row(tx, one) for one in by_place.values()]),
+            "lease_seconds": float(lease_seconds),
+        },
     )
     fences = {(session, key): fence for session, key, fence in taken}
     said = {(session, key): _reply_of(*rest) for session, key, *rest in replies}
     seconds = {(session, key): rest for session, key, rest in left}
     over = [(*place, fences.pop(place)) for place in said if place in fences]
     if over:
-        await tx.batch((_ending(tx, over),))
+        await tx.batch((_END,), _columns(_LEASE, over))
     if is_concerned and fences:
         asked = [(by_place[place].scope, by_place[place].asked) for place in fences]
         await budgets.check_all(tx, asked)
@@ -192,28 +226,13 @@ def _row(tx: DirectTransaction, one: Wanted) -> tuple[object, ...]:
     )
 
 
-def _beginning(
-    tx: DirectTransaction, wanted: Sequence[Wanted], lease_seconds: float
-) -> tuple[str, ...]:
-    rows = [_row(tx, one) for one in wanted]
-    places = tx.rows(rows, ("uuid", "bytea"))
-    return (
-        _TAKE.format(wanted=tx.rows(rows, _WANTED_TYPES), seconds=float(lease_seconds)),
-        # Only behind the rows above: an outcome that is stored together with its row's
-        # removal is either seen here, or the row was still there.
-        _REPLIES.format(places=places),
-        _LEFT.format(places=places),
-        budgets.concerned(tx, (one.scope for one in wanted)),
-    )
-
-
 async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Recorded]:
     """Writes calls and ends their intents: a whole transaction, in one round trip.
 
     When somebody else's reply to the same call is there already, that counts.
     """
     reach(FailPoint.RECORD_BEFORE)
-    written, theirs, *ended = await tx.write_all(recording(tx, outcomes))
+    written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
     reach(FailPoint.RECORD_WRITTEN)
     ids = {call_id for (call_id,) in written}
     over = {tuple(row) for rows in ended for row in rows}
@@ -236,20 +255,19 @@ def _recorded(
     return Recorded(is_new=True, reply=one.call.as_reply(), was_held=was_held or is_repeated)
 
 
-def recording(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """The statements of `record`."""
+def _recording(
+    tx: DirectTransaction, outcomes: Sequence[Outcome]
+) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The statements of `record`, and their values."""
     # In one order whoever writes them: by keys, and by the sums that a trigger adds them to.
     in_order = sorted(
         outcomes, key=lambda one: (one.scope.session_key, one.scope.owner_id, one.call.key)
     )
-    rows = [_call_row(tx.tenant_id, one) for one in in_order]
-    types = tuple(_COLUMNS.values())
+    values = _columns(_COLUMNS, [_call_row(tx.tenant_id, one) for one in in_order])
     over = [_lease_of(one) for one in outcomes if one.is_last]
-    return (
-        _WRITE.format(rows=tx.rows(rows, types)),
-        _THEIRS.format(rows=tx.rows(rows, types[:3])),
-        *((_ending(tx, over),) if over else ()),
-    )
+    if not over:
+        return (_WRITE, _THEIRS), values
+    return (_WRITE, _THEIRS, _END), values | _columns(_LEASE, over)
 
 
 def _lease_of(one: Outcome) -> tuple[UUID, bytes, int]:
@@ -288,11 +306,7 @@ async def give_up(tx: DirectTransaction, leases: Sequence[tuple[CallScope, bytes
     Does nothing about those that somebody else has by now.
     """
     over = [(scope.session_key, key, lease.fence) for scope, key, lease in leases]
-    await tx.write_all((_ending(tx, over),))
-
-
-def _ending(tx: DirectTransaction, over: Sequence[tuple[UUID, bytes, int]]) -> str:
-    return _END.format(leases=tx.rows(over, ("uuid", "bytea", "bigint")))
+    await tx.write_all((_END,), _columns(_LEASE, over))
 
 
 def _reply_of(

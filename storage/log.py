@@ -90,8 +90,7 @@ RETURNING session_key, memory_id, status
 _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0006. Its plans are kept by the connection, which
-# a statement sent with its values would not have.
+# function is in migrations/versions/0006. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM append_if_unchanged(%s, %s, %s::integer, %s, %s, %s, {arrays}, %s)
 """

@@ -102,7 +102,7 @@ FROM session s WHERE s.session_key = %(session)s
 
 async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> SearchPlace | None:
     """How far the index is, and the words of a query; None when there is no such session."""
-    rows = await tx.read(_PLACE, {"session": session_key, "query": query})
+    rows = await tx.read(_PLACE, {"session": session_key, "query": query}, keep=False)
     if not rows:
         return None
     head, indexed, embedded, model, language, failure, words = rows[0]
@@ -189,7 +189,9 @@ async def read_tail(
     chunks = words = 0
     holders: list[tuple[float, ...]] = []
     while after < within.to_position:
-        ((end,),), rows = await tx.read_all((_PAGE_END, page), {**values, "after": after})
+        ((end,),), rows = await tx.read_all(
+            (_PAGE_END, page), {**values, "after": after}, keep=False
+        )
         chunks += len(rows)
         words += sum(row[1] for row in rows)
         holders += [row for row in rows if any(row[2:])]
@@ -214,7 +216,7 @@ async def read_by_words(
     query = words_query(place, within, tail)
     values = {"session": session_key, "depth": depth, **within.values()}
     values |= word_values(place.words) | _tail_values(tail, len(place.words))
-    rows = await tx.read(query, values)
+    rows = await tx.read(query, values, keep=False)
     return [Hit(position=position, score=score) for position, score in rows]
 
 
@@ -341,11 +343,12 @@ async def read_by_vectors(
         **within.values(),
     }
     if has_index and await _are_many(tx, within, values):
-        (*_, rows) = await tx.read_all((*_BY_INDEX, vectors_query(vector, within, True)), values)
+        queries = (*_BY_INDEX, vectors_query(vector, within, True))
+        (*_, rows) = await tx.read_all(queries, values, keep=False)
         # Behind a filter that few pass the index may give up before it has found enough.
         if len(rows) >= depth:
             return _hits(rows)
-    return _hits(await tx.read(vectors_query(vector, within, False), values))
+    return _hits(await tx.read(vectors_query(vector, within, False), values, keep=False))
 
 
 def _hits(rows: Sequence[tuple[Any, ...]]) -> Sequence[Hit]:

@@ -182,12 +182,14 @@ def migrate() -> None:
 
     config = read_config()
     url = _url(config.migration_database_url or config.database_url)
-    dispatch = config.dispatch_database_url
+    dispatch = _url(config.dispatch_database_url) if config.dispatch_database_url else url
+    for one in {url, dispatch}:
+        _refuse_pooler(one)
     try:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
             moved = places.note(url, anew=False)
-            install(_url(dispatch) if dispatch else url)
+            install(dispatch)
             support = search_setup.install(url, known_dimensions(config))
     except (StorageError, DispatchMismatch) as error:
         raise CommandError(f"cannot migrate: {error}") from error
@@ -205,6 +207,22 @@ def _search_lines(support: "Support") -> Iterator[str]:
     vectors = support.vectors_unavailable
     yield f"search by words only: {vectors}" if vectors else "search by words and by vectors"
     yield from support.problems
+
+
+def _refuse_pooler(url: str) -> None:
+    """Raises CommandError where connections are no sessions: migrations take locks in them."""
+    from storage.errors import StorageError
+    from storage.pooling import lost_sessions
+
+    try:
+        lost = asyncio.run(lost_sessions(url))
+    except StorageError as error:
+        raise CommandError(f"cannot migrate: {error}") from error
+    if lost:
+        raise CommandError(
+            f"cannot migrate: {lost}; name the server itself in PALIMPSEST_MIGRATION_DATABASE_URL"
+            " and PALIMPSEST_DISPATCH_DATABASE_URL; see docs/guides/poolers.md"
+        )
 
 
 def _url(secret: SecretStr | None) -> str:

@@ -73,18 +73,18 @@ def verify(
     config = find_config(data_dir)
     url = database_url_of(config)
     wanted = Wanted(session=session, memory=memory, tenant=tenant, as_json=as_json)
-    if asyncio.run(_run(url, wanted)):
+    if asyncio.run(_run(url, wanted, pooled=config.is_pooled)):
         raise typer.Exit(1)
 
 
-async def _run(url: str, wanted: Wanted) -> int:
+async def _run(url: str, wanted: Wanted, *, pooled: bool) -> int:
     """Verifies one session, or all; how many differences there are."""
     from service.usecases.tenants import NoTenant
     from service.usecases.verify import Verifier
     from storage.database import Database
     from storage.errors import StorageError
 
-    database = Database.connect(url, pool_size=2, name="palimpsest-verify")
+    database = Database.connect(url, pool_size=2, name="palimpsest-verify", pooled=pooled)
     verifier = Verifier(database)
     sessions = differences = 0
     try:

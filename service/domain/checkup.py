@@ -118,6 +118,30 @@ def judge_durability(settings: dict[str, str]) -> Finding:
     return ok("durability", "fsync, full_page_writes and synchronous_commit are on")
 
 
+#: Settings of a server, by which it logs values of statements that go well. Either is a
+#: number, negative for never, or a word.
+_LOGGED_ALWAYS = ("log_min_duration_statement", "log_min_duration_sample")
+
+
+def judge_logged(settings: dict[str, str]) -> Finding:
+    """Whether the server's log gets texts of users. Statements of ours hold no values."""
+    logs = settings.get("log_statement") in ("mod", "all") or any(
+        not settings.get(name, "-1").startswith("-") for name in _LOGGED_ALWAYS
+    )
+    changes = []
+    if logs and settings.get("log_parameter_max_length", "0") != "0":
+        changes.append("log_parameter_max_length = 0")
+    if settings.get("log_error_verbosity", "terse") != "terse":
+        # Rows that a key or a check refuses.
+        changes.append("log_error_verbosity = terse")
+        if settings.get("log_parameter_max_length_on_error", "0") != "0":
+            changes.append("log_parameter_max_length_on_error = 0")
+    if not changes:
+        return ok("logs", "the server's log gets no values of statements")
+    said = "the server's log may get texts of users: values of statements, or rows that it refuses"
+    return warn("logs", said, f"set {', '.join(changes)}")
+
+
 _BY_NTP = "set the clocks by NTP: times in logs do not match (leases go by the database's)"
 
 
@@ -206,14 +230,10 @@ def judge_place(noted: Place | None, found: Place) -> Finding:
     return ok("place", "the database is where it was last noted")
 
 
-def judge_role(role: str, *, passes_by: bool, open_tables: tuple[str, ...]) -> Finding:
-    """Whether row-level security binds us."""
-    if passes_by:
-        return bad(
-            "rights",
-            f"the role {role} may pass row-level security by",
-            "connect with a login that takes on palimpsest_app",
-        )
+def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Finding:
+    """Whether row-level security binds us; `unfit` says why it does not."""
+    if unfit:
+        return bad("rights", unfit, "connect with a login that takes on palimpsest_app")
     if open_tables:
         said = f"row-level security is not forced on {', '.join(open_tables)}"
         return bad("rights", said, "run `palimpsest migrate`, or find who turned it off")

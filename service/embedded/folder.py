@@ -123,8 +123,17 @@ class OwnFolder:
             os.fsync(self._handle)
 
     def log(self, name: str) -> Log:
-        """A log of a server's, to be closed. The server gets it open."""
-        return Log(self._open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND))
+        """A log of a server's, to be closed. The server gets it open.
+
+        What was put aside of it is called as it is, with `.1` behind.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        handle = self._open(name, flags)
+        try:
+            return Log(handle, self._open(f"{name}.1", flags))
+        except BaseException:
+            os.close(handle)
+            raise
 
     def remove(self, name: str) -> None:
         """Removes a file, or the link in its place, if there is one."""

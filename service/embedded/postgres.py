@@ -30,6 +30,8 @@ _CLUSTER = "data"
 _PART = "data.part"
 _INITDB_PASSWORD = "initdb.password"
 _PID_FILE = "postmaster.pid"
+#: The first libpq that can insist on how a password is asked for.
+_REQUIRES_AUTH = 160_000
 #: The login role and the database that everything of ours lives in.
 NAME = "palimpsest"
 
@@ -46,7 +48,28 @@ _SETTINGS = {
     "password_encryption": "scram-sha-256",
     "log_min_messages": "warning",
     "log_line_prefix": "%m [%p] ",
+    # What goes wrong is logged, but neither statements nor the rows and values in details:
+    # they are texts of users.
+    "log_error_verbosity": "terse",
+    "log_min_error_statement": "panic",
+    "log_parameter_max_length_on_error": "0",
+    "log_parameter_max_length": "0",
+    "log_min_duration_statement": "-1",
+    "log_min_duration_sample": "-1",
+    "log_transaction_sample_rate": "0",
+    "log_statement": "none",
+    "log_duration": "off",
 }
+
+
+def url_of(user: str, password: str, port: int | str, database: str) -> str:
+    """Returns the postgresql:// URL of a server of ours.
+
+    Somebody else may listen at its port while it is down, and is not to be told the password
+    by merely asking for it: where libpq can, it insists on SCRAM, which tells it to nobody.
+    """
+    only = "?require_auth=scram-sha-256" if psycopg.pq.version() >= _REQUIRES_AUTH else ""
+    return f"postgresql://{user}:{password}@127.0.0.1:{port}/{database}{only}"
 
 
 class PostgresServer:
@@ -77,7 +100,7 @@ class PostgresServer:
         return self._url("postgres", self._password, NAME)
 
     def _url(self, user: str, password: str, database: str) -> str:
-        return f"postgresql://{user}:{password}@127.0.0.1:{self._port}/{database}"
+        return url_of(user, password, self._port, database)
 
     def start(self) -> None:
         """Starts the server, on a fresh folder or one with data."""
@@ -117,6 +140,10 @@ class PostgresServer:
     def is_running(self) -> bool:
         """Whether the server lives."""
         return self._process is not None and self._process.poll() is None
+
+    def rotate_log(self, max_bytes: int) -> None:
+        """Puts the log aside when it has grown to so many bytes. Raises OSError."""
+        self._log.rotate(max_bytes)
 
     def restart(self) -> None:
         """Starts a server that died again, on the same port. From the main thread."""

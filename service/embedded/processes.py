@@ -28,6 +28,9 @@ PORTS = range(15_000, 32_000)
 PORT_TRIES = 100
 #: How much is read of the end of a log.
 LOG_BYTES = 64 * 1024
+#: Whom servers run as when we are root; the last one only for want of the others.
+NOBODY = "nobody"
+SERVER_USERS = ("postgres", "palimpsest", NOBODY)
 _COMPLAINT = re.compile(r"(?:error:|FATAL:|PANIC:|could not ).*")
 
 
@@ -43,19 +46,21 @@ class ServerUser:
     gid: int
     #: Whether it is another one than ours.
     other: bool
+    #: Whether other services may run as it too, and so read the data and stop the servers.
+    shared: bool = False
 
     @classmethod
     def current(cls) -> "ServerUser":
-        """Ourselves; as root the user `postgres`, else `nobody`."""
+        """Ourselves; as root the first of SERVER_USERS that there is. Raises ServerError."""
         if os.geteuid() != 0:
             return cls.ourselves()
-        for name in ("postgres", "nobody"):
+        for name in SERVER_USERS:
             try:
                 entry = pwd.getpwnam(name)
             except KeyError:
                 continue
-            return cls(uid=entry.pw_uid, gid=entry.pw_gid, other=True)
-        raise ServerError("started as root, and there is no user `nobody` for the servers")
+            return cls(uid=entry.pw_uid, gid=entry.pw_gid, other=True, shared=name == NOBODY)
+        raise ServerError(f"started as root, and there is no user {' or '.join(SERVER_USERS)}")
 
     @classmethod
     def ourselves(cls) -> "ServerUser":
@@ -86,13 +91,32 @@ class ServerUser:
 class Log:
     """What a server wrote, open. Nobody can put another file in its place."""
 
-    def __init__(self, handle: int) -> None:
-        #: Its descriptor, for who writes there.
+    def __init__(self, handle: int, older: int) -> None:
+        #: Its descriptor, for who writes there: always at the end.
         self.handle = handle
+        #: The file for what is put aside.
+        self._older = older
 
     def close(self) -> None:
         """Closes it."""
         os.close(self.handle)
+        os.close(self._older)
+
+    def rotate(self, max_bytes: int) -> None:
+        """Puts what it has aside when that is `max_bytes` or more, in place of what was before.
+
+        Whoever writes keeps the file open, and so it is emptied, not moved. A line that comes
+        between the copy and that is lost. Raises OSError.
+        """
+        if self.size() < max_bytes:
+            return
+        os.ftruncate(self._older, 0)
+        at = 0
+        while part := os.pread(self.handle, LOG_BYTES, at):
+            at += len(part)
+            while part:
+                part = part[os.write(self._older, part) :]
+        os.ftruncate(self.handle, 0)
 
     def size(self) -> int:
         """Bytes so far."""

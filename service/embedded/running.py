@@ -18,7 +18,7 @@ from pydantic import BaseModel, SecretStr
 from service.config import Config
 from service.deployment_config import Deployment
 from service.embedded.folder import OwnFolder
-from service.embedded.postgres import NAME
+from service.embedded.postgres import NAME, url_of
 from service.embedded.processes import ServerUser
 
 #: Where the port stands in postmaster.pid: see PostgreSQL's miscadmin.h.
@@ -101,7 +101,7 @@ def database_url(data_dir: Path) -> str | None:
     password = _read(folder / "login.password").strip()
     if not password or len(lines) <= _PORT_LINE or not lines[_PORT_LINE].strip().isdecimal():
         return None
-    return f"postgresql://{NAME}:{password}@127.0.0.1:{lines[_PORT_LINE].strip()}/{NAME}"
+    return url_of(NAME, password, lines[_PORT_LINE].strip(), NAME)
 
 
 def _read(path: Path) -> str:

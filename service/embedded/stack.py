@@ -16,7 +16,7 @@ from service.config import Config
 from service.embedded import processes, running
 from service.embedded.folder import OwnFolder, in_one_line, lock_folder, make_folders
 from service.embedded.postgres import PostgresServer
-from service.embedded.processes import Log, ServerError, ServerUser
+from service.embedded.processes import NOBODY, Log, ServerError, ServerUser
 from service.embedded.signals import deferred
 from service.embedded.valkey import ValkeyServer
 from storage.search_setup import install_extensions
@@ -30,6 +30,8 @@ STOP_SECONDS = 10.0
 RESTART_SECONDS = (0.5, 30.0)
 #: Wait before a server that did not start is tried again.
 SERVER_SECONDS = 1.0
+#: How often it is looked whether a log has grown too large.
+LOG_SECONDS = 5.0
 #: After this long without dying a process counts as healthy again.
 HEALTHY_SECONDS = 60.0
 
@@ -76,6 +78,11 @@ class _Child:
                 # Ctrl-C is for the one who started us; we stop our children in order.
                 start_new_session=True,
             )
+
+    def rotate_log(self, max_bytes: int) -> None:
+        """Puts its log aside when it has grown to so many bytes. Raises OSError."""
+        assert self._log is not None, "it was opened"
+        self._log.rotate(max_bytes)
 
     def wait_ready(self) -> None:
         """Waits until it says that it is ready. Raises StackError when it ends before."""
@@ -162,6 +169,7 @@ class Stack:
         self._parent_fd = -1
         #: Why a server that died does not start again, by its name.
         self._troubles: dict[str, str] = {}
+        self._logs_due = 0.0
         python = [sys.executable, "-m", "service.cli"]
         self._api = _Child("the API", [*python, "serve"], "listening on ", "serve.log")
         self._workers = [
@@ -197,6 +205,12 @@ class Stack:
         # One that exists is left as it is.
         make_folders(self.data_dir, _data_dir_mode())
         self._held.enter_context(lock_folder(self.data_dir))
+        if ServerUser.current().shared:
+            self._on_event(
+                f"PostgreSQL and Valkey run as {NOBODY}, as other services may, which could read"
+                " the data then; make them a user of their own:"
+                " useradd --system --no-create-home palimpsest"
+            )
         logs = OwnFolder.make(self.data_dir / "logs", ServerUser.ourselves())
         with closing(logs):
             for child in (self._api, *self._workers):
@@ -267,6 +281,20 @@ class Stack:
                 self._environment["PALIMPSEST_LISTEN"] = self.address or self._listen
                 child.start(self._environment, self._parent_fd)
                 threading.Thread(target=self._await_again, args=(child,), daemon=True).start()
+        self._bound_logs()
+
+    def _bound_logs(self) -> None:
+        now = time.monotonic()
+        if now < self._logs_due:
+            return
+        self._logs_due = now + LOG_SECONDS
+        servers = [one for one in (self._postgres, self._valkey) if one is not None]
+        try:
+            for one in (*servers, self._api, *self._workers):
+                one.rotate_log(self._config.log_file_bytes)
+        except OSError as error:
+            # The disk is full, as a rule. What runs goes on; the next look tries again.
+            self._on_event(f"cannot put a log aside: {error.strerror}")
 
     def _start_again(self, name: str, server: PostgresServer | ValkeyServer) -> None:
         """Starts a server that died, or leaves it for the next look."""

@@ -70,6 +70,10 @@ class ValkeyServer:
         self._program = binaries.reachable_valkey(found, self._home, self._user)
         self._launch()
 
+    def rotate_log(self, max_bytes: int) -> None:
+        """Puts the log aside when it has grown to so many bytes. Raises OSError."""
+        self._log.rotate(max_bytes)
+
     def restart(self) -> None:
         """Starts a server that died again, on the same port. From the main thread."""
         with in_one_line(self._folder):

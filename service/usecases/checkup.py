@@ -17,7 +17,7 @@ from service.domain.prism.losses import losses_of
 from service.llm.checkup import look_at_models
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
-from storage import clocks, conditions, database_state, places, waiting
+from storage import clocks, conditions, database_state, places, pooling, waiting
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -111,11 +111,32 @@ class Checkup:
             is_read_only=facts.is_read_only,
             waiting=facts.waiting_commits,
         )
+        yield judge.judge_logged(facts.settings)
         yield judge.judge_clock(facts.clock_off_seconds, facts.round_trip_seconds)
         yield _extensions(facts)
-        async with _connected(url) as database:
+        pooler = await self._pooler(url)
+        yield pooler
+        if pooler.level is Level.BAD and not self._config.is_pooled:
+            return
+        async with _connected(url, pooled=self._config.is_pooled) as database:
             async for one in self._tables(database, facts):
                 yield one
+
+    async def _pooler(self, url: str) -> Finding:
+        """Whether connections are what they are taken for."""
+        if self._config.is_pooled:
+            if self._config.dispatch_database_url is None:
+                said = "PALIMPSEST_DISPATCH_DATABASE_URL is not set, and LISTEN passes no pooler"
+                return bad("pooler", said, "set it to the server itself")
+            return ok("pooler", "each transaction may have another connection to the server")
+        try:
+            lost = await pooling.lost_sessions(url)
+        except StorageError as error:
+            return bad("pooler", f"cannot be seen: {error}", "look after PALIMPSEST_DATABASE_URL")
+        if lost:
+            advice = "name the server itself, or set PALIMPSEST_DATABASE_POOLER=transaction"
+            return bad("pooler", lost, advice)
+        return ok("pooler", "none between us and the server")
 
     async def _tables(self, database: Database, facts: ServerFacts) -> AsyncIterator[Finding]:
         """What our role sees."""
@@ -127,9 +148,7 @@ class Checkup:
             advice = "run `palimpsest migrate`, and grant its roles to this login"
             yield bad("migrations", f"cannot look as palimpsest_app: {error}", advice)
             return
-        yield judge.judge_role(
-            found.role, passes_by=found.bypasses_separation, open_tables=unguarded
-        )
+        yield judge.judge_role(found.role, unfit=found.unfit, open_tables=unguarded)
         yield judge.judge_migration(
             found.migration, self._migrations.newest, self._migrations.known
         )
@@ -316,8 +335,8 @@ def _extensions(facts: ServerFacts) -> Finding:
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[Database]:
-    database = Database.connect(url, pool_size=1, name="palimpsest-doctor")
+async def _connected(url: str, *, pooled: bool) -> AsyncIterator[Database]:
+    database = Database.connect(url, pool_size=1, name="palimpsest-doctor", pooled=pooled)
     try:
         yield database
     finally:

@@ -1,15 +1,17 @@
 """What a caller is told of a database that cannot do what it was asked."""
 
-from service.domain.errors import Unavailable
+from service.domain.errors import FailedPrecondition, PalimpsestError, Unavailable
 from service.domain.reasons import Reason
-from storage.errors import Full, ReadOnly, StorageError
+from storage.errors import Busy, Full, NotSupported, ReadOnly, StorageError
 
 #: When to try again where an operator has to make room first.
 FULL_RETRY_SECONDS = 5.0
 
 
-def unavailable(error: StorageError) -> Unavailable:
-    """Returns the refusal that fits; trying again is right with each of them."""
+def unavailable(error: StorageError) -> PalimpsestError:
+    """Returns the refusal that fits; trying again is right with all but NotSupported."""
+    if isinstance(error, NotSupported):
+        return FailedPrecondition(Reason.DATABASE_NOT_SUPPORTED, str(error), {"cause": str(error)})
     if isinstance(error, Full):
         return Unavailable(
             Reason.DATABASE_FULL,
@@ -21,6 +23,11 @@ def unavailable(error: StorageError) -> Unavailable:
         said = (
             "the database takes no writes now: it is a standby, or another one is taking its"
             " place; nothing was written, try again"
+        )
+    elif isinstance(error, Busy):
+        said = (
+            "the database gave up waiting for a lock, or for the statement; nothing was written,"
+            " try again"
         )
     else:
         said = "the database cannot be reached or did not answer in time; try again"

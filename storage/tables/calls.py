@@ -16,7 +16,7 @@ from sqlalchemy import (
     text,
 )
 
-from storage.tables.common import count, created, metadata, of_memory, total
+from storage.tables.common import count, created, metadata, of_memory, of_session, total
 
 call = Table(
     "call",
@@ -81,7 +81,7 @@ intent = Table(
     count("reserved_micro_usd"),
     created(),
     PrimaryKeyConstraint("session_key", "key", name="intent_pkey"),
-    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="intent_session_fkey"),
+    of_session("intent_session_fkey"),
     of_memory("intent_memory_fkey"),
     Index("intent_by_tenant", "tenant_id"),
 )
@@ -111,7 +111,7 @@ spend = Table(
     # Calls of models without a price.
     total("unpriced_calls"),
     PrimaryKeyConstraint("session_key", "owner_id", "day", name="spend_pkey"),
-    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="spend_session_fkey"),
+    of_session("spend_session_fkey"),
     Index("spend_by_tenant", "tenant_id", "day"),
 )
 
@@ -128,7 +128,7 @@ budget = Table(
     Column("limit_tokens", BigInteger),
     Column("limit_micro_usd", BigInteger),
     PrimaryKeyConstraint("session_key", "owner_id", "period", name="budget_pkey"),
-    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="budget_session_fkey"),
+    of_session("budget_session_fkey"),
     CheckConstraint("period IN ('day', 'total')", name="budget_period"),
     CheckConstraint("limit_tokens >= 0", name="budget_tokens"),
     CheckConstraint("limit_micro_usd >= 0", name="budget_micro_usd"),

@@ -34,6 +34,13 @@ def of_revision(name: str) -> ForeignKeyConstraint:
     )
 
 
+def of_session(name: str) -> ForeignKeyConstraint:
+    """The key of a row that belongs to a session, and so to its tenant."""
+    return ForeignKeyConstraint(
+        ["session_key", "tenant_id"], ["session.session_key", "session.tenant_id"], name=name
+    )
+
+
 def of_memory(name: str) -> ForeignKeyConstraint:
     """The key of a row that belongs to a memory."""
     return ForeignKeyConstraint(

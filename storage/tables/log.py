@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata
+from storage.tables.common import count, created, metadata, of_session
 
 deployment = Table(
     "deployment",
@@ -112,6 +112,8 @@ session = Table(
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
     Index("session_by_name", "tenant_id", "name"),
+    # What belongs to the session names both.
+    Index("session_tenant", "session_key", "tenant_id", unique=True),
     Index("session_unindexed", "index_ready_at", postgresql_where=text("has_unindexed")),
 )
 
@@ -125,7 +127,7 @@ producer = Table(
     count("epoch"),
     count("last_sequence"),
     PrimaryKeyConstraint("session_key", "producer_id", name="producer_pkey"),
-    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="producer_session_fkey"),
+    of_session("producer_session_fkey"),
 )
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, total
+from storage.tables.common import count, created, metadata, of_session, total
 
 answer = Table(
     "answer",
@@ -172,9 +172,7 @@ schema_draft = Table(
     Column("waiting_model", Text),
     Column("waiting_cause", Text),
     PrimaryKeyConstraint("session_key", "draft_id", name="schema_draft_pkey"),
-    ForeignKeyConstraint(
-        ["session_key"], ["session.session_key"], name="schema_draft_session_fkey"
-    ),
+    of_session("schema_draft_session_fkey"),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
     Index("schema_draft_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
     Index(

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_memory
+from storage.tables.common import count, created, metadata, of_memory, of_session
 
 memory = Table(
     "memory",
@@ -74,7 +74,7 @@ memory = Table(
     # What rejections of its steps mean for readers: service/domain/prism/losses.py.
     Column("losses", JSONB),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
-    ForeignKeyConstraint(["session_key"], ["session.session_key"], name="memory_session_fkey"),
+    of_session("memory_session_fkey"),
     # The cursor is always one that a revision wrote.
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision", "applied_position"],

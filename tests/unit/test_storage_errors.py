@@ -5,6 +5,7 @@ import pytest
 from psycopg import errors
 from sqlalchemy.exc import DBAPIError
 
+from service.domain.errors import Unavailable
 from service.domain.reasons import Reason
 from service.usecases.database_words import unavailable
 from storage.errors import Busy, Full, ReadOnly, StorageError, Unreachable, translate
@@ -51,4 +52,5 @@ def test_callers_are_told_what_is_the_matter_and_when_to_come_back(
     told = unavailable(error)
     assert told.reason is reason
     assert told.message.startswith(words)
+    assert isinstance(told, Unavailable)
     assert told.retry_seconds > 0

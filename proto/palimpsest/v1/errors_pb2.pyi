@@ -231,12 +231,17 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"cause": "…"}.
     """
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 70
-    """UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
-    over. What was acked is kept; call again. metadata: {}.
+    """UNAVAILABLE with RetryInfo. The database cannot be reached, is failing over,
+    or gave up waiting for a lock. What was acked is kept; call again.
+    metadata: {}.
     """
     ERROR_REASON_DATABASE_FULL: _ErrorReason.ValueType  # 79
     """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
     kept; call again, it goes on when there is room. metadata: {}.
+    """
+    ERROR_REASON_DATABASE_NOT_SUPPORTED: _ErrorReason.ValueType  # 73
+    """FAILED_PRECONDITION. The database takes no such statement: it is sharded, or
+    another than PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
     """
     ERROR_REASON_SERVER_STOPPING: _ErrorReason.ValueType  # 71
     """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
@@ -478,12 +483,17 @@ ERROR_REASON_EMBEDDING_FAILED: ErrorReason.ValueType  # 85
 metadata: {"cause": "…"}.
 """
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
-"""UNAVAILABLE with RetryInfo. The database cannot be reached or is failing
-over. What was acked is kept; call again. metadata: {}.
+"""UNAVAILABLE with RetryInfo. The database cannot be reached, is failing over,
+or gave up waiting for a lock. What was acked is kept; call again.
+metadata: {}.
 """
 ERROR_REASON_DATABASE_FULL: ErrorReason.ValueType  # 79
 """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
 kept; call again, it goes on when there is room. metadata: {}.
+"""
+ERROR_REASON_DATABASE_NOT_SUPPORTED: ErrorReason.ValueType  # 73
+"""FAILED_PRECONDITION. The database takes no such statement: it is sharded, or
+another than PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
 """
 ERROR_REASON_SERVER_STOPPING: ErrorReason.ValueType  # 71
 """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.

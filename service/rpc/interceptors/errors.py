@@ -12,7 +12,7 @@ from service.domain.errors import PalimpsestError
 from service.rpc.errors import abort_arguments, internal_error
 from service.rpc.interceptors.base import Around, Context
 from service.usecases.database_words import unavailable
-from storage.errors import Busy, Unreachable
+from storage.errors import Busy, NotSupported, Unreachable
 
 _log = structlog.get_logger("palimpsest.rpc")
 
@@ -27,7 +27,7 @@ class Errors(Around):
             yield
         except PalimpsestError as error:
             await context.abort(*abort_arguments(error))
-        except (Unreachable, Busy) as error:
+        except (Unreachable, Busy, NotSupported) as error:
             _log.warning("database trouble", method=method, cause=str(error))
             await context.abort(*abort_arguments(unavailable(error)))
         except InternalError:

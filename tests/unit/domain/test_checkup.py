@@ -124,8 +124,8 @@ def test_work_without_workers_is_bad(changes: dict[str, float], expected: list[L
 def test_what_is_not_ok_says_what_to_do() -> None:
     found = [
         checkup.judge_server("14.1", 140_001),
-        checkup.judge_role("x", passes_by=True, open_tables=()),
-        checkup.judge_role("x", passes_by=False, open_tables=("chunk",)),
+        checkup.judge_role("x", unfit="the login x is a superuser", open_tables=()),
+        checkup.judge_role("x", unfit="", open_tables=("chunk",)),
         checkup.judge_pending("answers", 3, 1, 700.0),
         checkup.judge_intents(2, 1),
         checkup.judge_index(1, 10_001, "", ""),
@@ -133,3 +133,34 @@ def test_what_is_not_ok_says_what_to_do() -> None:
         checkup.judge_index(1, 1, "no such language", ""),
     ]
     assert all(one.level is not Level.OK and one.advice for one in found)
+
+
+QUIET = {
+    "log_statement": "none",
+    "log_min_duration_statement": "-1",
+    "log_min_duration_sample": "-1",
+    "log_parameter_max_length": "-1",
+    "log_parameter_max_length_on_error": "0",
+    "log_error_verbosity": "terse",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [
+        ({}, ""),
+        ({"log_error_verbosity": "default"}, "set log_error_verbosity = terse"),
+        ({"log_statement": "all"}, "set log_parameter_max_length = 0"),
+        ({"log_statement": "ddl"}, ""),
+        ({"log_min_duration_statement": "0"}, "set log_parameter_max_length = 0"),
+        ({"log_min_duration_sample": "250", "log_parameter_max_length": "0"}, ""),
+        ({"log_parameter_max_length_on_error": "64"}, ""),
+        (
+            {"log_parameter_max_length_on_error": "64", "log_error_verbosity": "verbose"},
+            "set log_error_verbosity = terse, log_parameter_max_length_on_error = 0",
+        ),
+    ],
+)
+def test_a_server_that_logs_texts_is_told(settings: dict[str, str], advised: str) -> None:
+    found = checkup.judge_logged(QUIET | settings)
+    assert (found.level is Level.WARN, found.advice) == (bool(advised), advised)
