@@ -19,9 +19,9 @@ _PARTS = " + ".join(
     for part, label in _LABELS.items()
 )
 #: `estimate_tokens` of `Chunk.as_text`, from its bytes.
-_TOKENS = f"""(CASE kind
-    WHEN 'message' THEN octet_length(role) + octet_length(': ') + octet_length(text)
-    WHEN 'step' THEN {_PARTS} - 1
+_TOKENS = f"""(CASE
+    WHEN kind = 'message' THEN octet_length(role) + octet_length(': ') + octet_length(text)
+    WHEN kind = 'step' THEN {_PARTS} - 1
     ELSE octet_length(text) END + 3) / 4"""
 
 _SUMS = text(
@@ -46,7 +46,7 @@ WITH mark AS (
                 AND one.revision = used.revision
         )) AS tokens
         FROM (
-            SELECT coalesce(CAST(run ->> -1 AS bigint), CASE level WHEN 1 THEN 0 END) AS revision
+            SELECT coalesce(CAST(run ->> -1 AS bigint), CASE WHEN level = 1 THEN 0 END) AS revision
             FROM jsonb_array_elements((
                 SELECT l.runs FROM state_levels l
                 WHERE l.session_key = :session AND l.memory_id = :memory

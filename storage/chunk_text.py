@@ -9,10 +9,11 @@ from storage.trees import INDEXED_BYTES
 #: A character has at most so many bytes in UTF-8.
 _CHARACTER_BYTES = 4
 
-#: The text of a chunk whose table is called c.
-AS_TEXT = """(CASE c.kind
-    WHEN 'message' THEN c.role || ': ' || c.text
-    WHEN 'step' THEN concat_ws(chr(10),
+#: The text of a chunk whose table is called c. Each condition is written out, since Citus takes
+#: no `CASE c.kind WHEN` within INSERT … SELECT.
+AS_TEXT = """(CASE
+    WHEN c.kind = 'message' THEN c.role || ': ' || c.text
+    WHEN c.kind = 'step' THEN concat_ws(chr(10),
         'Observation: ' || nullif(c.observation, ''),
         'Thought: ' || nullif(c.thought, ''),
         'Action: ' || nullif(c.action, ''))

@@ -163,7 +163,7 @@ _STEPS = text(
     """
 SELECT r.revision, r.from_position, r.to_position, c.bytes
 FROM (
-    SELECT session_key, revision, from_position, to_position FROM revision
+    SELECT revision, from_position, to_position FROM revision
     WHERE session_key = :session AND memory_id = :memory AND kind = 'step'
         AND revision > coalesce((
             SELECT max(revision) FROM revision
@@ -175,7 +175,7 @@ CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(octet_length(text) + octet_length(observation)
         + octet_length(thought) + octet_length(action) ORDER BY position), '{}') AS bytes
     FROM chunk
-    WHERE session_key = r.session_key
+    WHERE session_key = :session
         AND position > r.from_position AND position <= r.to_position
 ) c
 ORDER BY r.revision

@@ -86,7 +86,7 @@ _COLUMNS = """n.level, n.number, n.first_child, n.children, n.start_position, n.
 #: The node above: the last one whose first child does not come behind this one.
 _PARENT = """LEFT JOIN LATERAL (
     SELECT p.number, p.first_child + p.children AS upto, p.revision FROM tree_node p
-    WHERE p.session_key = n.session_key AND p.memory_id = n.memory_id
+    WHERE p.session_key = %(session)s AND p.memory_id = %(memory)s
         AND p.level = n.level + 1 AND p.level > 0 AND p.first_child <= n.number
     ORDER BY p.first_child DESC LIMIT 1
 ) AS above ON above.upto > n.number AND above.revision <= %(revision)s"""

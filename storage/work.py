@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from psycopg import sql
 from sqlalchemy import Column, Table, and_, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -93,7 +94,9 @@ async def unembedded(
 
     In the order of their keys. Needs `Database.sweeping`.
     """
-    await connection.execute(select(func.set_config("app.embedding_model", model, True)))
+    # Not by set_config, which Citus does not pass on to shards.
+    named = sql.Literal(model).as_string(None)
+    await connection.exec_driver_sql(f"SET LOCAL app.embedding_model = {named}")
     statement = (
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
         # Which ones lack them is for the policy `session_unembedded` to say.
