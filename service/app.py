@@ -155,6 +155,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             ),
             config.limits,
             reflects=config.reflection,
+            unwritten=lambda: appender.unwritten_bytes,
         )
         jobs = [hints.run, watcher.run, appender.run]
         if telemetry.exports():

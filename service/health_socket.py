@@ -12,6 +12,9 @@ import structlog
 
 from service.health import is_ours
 
+#: Of a cause, what is told: in any letters it fits what `service.health` reads.
+MAX_CAUSE_CHARACTERS = 600
+
 _log = structlog.get_logger("palimpsest.health")
 
 
@@ -24,7 +27,7 @@ async def health_socket(run_dir: Path, kind: str, cause: Callable[[], str]) -> A
     path = run_dir / f"{kind}-{os.getpid()}.sock"
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(json.dumps({"cause": cause()[:1000]}).encode())
+        writer.write(json.dumps({"cause": cause()[:MAX_CAUSE_CHARACTERS]}).encode())
         writer.close()
 
     try:

@@ -1,9 +1,10 @@
 """The answers of a session, newest first."""
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, literal, select, tuple_
+from sqlalchemy import Column, Text, func, literal, select, tuple_
 
 from storage.answers import StoredAnswer, from_row, select_answers
 from storage.database import Transaction
@@ -12,6 +13,13 @@ from storage.tables import answer, memory
 
 #: Where an answer stands: when it was asked, and its id.
 Place = tuple[datetime, UUID]
+
+
+def _size(column: Column[Any]) -> Any:
+    """Returns the SQL of a value's size in bytes; of JSON as it is stored, which may be packed."""
+    is_text = isinstance(column.type, Text)
+    return func.octet_length(column) if is_text else func.pg_column_size(column)
+
 
 #: What may be long in the row of an answer, its memory's spec among it.
 _LONG = (
@@ -25,7 +33,7 @@ _LONG = (
     memory.c.spec,
     memory.c.schema_source,
 )
-_STORED_BYTES = sum((func.coalesce(func.pg_column_size(one), 0) for one in _LONG), literal(0))
+_STORED_BYTES = sum((func.coalesce(_size(one), 0) for one in _LONG), literal(0))
 
 
 async def list_newest(

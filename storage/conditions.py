@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.conditions import Condition
-from service.domain.faults import Fault
+from service.domain.faults import Fault, fault_of
 from storage.tables import model_condition
 
 _PROBE_SECONDS = func.extract("epoch", model_condition.c.probe_at - func.now()).label(
@@ -30,7 +30,7 @@ async def read(connection: AsyncConnection) -> Sequence[Condition]:
         Condition(
             **{
                 **row._mapping,
-                "fault": Fault(row.fault),
+                "fault": fault_of(row.fault),
                 "probe_seconds": float(row.probe_seconds),
             }
         )
@@ -56,11 +56,14 @@ async def add(
 
 
 async def take_probe(connection: AsyncConnection, place: str, next_seconds: float) -> bool:
-    """Takes the one probe that is due; another may be taken after `next_seconds`."""
+    """Takes the one probe that is due; another may be taken after `next_seconds`.
+
+    It counts as a failure until it has a reply, so that probes that hang come ever more rarely.
+    """
     taken = (
         update(model_condition)
         .where(model_condition.c.place == place, model_condition.c.probe_at <= func.now())
-        .values(probe_at=_later(next_seconds))
+        .values(probe_at=_later(next_seconds), failures=model_condition.c.failures + 1)
     )
     return (await connection.execute(taken)).rowcount == 1
 
@@ -75,13 +78,14 @@ async def keep(
         .values(
             fault=fault.value,
             cause=cause,
-            failures=model_condition.c.failures + 1,
             probe_at=_later(probe_seconds),
         )
     )
 
 
-async def remove(connection: AsyncConnection, place: str) -> bool:
+async def remove(connection: AsyncConnection, condition: Condition) -> bool:
     """Forgets a condition that has passed; False when another process was first."""
-    gone = delete(model_condition).where(model_condition.c.place == place)
+    gone = delete(model_condition).where(
+        model_condition.c.place == condition.place, model_condition.c.since == condition.since
+    )
     return (await connection.execute(gone)).rowcount == 1

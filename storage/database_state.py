@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import select, text
 
 from storage.database import Database
+from storage.errors import ReadOnly
 from storage.sessions import DeploymentKeys
 from storage.tables import APP_ROLE, deployment
 
@@ -63,11 +64,15 @@ def _unfit(found: Any) -> str:
     return "" if found.role == APP_ROLE else f"the role is {found.role}, not {APP_ROLE}"
 
 
-async def takes_writes(database: Database) -> bool:
-    """Returns whether the database is one that can be written to. Raises StorageError."""
+async def check_writable(database: Database) -> None:
+    """Looks whether the database can be written to.
+
+    Raises StorageError: ReadOnly, by which the connections to it are left, when it cannot.
+    """
     async with database.connection() as connection:
         found = await connection.exec_driver_sql(
             "SELECT NOT (pg_is_in_recovery() OR current_setting('default_transaction_read_only')"
             "::boolean)"
         )
-        return bool(found.scalar_one())
+        if not found.scalar_one():
+            raise ReadOnly("the database is read-only: is it a replica?")

@@ -375,7 +375,11 @@ def _seconds(seconds: float) -> Any:
 def ready_unless_failing() -> Any:
     """When a memory that somebody wants something of is ready: now, as a rule."""
     # A memory that failed, or is held, keeps waiting for its next try.
-    waits = or_(memory.c.attempts > 0, memory.c.held_reason.is_not(None))
+    waits = or_(
+        memory.c.attempts > 0,
+        memory.c.held_reason.is_not(None),
+        memory.c.waiting_cause.is_not(None),
+    )
     return case((waits, memory.c.ready_at), else_=func.now())
 
 

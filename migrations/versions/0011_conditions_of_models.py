@@ -44,8 +44,14 @@ ALTER TABLE dead_letter ADD COLUMN IF NOT EXISTS ambiguous_model text;
 """
 
 INDEX = """
-CREATE INDEX CONCURRENTLY {table}_waiting ON {table} (waiting_model, ready_at)
+CREATE INDEX CONCURRENTLY {table}_waiting ON {table} (waiting_model, tenant_id, ready_at)
     WHERE waiting_model IS NOT NULL
+"""
+
+#: Of memories that stalled on what may turn out to be their model's fault.
+AMBIGUOUS = """
+CREATE INDEX CONCURRENTLY dead_letter_ambiguous ON dead_letter (ambiguous_model)
+    WHERE ambiguous_model IS NOT NULL AND resolution IS NULL
 """
 
 TABLES = ("memory", "answer", "schema_draft")
@@ -64,5 +70,7 @@ def upgrade() -> None:
             # One that was interrupted is there, and invalid.
             op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {table}_waiting")
             op.execute(INDEX.format(table=table))
+        op.execute("DROP INDEX CONCURRENTLY IF EXISTS dead_letter_ambiguous")
+        op.execute(AMBIGUOUS)
         # As `migrations.upgrade` has it; a RESET would be the server's.
         op.execute("SET lock_timeout = '5s'")

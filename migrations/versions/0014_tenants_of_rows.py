@@ -24,7 +24,9 @@ IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('sess
 #: What stands right below a session. What is below these is written with them as it was.
 TABLES = ("producer", "memory", "intent", "spend", "budget", "schema_draft")
 
+#: Locks in the order in which appends take them.
 KEY = """
+LOCK TABLE session, {table} IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {table}_session_fkey;
 ALTER TABLE {table} ADD CONSTRAINT {table}_session_fkey
     FOREIGN KEY (session_key, tenant_id) REFERENCES session (session_key, tenant_id) NOT VALID;

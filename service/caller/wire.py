@@ -16,7 +16,7 @@ import struct
 from typing import Any
 from uuid import UUID
 
-from service.domain.faults import Fault
+from service.domain.faults import Fault, fault_of
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
 from service.llm.failures import ModelFailure
@@ -149,8 +149,13 @@ def failure_from_json(value: dict[str, Any]) -> ModelFailure:
         value["failure"],
         retryable=value["retryable"],
         retry_after_seconds=value["retry_after_seconds"],
-        fault=Fault(value["fault"]) if "fault" in value else None,
+        fault=fault_of(value["fault"]) if "fault" in value else _fault_before(value["retryable"]),
     )
+
+
+def _fault_before(retryable: bool) -> Fault:
+    """Returns what a failure may be of which the release before does not say it."""
+    return Fault.FAILING if retryable else Fault.REQUEST_REFUSED
 
 
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:

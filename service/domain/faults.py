@@ -59,6 +59,14 @@ class Fault(StrEnum):
         return self in _AMBIGUOUS
 
 
+def fault_of(value: str) -> Fault:
+    """Returns a fault by its value; one that another release knows counts as one that passes."""
+    try:
+        return Fault(value)
+    except ValueError:
+        return Fault.FAILING
+
+
 _PASSING = frozenset({Fault.UNREACHABLE, Fault.FAILING, Fault.RATE_LIMITED, Fault.EXECUTOR_GONE})
 _CONFIGURATION = frozenset(
     {

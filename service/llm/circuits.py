@@ -13,7 +13,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -41,6 +41,13 @@ KNOWN_SECONDS = 1.0
 #: Places, and refusals of a place, that are remembered.
 MAX_PLACES = 1000
 MAX_REFUSALS = 100
+#: Circuits that may be open: clients name models. Beyond these each item pauses by itself.
+MAX_OPEN = 200
+#: Words that opened a circuit which a reply closed may have been about texts, which would open
+#: it again and again. So for a while, in seconds, twice as many memories have to be refused in
+#: them, and twice as many each further time, up to so many times.
+CLEARED_SECONDS = 3600.0
+MAX_CLEARED = 4
 
 
 class ConditionStore(Protocol):
@@ -77,6 +84,8 @@ class _Place:
     failures: int = 0
     #: Owners that were refused, by the words.
     refused: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
+    #: When the call began that was replied to last, by the monotonic clock.
+    replied_at: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class _Open:
     condition: Condition
     #: When a probe is due, by the monotonic clock.
     probe_at: float
+    #: When this process heard of it, by the monotonic clock.
+    heard_at: float
 
 
 class Circuits:
@@ -105,6 +116,9 @@ class Circuits:
         self._monotonic = monotonic
         self._places: OrderedDict[str, _Place] = OrderedDict()
         self._open: dict[str, _Open] = {}
+        #: Of a place and words: until when that counts, by the monotonic clock, and how often
+        #: a reply closed what they had opened.
+        self._cleared: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._known_until = float("-inf")
         self._reading = asyncio.Lock()
         meter = metrics.get_meter("palimpsest.llm")
@@ -121,9 +135,17 @@ class Circuits:
         """Reads what all processes know. Raises StorageError."""
         found = await self._store.read()
         now = self._monotonic()
-        self._open = {
-            one.place: _Open(condition=one, probe_at=now + one.probe_seconds) for one in found
-        }
+        before, self._open = self._open, {}
+        for one in found:
+            known = before.pop(one.place, None)
+            same = known is not None and known.condition.since == one.since
+            self._open[one.place] = _Open(
+                condition=one,
+                probe_at=now + one.probe_seconds,
+                heard_at=known.heard_at if known is not None and same else now,
+            )
+        for gone in before.values():
+            self._clear(gone.condition)
         self._known_until = now + KNOWN_SECONDS
         return found
 
@@ -143,25 +165,63 @@ class Circuits:
         if self._monotonic() >= known.probe_at:
             taken = await self._store.take_probe(place, pause)
             # Taken by this call or by another one: until then there is no other.
-            self._open[place] = _Open(known.condition, self._monotonic() + pause)
+            self._open[place] = replace(known, probe_at=self._monotonic() + pause)
             if taken:
                 return True
         raise _waits(known.condition)
 
-    async def replied(self, place: str) -> None:
-        """Notes that the place gave a reply: what was open is closed. Raises StorageError."""
-        self._places.pop(place, None)
-        known = self._open.pop(place, None)
-        if known is not None:
-            await self._store.remove(known.condition)
-            _log.info("model replies again", place=place, fault=known.condition.fault.value)
+    async def replied(self, place: str, began: float) -> None:
+        """Notes that the place gave a reply to a call that `began` then: an open circuit closes.
+
+        Not by a call from before it opened: that says nothing of the time since. `began` is by
+        the monotonic clock.
+        """
+        heard = self._heard(place)
+        heard.failures = 0
+        heard.refused.clear()
+        heard.replied_at = max(heard.replied_at, began)
+        known = self._open.get(place)
+        if known is None or began < known.heard_at:
+            return
+        del self._open[place]
+        self._clear(known.condition)
+        await self._store.remove(known.condition)
+        _log.info("model replies again", place=place, fault=known.condition.fault.value)
+
+    def _clear(self, condition: Condition) -> None:
+        """Remembers words that opened a circuit which a reply has closed."""
+        if condition.fault.is_ambiguous:
+            key = condition.place, _words(condition.cause)
+            times = min(self._times_cleared(key) + 1, MAX_CLEARED)
+            self._cleared[key] = self._monotonic() + CLEARED_SECONDS, times
+            self._cleared.move_to_end(key)
+            if len(self._cleared) > MAX_PLACES:
+                self._cleared.popitem(last=False)
+
+    def _times_cleared(self, key: tuple[str, str]) -> int:
+        until, times = self._cleared.get(key, (0.0, 0))
+        return times if until > self._monotonic() else 0
+
+    def _heard(self, place: str) -> _Place:
+        known = self._places.setdefault(place, _Place())
+        self._places.move_to_end(place)
+        if len(self._places) > MAX_PLACES:
+            self._places.popitem(last=False)
+        return known
 
     async def failed(
-        self, place: str, model: str, owner_id: UUID, failure: ModelFailure, *, probing: bool
+        self,
+        place: str,
+        model: str,
+        owner_id: UUID,
+        failure: ModelFailure,
+        *,
+        began: float,
+        probing: bool,
     ) -> ModelFailure:
         """Notes a failed call; the failure for its caller, which says whether to wait.
 
-        Raises StorageError.
+        `began`: when the call did, by the monotonic clock. Raises StorageError.
         """
         fault = failure.fault
         if fault in (Fault.EXECUTOR_GONE, Fault.CALLED_OFF):
@@ -169,15 +229,15 @@ class Circuits:
             return failure
         if not fault.is_deployment and not fault.is_ambiguous:
             # It answers: what is wrong is in the text.
-            await self.replied(place)
+            await self.replied(place, began)
             return failure
         known = self._open.get(place)
         if known is not None:
             return await self._still_open(known.condition, failure, probing=probing)
-        if not self._trips(place, owner_id, failure):
+        if began < self._heard(place).replied_at or not self._trips(place, owner_id, failure):
             return failure
         await self._trip(place, model, failure)
-        return _held(failure, model)
+        return _held(failure, model) if place in self._open else failure
 
     async def _still_open(
         self, known: Condition, failure: ModelFailure, *, probing: bool
@@ -191,12 +251,16 @@ class Circuits:
         return _held(failure, known.model)
 
     async def _trip(self, place: str, model: str, failure: ModelFailure) -> None:
+        if len(self._open) >= MAX_OPEN:
+            return
         pause = self._pause(0, failure.retry_after_seconds)
         fault, cause = failure.fault, str(failure)
         added = await self._store.add(
             place=place, model=model, fault=fault, cause=cause, probe_seconds=pause
         )
-        self._places.pop(place, None)
+        heard = self._heard(place)
+        heard.failures = 0
+        heard.refused.clear()
         await self.refresh()
         if added:
             self._opened.add(1, {"model": LABELS.of(model), "fault": fault.value})
@@ -210,18 +274,16 @@ class Circuits:
     def _trips(self, place: str, owner_id: UUID, failure: ModelFailure) -> bool:
         if failure.fault.is_configuration:
             return True
-        known = self._places.setdefault(place, _Place())
-        self._places.move_to_end(place)
-        if len(self._places) > MAX_PLACES:
-            self._places.popitem(last=False)
+        known = self._heard(place)
         if failure.fault.passes:
             known.failures += 1
             return known.failures >= FAILURES
-        owners = known.refused.setdefault(_words(str(failure)), set())
+        words = _words(str(failure))
+        owners = known.refused.setdefault(words, set())
         owners.add(owner_id)
         if len(known.refused) > MAX_REFUSALS:
             known.refused.popitem(last=False)
-        return len(owners) >= SEVERAL
+        return len(owners) >= SEVERAL << self._times_cleared((place, words))
 
 
 def _waits(condition: Condition) -> ModelFailure:

@@ -87,7 +87,8 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
         ),
         (
             Fault.CONTENT_REFUSED,
-            r"content[_ ](filter|policy)|invalid_prompt|safety system|flagged as|usage polic",
+            r"content[_ ](filter|policy)|invalid_prompt|safety system|flagged|moderation"
+            r"|usage polic",
         ),
         (
             Fault.MODEL_UNKNOWN,
@@ -96,6 +97,12 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
         ),
     )
 )
+
+
+#: Gemini writes "quota" of what passes within a minute as well.
+_OF_A_MINUTE = re.compile(r"PerMinute|per minute|retryDelay", re.IGNORECASE)
+#: Bedrock writes "Too many tokens, please wait" of what passes.
+_TOO_LARGE = re.compile(r"request too large|tokens? in (the )?request exceeds?", re.IGNORECASE)
 
 
 def failure_of(
@@ -120,6 +127,8 @@ def failure_of(
     if not unreached and not isinstance(error, kinds.openai.OpenAIError):
         return error
     status = getattr(error, "status_code", None)
+    # What a provider repeats of the prompt says nothing of what is wrong.
+    text = without_echo(f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT], prompt)
     said = words_of(error, secrets=secrets, prompt=prompt)
     if not unreached:
         # Of an embedding litellm reports a refused connection as a status 500 that nobody sent.
@@ -129,7 +138,7 @@ def failure_of(
         # litellm gives its own status to what has none.
         fault, label = Fault.UNREACHABLE, "no answer" if _timed_out(error) else "no connection"
     else:
-        fault = _fault(litellm, error, status, model)
+        fault = _fault(litellm, error, status, model, text)
         label = f"{type(error).__name__}, status {status}"
     return _failure(fault, model, said, label, _retry_after(error))
 
@@ -149,22 +158,22 @@ def _failure(
     )
 
 
-def _fault(litellm: Any, error: Exception, status: object, model: str) -> Fault:
+def _fault(litellm: Any, error: Exception, status: object, model: str, text: str) -> Fault:
     kinds = litellm.exceptions
     if isinstance(error, kinds.ContextWindowExceededError):
         return Fault.TOO_LONG
     if isinstance(error, kinds.ContentPolicyViolationError):
         return Fault.CONTENT_REFUSED
-    text = f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT]
+    said = next((fault for fault, pattern in _WORDINGS if pattern.search(text)), None)
     if not isinstance(status, int) or status >= 500:
-        return Fault.FAILING
-    for fault, pattern in _WORDINGS:
-        if pattern.search(text):
-            return fault
+        # Servers of one's own answer so to a prompt that does not fit.
+        return said if said is Fault.TOO_LONG else Fault.FAILING
+    if status == 429:
+        return _of_too_many(said, text)
+    if said is not None:
+        return said
     if status == 413:
         return Fault.TOO_LONG
-    if status == 429:
-        return Fault.RATE_LIMITED
     if status in _PASSING:
         return Fault.FAILING
     if status in (401, 403):
@@ -176,6 +185,13 @@ def _fault(litellm: Any, error: Exception, status: object, model: str) -> Fault:
     ):
         return Fault.MODEL_UNKNOWN
     return Fault.REQUEST_REFUSED
+
+
+def _of_too_many(said: Fault | None, text: str) -> Fault:
+    """Tells apart what a 429 may mean: a limit of the moment, a quota, or a request too large."""
+    if said is Fault.QUOTA_EXHAUSTED and not _OF_A_MINUTE.search(text):
+        return said
+    return Fault.TOO_LONG if _TOO_LARGE.search(text) else Fault.RATE_LIMITED
 
 
 def _timed_out(error: Exception) -> bool:

@@ -200,14 +200,17 @@ class Gateway:
                         # Somebody was faster: the reply is theirs to get.
                         continue
                     except ModelFailure as error:
-                        failure = await self._failed(wanted, route, error, probing=probing)
+                        failure = await self._failed(
+                            wanted, route, error, began=asked_at, probing=probing
+                        )
                         if not failure.fault.is_deployment or not route.spare or not moves:
                             raise failure from error
                         turn.failed()
                         moves -= 1
                     else:
                         if self._circuits is not None:
-                            await self._circuits.replied(place_of(model, route.deployment))
+                            place = place_of(model, route.deployment)
+                            await self._circuits.replied(place, asked_at)
                         return reply
 
     async def _admitted(self, model: str, route: Route) -> bool:
@@ -217,13 +220,21 @@ class Gateway:
         return await self._circuits.admit(place_of(model, route.deployment))
 
     async def _failed(
-        self, wanted: "_Wanted", route: Route, failure: ModelFailure, *, probing: bool
+        self,
+        wanted: "_Wanted",
+        route: Route,
+        failure: ModelFailure,
+        *,
+        began: float,
+        probing: bool,
     ) -> ModelFailure:
         if self._circuits is None:
             return failure
         place = place_of(wanted.model, route.deployment)
         owner = wanted.scope.owner_id
-        return await self._circuits.failed(place, wanted.model, owner, failure, probing=probing)
+        return await self._circuits.failed(
+            place, wanted.model, owner, failure, began=began, probing=probing
+        )
 
     async def _make(
         self,

@@ -53,6 +53,11 @@ class Arrivals:
         self._waits = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def reading(self) -> int:
+        """How many messages are read now."""
+        return self._read
+
     @asynccontextmanager
     async def place(self, connection: str) -> AsyncIterator[None]:
         """Gives a place to read the first message of a call.

@@ -13,6 +13,9 @@ from service.usecases.history import History
 from service.usecases.memories import Memories
 from storage.amendment_log import AmendmentFilter
 
+#: Memories of all sessions on one page.
+MAX_OF_ALL = 100
+
 
 class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     """See memories.proto."""
@@ -90,7 +93,8 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         self, request: memories_pb2.ListMemoriesRequest, status: str | None
     ) -> memories_pb2.ListMemoriesResponse:
         scope = f"memories:{status}:{request.waiting}"
-        size = self._pages.size(request.page_size)
+        # Schemas may be long: what is read for a page is bounded by the rows of it.
+        size = min(self._pages.size(request.page_size), MAX_OF_ALL)
         found = await self._memories.list_of_all(
             current_tenant(),
             status=status,

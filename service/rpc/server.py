@@ -170,20 +170,33 @@ def _options(limits: Limits) -> Sequence[tuple[str, int]]:
 class Server:
     """A gRPC server that is not started yet."""
 
-    def __init__(self, services: Services, limits: Limits, *, reflects: bool = False) -> None:
-        """`reflects`: whether it describes its services to whoever asks."""
+    def __init__(
+        self,
+        services: Services,
+        limits: Limits,
+        *,
+        reflects: bool = False,
+        unwritten: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`reflects`: whether it describes its services to whoever asks. `unwritten`: bytes of
+        chunks that were received and wait to be written."""
+        arrivals = Arrivals(
+            places=limits.max_incomplete_messages,
+            waiting=limits.max_calls,
+            seconds=limits.message_seconds,
+        )
+
+        def others() -> int:
+            return arrivals.reading * limits.max_message_bytes + unwritten()
+
         self._server = aio.server(
             # From the outside in: what an inner one raises, an outer one sees.
             interceptors=(
                 Telemetry(),
                 Errors(),
                 Receiving(
-                    Arrivals(
-                        places=limits.max_incomplete_messages,
-                        waiting=limits.max_calls,
-                        seconds=limits.message_seconds,
-                    ),
-                    StreamGuard(max_bytes=limits.max_incomplete_bytes),
+                    arrivals,
+                    StreamGuard(max_bytes=limits.max_incomplete_bytes, others=others),
                     idle_seconds=limits.stream_idle_seconds,
                 ),
                 Tenancy(),

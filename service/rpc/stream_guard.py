@@ -63,17 +63,21 @@ class StreamGuard:
 
     Those of the connection with the most such streams go first, then of twice as many
     connections at each look. Once all are closed no further message is read for a moment.
-    Memory that is still there then was not theirs, and counts as the new beginning.
+    Memory that is still there then was not theirs, and counts as the new beginning. `others`
+    tells the bytes of what has bounds of its own: messages of other calls, and chunks that wait
+    to be written.
     """
 
     def __init__(
         self,
         *,
         max_bytes: int,
+        others: Callable[[], int] = lambda: 0,
         allocated: Callable[[], int] | None = None,
         resident: Callable[[], int] = _resident,
     ) -> None:
         self._max_bytes = max_bytes
+        self._others = others
         self._allocated = allocated or _heap_meter()
         self._resident = resident
         self._waiting: dict[str, set[asyncio.Timeout]] = {}
@@ -124,7 +128,7 @@ class StreamGuard:
 
     def _judge(self) -> None:
         allocated = self._allocated()
-        if allocated - self._least <= self._max_bytes:
+        if allocated - self._least <= self._max_bytes + self._others():
             self._least = min(self._least, allocated)
             self._next = 1
             return
@@ -138,7 +142,7 @@ class StreamGuard:
     def _begin_anew(self) -> None:
         """Goes on reading once the memory of all closed streams is free."""
         allocated = self._allocated()
-        if allocated - self._least > self._max_bytes:
+        if allocated - self._least > self._max_bytes + self._others():
             self._least = allocated
         self._next = 1
         self._reading.set()

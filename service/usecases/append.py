@@ -79,6 +79,11 @@ class Appender:
         #: Session and producer as our last commit left them: a guess, checked by the write.
         self._last: OrderedDict[log.ProducerKey, tuple[SessionState, ProducerState]] = OrderedDict()
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """What was received and is not written yet, in bytes."""
+        return self._unwritten
+
     async def open(
         self,
         tenant_id: UUID,

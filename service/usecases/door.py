@@ -13,9 +13,8 @@ from uuid import UUID
 
 import structlog
 
-from service.domain.errors import Unavailable
-from service.domain.reasons import Reason
 from service.usecases import guard_meters
+from service.usecases.database_words import unavailable
 from service.usecases.lanes import Entry
 from service.usecases.lookup import session_not_found
 from storage.errors import StorageError
@@ -57,6 +56,8 @@ class Door:
         self._known: OrderedDict[UUID, None] = OrderedDict()
         #: What waits for a look, by session, in the order in which it came.
         self._waiting: OrderedDict[UUID, list[Entry]] = OrderedDict()
+        #: Sessions that are looked for now.
+        self._looking: set[UUID] = set()
         self._some = asyncio.Event()
         self._pace = _Pace()
         #: Of entries whose refusals wait.
@@ -65,7 +66,8 @@ class Door:
     def come(self, entry: Entry) -> None:
         """Takes an entry. The entries of a session are let in in the order in which they come."""
         key = entry.submission.session_key
-        if key in self._known:
+        # Not before those of the session that wait, whoever has learned of it meanwhile.
+        if key in self._known and key not in self._waiting and key not in self._looking:
             self.know(key)
             self._let_in(entry)
             return
@@ -102,12 +104,20 @@ class Door:
     async def _look(self, tenant_id: UUID, keys: Sequence[UUID]) -> None:
         # What comes while this look goes on waits for the next one.
         taken = {key: self._waiting.pop(key) for key in keys}
+        self._looking = set(keys)
+        try:
+            await self._judge(tenant_id, keys, taken)
+        finally:
+            self._looking = set()
+
+    async def _judge(
+        self, tenant_id: UUID, keys: Sequence[UUID], taken: dict[UUID, list[Entry]]
+    ) -> None:
         try:
             existing = await self._existing(tenant_id, keys)
         except StorageError as error:
             _log.warning("session not looked for", cause=str(error), sessions=len(keys))
-            unavailable = "the database cannot be reached; send again"
-            self._fail(taken, Unavailable(Reason.DATABASE_UNAVAILABLE, unavailable))
+            self._fail(taken, unavailable(error))
             return
         except Exception as error:
             # The door must outlive a defect; whoever waits is told.

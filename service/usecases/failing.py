@@ -11,6 +11,7 @@ from service.domain.errors import FailedPrecondition
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
 from service.domain.pausing import pause_seconds, spread
+from service.llm.circuits import MAX_ASKED_SECONDS
 from service.llm.failures import ModelFailure
 from service.telemetry import meter
 from service.usecases.step_meters import FAILED
@@ -52,9 +53,8 @@ class Pauses:
         self._failures[owner_id] = failures + 1
         if len(self._failures) > MAX_PAUSES:
             self._failures.popitem(last=False)
-        return pause_seconds(
-            self._first_seconds, failures, asked_seconds=error.retry_after_seconds or 0.0
-        )
+        asked = min(error.retry_after_seconds or 0.0, MAX_ASKED_SECONDS)
+        return pause_seconds(self._first_seconds, failures, asked_seconds=asked)
 
     def forget(self, owner_id: UUID) -> None:
         """Begins with the shortest pause again."""

@@ -8,7 +8,7 @@ import structlog
 from service.domain.readiness import Readiness
 from storage import database_state
 from storage.database import Database
-from storage.errors import StorageError
+from storage.errors import ReadOnly, StorageError
 
 _log = structlog.get_logger("palimpsest.readiness")
 
@@ -76,13 +76,15 @@ class ReadinessWatch:
         bound = asyncio.timeout(PROBE_TIMEOUT_SECONDS)
         try:
             async with bound:
-                writable = await database_state.takes_writes(self._database)
+                await database_state.check_writable(self._database)
         except TimeoutError:
             return f"the database did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
+        except ReadOnly as error:
+            return str(error)
         except StorageError as error:
             return f"the database cannot be reached: {error}"
         except Exception as error:
             # Probing must outlive whatever one probe runs into: what it is, is the trouble.
             _log.exception("a probe broke")
             return f"the database could not be probed: {type(error).__name__}"
-        return "" if writable else "the database is read-only: is it a replica?"
+        return ""

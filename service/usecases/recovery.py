@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from uuid import UUID
 
 import structlog
@@ -22,8 +23,8 @@ _log = structlog.get_logger("palimpsest.recovery")
 
 #: How often a worker looks for conditions that have passed, in seconds.
 LOOK_SECONDS = 1.0
-#: Without any condition it looks for what waits every so many looks: there is nothing, unless
-#: a condition passed in the moment in which work was put off.
+#: It lists what waits at every so many looks at least: a condition may have passed in the
+#: moment in which work was put off.
 IDLE_LOOKS = 5
 #: Items of one kind and tenant that a look wakes.
 WAKE_ITEMS = 500
@@ -79,30 +80,10 @@ class StoredConditions:
                 )
 
     async def remove(self, condition: Condition) -> None:
-        """Forgets a condition that has passed, and lets go on what stalled on it."""
+        """Forgets a condition that has passed."""
         with _noted():
             async with self._database.connection() as connection:
-                first = await conditions.remove(connection, condition.place)
-            if first and condition.fault.is_ambiguous:
-                # The first memories that were refused could not know that others would be, too.
-                await self._retry_refused(condition.model)
-
-    async def _retry_refused(self, model: str) -> None:
-        after: UUID | None = UUID(int=0)
-        while after is not None:
-            async with self._database.sweeping() as connection:
-                found = await tenants.list_after(connection, after, _TENANTS)
-            for one in found:
-                await self._retry_of(one.tenant_id, model)
-            after = found[-1].tenant_id if len(found) == _TENANTS else None
-
-    async def _retry_of(self, tenant_id: UUID, model: str) -> None:
-        async with self._database.transaction(tenant_id) as tx:
-            found = await waiting.list_ambiguous(tx, model)
-        for key, memory_id in found:
-            # The reconciler brings it back.
-            async with self._database.transaction(tenant_id) as tx:
-                await stalls.retry(tx, key, memory_id)
+                await conditions.remove(connection, condition)
 
 
 @contextmanager
@@ -130,21 +111,54 @@ class Recovery:
         self._hints = hints
         self._places_of = places_of
         self._idle = 0
+        #: Places that were open at the last look that woke anything.
+        self._seen: set[str] = set()
+        #: Ambiguous conditions of which the first that were refused wait with the others.
+        self._joined: set[tuple[str, datetime]] = set()
         self._looking = asyncio.Lock()
 
     async def look(self) -> None:
         """Wakes what can go on, and one item where a probe is due. Raises StorageError."""
         async with self._looking:
             found = {one.place: one for one in await self._circuits.refresh()}
-            self._idle = 0 if found else self._idle + 1
-            # The first look without any wakes what waited for the last one.
-            if self._idle > 1 and self._idle % IDLE_LOOKS:
+            for one in found.values():
+                await self._join_first(one)
+            self._idle += 1
+            due = any(one.probe_seconds <= 0 for one in found.values())
+            # What waits is listed only where some of it may go on.
+            if not due and found.keys() == self._seen and self._idle < IDLE_LOOKS:
                 return
+            self._idle, self._seen = 0, set(found)
             async with self._database.sweeping() as connection:
                 waits = await waiting.list_waiting(connection)
             for model in {one.model for one in waits}:
                 await self._wake(model, [one for one in waits if one.model == model], found)
             await self._forget_unwanted(found, {one.model for one in waits})
+
+    async def _join_first(self, condition: Condition) -> None:
+        """Lets those wait with the others that stalled before it was known to be the model.
+
+        The first memories that are refused cannot know that others will be, too.
+        """
+        key = condition.place, condition.since
+        if not condition.fault.is_ambiguous or key in self._joined:
+            return
+        after: UUID | None = UUID(int=0)
+        while after is not None:
+            async with self._database.sweeping() as connection:
+                found = await tenants.list_after(connection, after, _TENANTS)
+            for one in found:
+                await self._join_of(one.tenant_id, condition.model)
+            after = found[-1].tenant_id if len(found) == _TENANTS else None
+        self._joined.add(key)
+
+    async def _join_of(self, tenant_id: UUID, model: str) -> None:
+        async with self._database.transaction(tenant_id) as tx:
+            found = await waiting.list_ambiguous(tx, model)
+        for key, memory_id in found:
+            # The reconciler brings it back, and it meets the open circuit.
+            async with self._database.transaction(tenant_id) as tx:
+                await stalls.retry(tx, key, memory_id)
 
     async def _wake(
         self, model: str, waits: Sequence[Waiting], found: dict[str, Condition]
@@ -161,6 +175,9 @@ class Recovery:
         async with self._database.transaction(waits.tenant_id) as tx:
             woken = await waiting.wake(tx, waits, limit)
         self._hints.add(woken)
+        if 1 < limit == len(woken):
+            # There may be more: the next look lists again.
+            self._idle = IDLE_LOOKS
         if limit > 1 and woken:
             _WOKEN.add(len(woken))
             _log.info("work goes on", model=waits.model, kind=waits.kind.value, items=len(woken))
@@ -169,4 +186,4 @@ class Recovery:
         for one in found.values():
             if one.model not in wanted and one.probe_seconds < -UNWANTED_SECONDS:
                 async with self._database.connection() as connection:
-                    await conditions.remove(connection, one.place)
+                    await conditions.remove(connection, one)

@@ -76,6 +76,7 @@ answer = Table(
     Index(
         "answer_waiting",
         "waiting_model",
+        "tenant_id",
         "ready_at",
         postgresql_where=text("waiting_model IS NOT NULL"),
     ),
@@ -178,6 +179,7 @@ schema_draft = Table(
     Index(
         "schema_draft_waiting",
         "waiting_model",
+        "tenant_id",
         "ready_at",
         postgresql_where=text("waiting_model IS NOT NULL"),
     ),

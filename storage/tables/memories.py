@@ -99,6 +99,7 @@ memory = Table(
     Index(
         "memory_waiting",
         "waiting_model",
+        "tenant_id",
         "ready_at",
         postgresql_where=text("waiting_model IS NOT NULL"),
     ),
@@ -215,6 +216,11 @@ dead_letter = Table(
     PrimaryKeyConstraint("session_key", "memory_id", "letter_id", name="dead_letter_pkey"),
     of_memory("dead_letter_memory_fkey"),
     CheckConstraint("resolution IN ('retried', 'skipped')", name="dead_letter_resolution"),
+    Index(
+        "dead_letter_ambiguous",
+        "ambiguous_model",
+        postgresql_where=text("ambiguous_model IS NOT NULL AND resolution IS NULL"),
+    ),
     # A memory is stalled by one thing at a time.
     Index(
         "dead_letter_open",

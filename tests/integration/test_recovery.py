@@ -156,10 +156,14 @@ async def test_the_first_to_be_refused_go_on_with_the_others(deployment: Deploym
         await drain(deployment, *others)
         await asyncio.sleep(0.005)
     assert len(await deployment.conditions()) == 1
+    # It meets the circuit, and waits with them.
+    assert early in await deployment.look()
+    await drain(deployment, early)
+    assert (await deployment.read(early)).waiting_cause is not None
     deployment.script.failures = []
     (woken,) = await deployment.look()
     await drain(deployment, woken)
-    assert early in await deployment.look()
+    assert {early, *others} - {woken} <= await deployment.look()
     await drain(deployment, early, *others)
     assert (await deployment.read(early)).applied_position == 1
 
@@ -183,7 +187,8 @@ async def test_what_was_put_off_as_the_condition_passed_is_found(
     deployment.script.failures = [WRONG_KEY]
     await drain(deployment, item)
     async with database.connection() as connection:
-        await conditions.remove(connection, MODEL)
+        (condition,) = await conditions.read(connection)
+        await conditions.remove(connection, condition)
     woken: set[WorkItem] = set()
     for _ in range(10):
         woken |= await deployment.look()

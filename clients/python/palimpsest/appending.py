@@ -7,20 +7,21 @@ from uuid import uuid4
 from palimpsest import convert, values
 from palimpsest.connection import MAX_SENT_BYTES, Connection
 from palimpsest.errors import (
-    Cancelled,
-    DeadlineExceeded,
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
     InvalidArgument,
+    NotFound,
     PalimpsestError,
-    ResourceExhausted,
-    Unavailable,
 )
 from palimpsest.producer import BATCH_CHUNKS
 from palimpsest.v1 import log_pb2
 
 #: How long an append is tried while the service cannot be reached, or is full.
 APPEND_SECONDS = 60.0
-#: What ends the last try; one before it may have been stored and not told.
-_UNKNOWN = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
+#: What says for certain that nothing is stored by this request. Behind all else one of its tries
+#: may have been stored and not told.
+_REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound)
 
 
 async def append(
@@ -46,7 +47,9 @@ async def append(
     _check_size(request)
     try:
         response = await connection.call(stub.Append, request, timeout=timeout, broken=True)
-    except _UNKNOWN as error:
+    except _REFUSED:
+        raise
+    except PalimpsestError as error:
         raise _unknown(error, request.request_id) from error
     return values.Appended(
         first_position=response.first_position,

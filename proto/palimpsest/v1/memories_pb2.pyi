@@ -960,7 +960,8 @@ class ListMemoriesRequest(_message.Message):
     """
     page_size: _builtins.int
     """Optional. 1 to 1000. 0 means 100, and of one session as many as a message
-    holds (4 MiB), which are all unless their schemas are very long.
+    holds (4 MiB), which are all unless their schemas are very long. Of all
+    sessions a page has at most 100.
     """
     page_token: _builtins.str
     """Optional. `next_page_token` of the previous page; empty begins at the first."""

@@ -9,7 +9,7 @@ import pytest
 
 from service.domain.conditions import Condition
 from service.domain.faults import Fault
-from service.llm.circuits import FAILURES, SEVERAL, Circuits
+from service.llm.circuits import FAILURES, MAX_OPEN, SEVERAL, Circuits
 from service.llm.failures import ModelFailure
 
 PLACE = MODEL = "openai/x"
@@ -47,12 +47,13 @@ class Stored:
         row, at = self.rows[place]
         if at > self.now:
             return False
-        self.rows[place] = row, self.now + next_seconds
+        tried = replace(row, failures=row.failures + 1)
+        self.rows[place] = tried, self.now + next_seconds
         return True
 
     async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
         row, _ = self.rows[place]
-        kept = replace(row, fault=fault, cause=cause, failures=row.failures + 1)
+        kept = replace(row, fault=fault, cause=cause)
         self.rows[place] = kept, self.now + probe_seconds
 
     async def remove(self, condition: Condition) -> None:
@@ -73,7 +74,8 @@ def failure(fault: Fault, said: str = "it said 1", **more: float) -> ModelFailur
 async def fail(
     one: Circuits, error: ModelFailure, owner: UUID | None = None, *, probing: bool = False
 ) -> ModelFailure:
-    return await one.failed(PLACE, MODEL, owner or uuid4(), error, probing=probing)
+    began = one._monotonic()
+    return await one.failed(PLACE, MODEL, owner or uuid4(), error, began=began, probing=probing)
 
 
 @pytest.mark.parametrize("fault", [one for one in Fault if one.is_configuration])
@@ -93,7 +95,7 @@ async def test_what_passes_opens_it_after_several_in_a_row(fault: Fault) -> None
     one = circuits(stored)
     for _ in range(FAILURES - 1):
         assert (await fail(one, failure(fault))).waits_for is None
-    await one.replied(PLACE)
+    await one.replied(PLACE, one._monotonic())
     for _ in range(FAILURES - 1):
         assert (await fail(one, failure(fault))).waits_for is None
     assert (await fail(one, failure(fault))).waits_for == MODEL
@@ -118,7 +120,7 @@ async def test_a_reply_in_between_says_that_refusals_are_the_texts() -> None:
     one = circuits(Stored())
     for _ in range(SEVERAL * 3):
         assert (await fail(one, failure(Fault.REQUEST_REFUSED))).waits_for is None
-        await one.replied(PLACE)
+        await one.replied(PLACE, one._monotonic())
 
 
 @pytest.mark.parametrize("fault", [Fault.CONTENT_REFUSED, Fault.TOO_LONG])
@@ -171,7 +173,7 @@ async def test_a_reply_closes_it_for_all() -> None:
     assert await one.admit(PLACE)
     with pytest.raises(ModelFailure):
         await other.admit(PLACE)
-    await one.replied(PLACE)
+    await one.replied(PLACE, one._monotonic())
     assert [gone.place for gone in stored.removed] == [PLACE]
     stored.now += 2
     assert not await other.admit(PLACE)
@@ -197,3 +199,57 @@ async def test_a_provider_that_asks_for_hours_is_asked_again_all_the_same() -> N
         await fail(one, failure(Fault.RATE_LIMITED, after=36_000.0))
     stored.now += 301
     assert await one.admit(PLACE)
+
+
+async def test_a_reply_to_a_call_from_before_closes_nothing() -> None:
+    stored = Stored()
+    one = circuits(stored)
+    before = stored.now
+    stored.now += 60
+    await fail(one, failure(Fault.KEY_REFUSED))
+    await one.replied(PLACE, before)
+    assert stored.rows
+    with pytest.raises(ModelFailure):
+        await one.admit(PLACE)
+
+
+async def test_failures_of_calls_from_before_a_reply_open_nothing() -> None:
+    stored = Stored()
+    one = circuits(stored)
+    before = stored.now
+    stored.now += 60
+    await one.replied(PLACE, stored.now)
+    for fault in (Fault.KEY_REFUSED, *[Fault.FAILING] * 5):
+        late = failure(fault)
+        await one.failed(PLACE, MODEL, uuid4(), late, began=before, probing=False)
+    assert not stored.rows
+
+
+async def test_texts_that_are_refused_alike_open_it_ever_more_rarely() -> None:
+    stored = Stored()
+    one = circuits(stored)
+    poisoned = [uuid4() for _ in range(SEVERAL)]
+    opened = 0
+    for _ in range(20):
+        for owner in poisoned:
+            held = await fail(one, failure(Fault.REQUEST_REFUSED), owner)
+            opened += held.waits_for is not None
+        stored.now += 60
+        if stored.rows:
+            assert await one.admit(PLACE)
+        await one.replied(PLACE, stored.now)
+    assert opened == 1, "their tries count from then on"
+    # Many are the deployment's all the same.
+    for _ in range(SEVERAL * 2 - 1):
+        assert (await fail(one, failure(Fault.REQUEST_REFUSED))).waits_for is None
+    assert (await fail(one, failure(Fault.REQUEST_REFUSED))).waits_for == MODEL
+
+
+async def test_clients_cannot_open_circuits_without_end() -> None:
+    stored = Stored()
+    one = circuits(stored)
+    for number in range(MAX_OPEN + 50):
+        place = f"local/{number}"
+        error = failure(Fault.MODEL_UNKNOWN)
+        await one.failed(place, place, uuid4(), error, began=stored.now, probing=False)
+    assert len(stored.rows) == MAX_OPEN

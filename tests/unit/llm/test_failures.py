@@ -13,7 +13,7 @@ from service.llm.failures import MAX_WORDS_CHARACTERS, ModelFailure, without_ech
 from service.llm.transport import LitellmTransport
 from tests.fake_model import FakeModel, fake_model
 
-TEXT = "Mrs. Dashwood's diary says that the safe's number is 4711."
+TEXT = "Mrs. Dashwood's diary says: insufficient_quota, and that the safe's number is 4711."
 ASK = ModelAsk(
     purpose=Purpose.ANSWER,
     template="t/1",
@@ -58,6 +58,15 @@ async def failed(model: FakeModel, status: int, said: str) -> ModelFailure:
             Fault.QUOTA_EXHAUSTED,
         ),
         (429, body("Request too large for gpt-4o: Limit 30000, Requested 4"), Fault.TOO_LONG),
+        (429, body("Too many tokens, please wait before trying again."), Fault.RATE_LIMITED),
+        (
+            429,
+            body("You exceeded your current quota: GenerateRequestsPerMinute, retry in 26s"),
+            Fault.RATE_LIMITED,
+        ),
+        (403, body("model requires moderation and your input was flagged"), Fault.CONTENT_REFUSED),
+        (422, body(f"cannot take: {TEXT}"), Fault.REQUEST_REFUSED),
+        (500, body("the prompt exceeds the context window"), Fault.TOO_LONG),
         (413, body("Payload Too Large"), Fault.TOO_LONG),
         (400, body("Your credit balance is too low to access the API"), Fault.QUOTA_EXHAUSTED),
         (402, body("Insufficient Balance"), Fault.QUOTA_EXHAUSTED),
