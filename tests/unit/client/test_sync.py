@@ -18,7 +18,7 @@ PAIRS: list[tuple[type, type]] = [
     (palimpsest.Agent, sync.Agent),
 ]
 #: Of the connection itself, and what is written otherwise without `await`.
-WITHIN = {"call", "pages", "channel", "aclose"}
+WITHIN = {"call", "pages", "responses", "channel", "aclose"}
 
 
 def members(cls: type) -> dict[str, Any]:
