@@ -25,9 +25,11 @@ SLOW_SECONDS = 0.3
 #: all do.
 SLOW_ONE_IN = 7
 BROKEN_ONE_IN = 9
-#: Of so many chunks of a producer one is refused with 400 the first time: a failure
-#: that is final, and stops its memory.
+#: Of so many chunks of a producer one is too long the first time: a failure that is final,
+#: and stops its memory. Another one is refused in words that count as a try.
 REFUSED_ONE_IN = 3
+TOO_LONG = "maximum context length exceeded"
+NOT_NOW = "not this time"
 DIMENSIONS = 8
 
 
@@ -46,9 +48,9 @@ class Model:
             return 200, _vectors(request)
         prompt = _prompt(request)
         digest = hashlib.sha256(prompt.encode()).hexdigest()
-        status = self._refusal(prompt, digest)
+        status, said = self._refusal(prompt, digest)
         if status != 200:
-            return status, {"error": {"message": "not this time", "type": "told"}}
+            return status, {"error": {"message": said, "type": "told"}}
         # Before it replies: who asks has to pay, whether it hears the reply or not.
         # Others are asked meanwhile.
         serial = self._serial = self._serial + 1
@@ -65,19 +67,20 @@ class Model:
         await asyncio.sleep(SLOW_SECONDS if _one_in(SLOW_ONE_IN, digest) else REPLY_SECONDS)
         return 200, _completion(request, prompt, reply_text(prompt, serial), serial)
 
-    def _refusal(self, prompt: str, digest: str) -> int:
+    def _refusal(self, prompt: str, digest: str) -> tuple[int, str]:
         head, found, text = prompt.rpartition("\n[TEXT]\n")
         if found and "[OBJECTS FOR ADD]" in head:
             for one in NAME.finditer(text):
-                if int(one[2]) % REFUSED_ONE_IN == 2 and one[0] not in self._failed:
+                said = {2: TOO_LONG, 1: NOT_NOW}.get(int(one[2]) % REFUSED_ONE_IN)
+                if said is not None and one[0] not in self._failed:
                     self._failed.add(one[0])
-                    return 400
+                    return 400, said
         is_answer = "\n[PATHS]\n" in prompt or "\n[QUOTES]\n" in prompt
         fails = is_answer or _one_in(BROKEN_ONE_IN, digest[::-1])
         if fails and digest not in self._failed:
             self._failed.add(digest)
-            return 500
-        return 200
+            return 500, NOT_NOW
+        return 200, ""
 
 
 def _one_in(number: int, digest: str) -> bool:
