@@ -143,7 +143,9 @@ async def test_other_settings_are_refused_by_their_names(client: palimpsest.Clie
         pass
     async with client.agent(client.session(name), **settings) as agent:
         assert agent.step == 1
-    with pytest.raises(errors.AlreadyExists, match=r"period is 5, not 6$"):
+    with pytest.raises(
+        errors.AlreadyExists, match=r"period is 5, not 6\. Give the settings that it has"
+    ):
         async with client.agent(name, period=6, task="On."):
             pass
 

@@ -171,7 +171,7 @@ def test_a_stalled_memory_is_an_error_at_once_and_goes_on_when_retried(
     servers: Servers, model: FakeModel
 ) -> None:
     url = servers.new_database()
-    model.script = [(401, {}, '{"error": {"message": "no"}}')]
+    model.script = [(400, {}, '{"error": {"message": "maximum context length"}}')]
 
     async def use(address: str, token: str) -> None:
         async with palimpsest.connect(address) as client:

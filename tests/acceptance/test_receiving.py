@@ -78,6 +78,7 @@ def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
         for scope in resource.scope_metrics
         for metric in scope.metrics
         for point in metric.data.data_points
+        if "rpc.grpc.status_code" in point.attributes
     }
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.attacks [NAME …] [--short] [--list]`: attacks the service.
 
 Prints a line for each attack and one line of JSON last. The exit code is the number of
-attacks that the service did not withstand.
+attacks that the service did not withstand, each tried twice.
 """
 
 import argparse
@@ -9,9 +9,26 @@ import asyncio
 import json
 import sys
 import time
+from typing import Any
 
-from tests.attacks.attack import Stage, load, run
+from tests.attacks.attack import Attack, Stage, load, run
 from tests.harness import Servers
+
+
+def _row(attack: Attack, stage: Stage) -> dict[str, Any]:
+    """Runs an attack, says what it came to, and returns that."""
+    began = time.monotonic()
+    outcome = asyncio.run(run(attack, stage))
+    seconds = round(time.monotonic() - began, 1)
+    print(f"{'held' if outcome.held else 'FELL'}  {attack.name}: {outcome.found}")
+    print(f"      before: {attack.before}; goal: {attack.goal}; {seconds} s", flush=True)
+    return {
+        "name": attack.name,
+        "finding": attack.finding,
+        "held": outcome.held,
+        "found": outcome.found,
+        "seconds": seconds,
+    }
 
 
 def main() -> None:
@@ -34,16 +51,13 @@ def main() -> None:
     with Servers.started() as servers:
         stage = Stage(servers=servers, short=options.short)
         for attack in chosen:
-            began = time.monotonic()
-            outcome = asyncio.run(run(attack, stage))
-            seconds = round(time.monotonic() - began, 1)
-            print(f"{'held' if outcome.held else 'FELL'}  {attack.name}: {outcome.found}")
-            print(f"      before: {attack.before}; goal: {attack.goal}; {seconds} s", flush=True)
-            rows.append(
-                {"name": attack.name, "finding": attack.finding, "held": outcome.held}
-                | {"found": outcome.found, "seconds": seconds}
-            )
-    fell = sum(not row["held"] for row in rows)
+            rows.append(_row(attack, stage))
+        # As tests that fail are tried once more, alone (docs/decisions/0020): a busy machine is
+        # no attack. Both outcomes are told.
+        again = {row["name"] for row in rows if not row["held"]}
+        rows += [_row(attack, stage) for attack in chosen if attack.name in again]
+    held = {row["name"]: row["held"] for row in rows}
+    fell = sum(not one for one in held.values())
     print(json.dumps({"name": "attacks", "value": fell, "goal": 0, "attacks": rows}))
     sys.exit(fell)
 

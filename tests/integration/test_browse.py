@@ -260,7 +260,7 @@ async def test_a_failed_try_goes_on_where_it_stopped(database: Database) -> None
     fail_at(script, 3)
     await maker.make(item)
     stored, before = await read_told(database, item)
-    assert (stored.status, stored.attempts, len(before)) == ("pending", 1, 2)
+    assert (stored.status, stored.attempts, len(before)) == ("pending", 0, 2)
     await maker.make(item)
     stored, events = await read_told(database, item)
     assert stored.status == "complete", stored.failure

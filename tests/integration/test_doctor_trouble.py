@@ -275,7 +275,7 @@ async def test_every_tenant_is_looked_at_and_named(config: Config, neighbour: No
 
 
 async def test_one_tenant_can_be_looked_at_alone(config: Config, neighbour: None) -> None:
-    for wanted, level in (("other", Level.WARN), (str(OTHER), Level.WARN), ("default", Level.OK)):
+    for wanted, level in (("other", Level.BAD), (str(OTHER), Level.BAD), ("default", Level.OK)):
         found = [one for one in await only(config, wanted) if one.name == "memories"]
         assert [one.level for one in found] == [level]
     (found_not,) = [one for one in await only(config, "nobody") if one.name == "tenants"]

@@ -125,7 +125,7 @@ async def test_edits_amid_many_steps_lose_nothing(
 async def test_a_stalled_memory_can_be_edited_and_goes_on_behind_it(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
-    model.script = [(401, {}, '{"error": {"message": "no"}}')]
+    model.script = [(400, {}, '{"error": {"message": "maximum context length"}}')]
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     token = await send(session, "one")
     with pytest.raises(errors.FailedPrecondition):
@@ -232,7 +232,7 @@ async def test_a_rebuild_that_stalls_says_so_and_stays(
     def reply(number: int) -> str:
         # The second step of the rebuilt one is refused, for good.
         if number == calls + 1:
-            model.script.append((401, {}, '{"error": {"message": "no"}}'))
+            model.script.append((400, {}, '{"error": {"message": "maximum context length"}}'))
         return add(f"$.topics.'t{number}'", ["x"])
 
     model.reply = reply

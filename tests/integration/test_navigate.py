@@ -250,7 +250,7 @@ async def test_a_failed_try_goes_on_where_it_stopped(database: Database) -> None
     fail_at(script, 3)
     await maker.make(item)
     stored, events = await read_told(database, item)
-    assert (stored.status, stored.attempts, len(events)) == ("pending", 1, 2)
+    assert (stored.status, stored.attempts, len(events)) == ("pending", 0, 2)
     await maker.make(item)
     stored, events = await read_told(database, item)
     assert stored.status == "complete"

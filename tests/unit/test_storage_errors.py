@@ -43,7 +43,7 @@ def test_what_somebody_wrote_does_not_make_a_standby() -> None:
         (Full("x"), Reason.DATABASE_FULL, "the database's disk is full; what was acked is kept"),
         (ReadOnly("x"), Reason.DATABASE_UNAVAILABLE, "the database takes no writes now"),
         (Unreachable("x"), Reason.DATABASE_UNAVAILABLE, "the database cannot be reached"),
-        (Busy("x"), Reason.DATABASE_UNAVAILABLE, "the database cannot be reached or did not"),
+        (Busy("x"), Reason.DATABASE_UNAVAILABLE, "the database gave up waiting for a lock"),
     ],
 )
 def test_callers_are_told_what_is_the_matter_and_when_to_come_back(

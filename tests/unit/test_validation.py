@@ -73,7 +73,7 @@ def test_each_pattern_of_the_proto_is_said_in_words() -> None:
             "memory: must have only a-z, 0-9, _ and -, and begin with a letter or digit",
         ),
         (
-            memories_pb2.RetryMemoryRequest(session="a"),
+            memories_pb2.GetMemoryRequest(session="a"),
             "memory: must have only a-z, 0-9, _ and -, and begin with a letter or digit",
         ),
     ],

@@ -102,7 +102,7 @@ class Connection:
                 may = may_pass if broken else _may_repeat
                 again = may(known, error.code()) if retry else is_unbegun(known)
                 pause = pause_seconds(wait, known)
-                last = until if self._reached else min(until, since + REACH_SECONDS)
+                last = until if self._reached or broken else min(until, since + REACH_SECONDS)
                 if not again or loop.time() + pause > last:
                     raise known from error
             else:

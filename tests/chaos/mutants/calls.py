@@ -189,7 +189,7 @@ CALLS = (
         layers=_one(
             "lease",
             "a call is taken over from whoever makes it",
-            Sql(of=_TAKE, cut=r"WHERE i\.lease_until <= now\(\)"),
+            Sql(of=_TAKE, cut=r"WHERE excluded\.lease_until - i\.lease_until >= [^\n]+"),
             "replays",
         ),
     ),
@@ -211,8 +211,7 @@ CALLS = (
             "whoever lost a call ends it all the same",
             Sql(
                 of=_END,
-                cut=r"USING \(session_key, key, fence\)",
-                put="USING (session_key, key)",
+                cut=r" AND fence = over_fence",
             ),
             "call.lease",
         ),
