@@ -24,6 +24,8 @@ class Bar:
         self._what = what
         self._total = total
         self._told = time.monotonic()
+        #: Why it waits, as it was said last.
+        self._cause = ""
         self._progress = Progress(
             TextColumn(what),
             BarColumn(),
@@ -54,8 +56,15 @@ class Bar:
         self._progress.update(self._task, completed=done, total=self._total, revision=info.revision)
         if done < self._total:
             refuse_stopped(info)
+            self._say_why(info.waiting_cause)
         if not err.is_terminal and done < self._total and self._is_due():
             say(f"{self._what}: {done} of {self._total}, revision {info.revision}")
+
+    def _say_why(self, cause: str | None) -> None:
+        """Says once why nothing goes on: a probe may hide it for a moment."""
+        if cause is not None and cause != self._cause:
+            self._cause = cause
+            say(f"waiting for the model, and going on by itself: {cause}")
 
     def _is_due(self) -> bool:
         due = time.monotonic() - self._told > LINE_SECONDS

@@ -332,7 +332,8 @@ def judge_conditions(conditions: Sequence[Condition], waiting: Mapping[str, int]
     findings = []
     for one in conditions:
         number = waiting.get(one.model, 0)
-        said = f"{one.cause}; {number} memories wait since {one.since:%Y-%m-%d %H:%M:%S} UTC"
+        wait = "1 memory waits" if number == 1 else f"{number} memories wait"
+        said = f"{one.cause}; {wait} since {one.since:%Y-%m-%d %H:%M:%S} UTC"
         findings.append(bad("models", said, "they go on by themselves when it passes"))
     return findings or [ok("models", "none is known to fail")]
 

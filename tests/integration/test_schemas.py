@@ -328,13 +328,14 @@ async def test_a_model_that_fails_is_tried_again_later_and_given_up(
 async def test_nobody_is_asked_again_before_the_time_that_they_said(
     database: Database, item: WorkItem
 ) -> None:
-    busy = ModelFailure("it is busy", retryable=True, retry_after_seconds=2000)
+    busy = ModelFailure("it is busy", retryable=True, retry_after_seconds=200)
     await generator(database, Script(busy)).make(item)
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await tx.connection.execute(
             text("SELECT extract(epoch FROM ready_at - now())::float8 FROM schema_draft")
         )
-    assert 1900 < rows.scalar_one() <= 2500
+    # Or as long as the pause takes by itself.
+    assert 190 < rows.scalar_one() <= 300
 
 
 async def test_a_model_that_refuses_is_given_up_at_once(database: Database, item: WorkItem) -> None:
