@@ -83,9 +83,9 @@ async def keep(
     )
 
 
-async def remove(connection: AsyncConnection, condition: Condition) -> bool:
-    """Forgets a condition that has passed; False when another process was first."""
+async def remove(connection: AsyncConnection, condition: Condition) -> None:
+    """Forgets a condition that has passed, unless another one has taken its place."""
     gone = delete(model_condition).where(
         model_condition.c.place == condition.place, model_condition.c.since == condition.since
     )
-    return (await connection.execute(gone)).rowcount == 1
+    await connection.execute(gone)

@@ -82,29 +82,33 @@ async def retry_some(
         .with_for_update(skip_locked=True)
     )
     keys = [(key, identity) for key, identity in await tx.connection.execute(stalled)]
-    return [key for key in keys if await retry(tx, *key)]
+    await _let_go(tx, keys)
+    return keys
 
 
 async def retry(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
     """Lets a stalled memory go on; False when it was not stalled."""
+    return await _let_go(tx, [(session_key, memory_id)]) == 1
+
+
+async def _let_go(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> int:
+    """Lets those of the memories go on that are stalled; how many."""
     woken = (
         update(memory)
         .where(
-            memory.c.session_key == session_key,
-            memory.c.memory_id == memory_id,
+            tuple_(memory.c.session_key, memory.c.memory_id).in_(keys),
             memory.c.status == "stalled",
         )
         .values(status="active", attempts=0, ready_at=func.now(), has_work=True)
     )
-    if (await tx.connection.execute(woken)).rowcount == 0:
-        return False
-    await tx.connection.execute(
-        update(dead_letter)
-        .where(
-            dead_letter.c.session_key == session_key,
-            dead_letter.c.memory_id == memory_id,
-            dead_letter.c.resolution.is_(None),
+    number = (await tx.connection.execute(woken)).rowcount
+    if number:
+        await tx.connection.execute(
+            update(dead_letter)
+            .where(
+                tuple_(dead_letter.c.session_key, dead_letter.c.memory_id).in_(keys),
+                dead_letter.c.resolution.is_(None),
+            )
+            .values(resolution="retried")
         )
-        .values(resolution="retried")
-    )
-    return True
+    return number

@@ -7,7 +7,7 @@ from palimpsest import specs, values
 from palimpsest.errors import InvalidArgument
 from palimpsest.v1 import log_pb2
 
-#: Of a role, in characters.
+#: Longest role, in characters.
 MAX_ROLE_CHARACTERS = 64
 #: Of metadata: entries, and characters of a key and of a value.
 MAX_METADATA = (16, 64, 1024)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Of a rule's value, in the guidance.
+#: Longest value of a rule that the guidance shows, in characters.
 SHOWN_CHARACTERS = 200
 
 #: Rules that become guidance, and its words.

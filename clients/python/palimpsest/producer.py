@@ -203,7 +203,7 @@ class Producer:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raises why the producer ended; once, for whoever caught it knows of it."""
+        """Raises the error that ended the producer, and only the first time."""
         if self._failure is None:
             return
         if self._told:
