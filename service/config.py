@@ -115,7 +115,7 @@ class Limits(BaseSettings):
     max_connection_calls: Count = 5000
     #: Calls whose first message a server process reads at once; each may hold a message of
     #: max_message_bytes. Others wait, with one HTTP/2 window of 64 KiB each.
-    max_incomplete_messages: Count = 32
+    max_incomplete_messages: Count = 16
     #: By how much a server process's memory may grow while streams wait for further messages.
     #: Then the streams that wait are closed, as after stream_idle_seconds. Only with glibc.
     max_incomplete_bytes: Count = 64 * 1024 * 1024

@@ -270,32 +270,32 @@ def _columns(chunks: Sequence[NewChunk]) -> list[list[object]]:
     ]
 
 
+_NEW_PRODUCER = insert(producer).values(
+    session_key=bindparam("session"),
+    producer_id=bindparam("name"),
+    tenant_id=bindparam("tenant"),
+    epoch=bindparam("raised"),
+    last_sequence=0,
+)
+#: Built once: building it takes longer than its round trip.
+_RAISE_EPOCH = _NEW_PRODUCER.on_conflict_do_update(
+    index_elements=["session_key", "producer_id"],
+    set_={"epoch": _NEW_PRODUCER.excluded.epoch},
+    where=producer.c.epoch < _NEW_PRODUCER.excluded.epoch,
+)
+_PRODUCER = select(producer.c.epoch, producer.c.last_sequence).where(
+    producer.c.session_key == bindparam("session"), producer.c.producer_id == bindparam("name")
+)
+
+
 async def open_producer(
     tx: Transaction, session_key: UUID, producer_id: str, epoch: int
 ) -> ProducerState:
     """Makes the producer, or raises its epoch to `epoch`; its state after it."""
-    new = insert(producer).values(
-        session_key=session_key,
-        producer_id=producer_id,
-        tenant_id=tx.tenant_id,
-        epoch=epoch,
-        last_sequence=0,
-    )
-    await tx.connection.execute(
-        new.on_conflict_do_update(
-            index_elements=["session_key", "producer_id"],
-            set_={"epoch": new.excluded.epoch},
-            where=producer.c.epoch < new.excluded.epoch,
-        )
-    )
+    key = {"session": session_key, "name": producer_id}
+    await tx.connection.execute(_RAISE_EPOCH, {**key, "tenant": tx.tenant_id, "raised": epoch})
     reach(FailPoint.OPEN_RAISED)
-    row = (
-        await tx.connection.execute(
-            select(producer.c.epoch, producer.c.last_sequence).where(
-                producer.c.session_key == session_key, producer.c.producer_id == producer_id
-            )
-        )
-    ).one()
+    row = (await tx.connection.execute(_PRODUCER, key)).one()
     return ProducerState(epoch=row.epoch, last_sequence=row.last_sequence)
 
 

@@ -138,6 +138,8 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
 
 #: Calls that may wait within gRPC until this process takes them, at least.
 _PENDING_CALLS = 10_000
+#: Streams of connections whose streams held too much have so much less than first messages.
+_OVERDRAWN_SHARE = 4
 #: Names of the standard health service beside those of our services. READY, as "" and as each
 #: service, follows the database; LIVE does not: to restart a server would not bring it back.
 READY = "palimpsest.ready"
@@ -186,8 +188,15 @@ class Server:
             seconds=limits.message_seconds,
         )
 
+        overdrawn = Arrivals(
+            places=max(1, limits.max_incomplete_messages // _OVERDRAWN_SHARE),
+            waiting=limits.max_calls,
+            seconds=limits.message_seconds,
+        )
+
         def others() -> int:
-            return arrivals.reading * limits.max_message_bytes + unwritten()
+            reading = arrivals.reading + overdrawn.reading
+            return reading * limits.max_message_bytes + unwritten()
 
         self._server = aio.server(
             # From the outside in: what an inner one raises, an outer one sees.
@@ -197,6 +206,7 @@ class Server:
                 Receiving(
                     arrivals,
                     StreamGuard(max_bytes=limits.max_incomplete_bytes, others=others),
+                    overdrawn=overdrawn,
                     idle_seconds=limits.stream_idle_seconds,
                 ),
                 Tenancy(),

@@ -16,6 +16,8 @@ from pathlib import Path
 LOOK_SECONDS = 0.05
 #: After so many times as long the memory of closed streams is free.
 _FREED_LOOKS = 4
+#: For so long a connection whose streams were closed has no more than calls have.
+OVERDRAWN_SECONDS = 60.0
 
 #: What a process has in memory, on Linux.
 _STATM = Path("/proc/self/statm")
@@ -65,7 +67,8 @@ class StreamGuard:
     connections at each look. Once all are closed no further message is read for a moment.
     Memory that is still there then was not theirs, and counts as the new beginning. `others`
     tells the bytes of what has bounds of its own: messages of other calls, and chunks that wait
-    to be written.
+    to be written. A connection whose streams were closed is overdrawn for `overdrawn_seconds`;
+    whoever asks gives its streams fewer places than they had here.
     """
 
     def __init__(
@@ -75,8 +78,12 @@ class StreamGuard:
         others: Callable[[], int] = lambda: 0,
         allocated: Callable[[], int] | None = None,
         resident: Callable[[], int] = _resident,
+        overdrawn_seconds: float = OVERDRAWN_SECONDS,
     ) -> None:
         self._max_bytes = max_bytes
+        self._overdrawn_seconds = overdrawn_seconds
+        #: Until when, in the event loop's time.
+        self._overdrawn: dict[str, float] = {}
         self._others = others
         self._allocated = allocated or _heap_meter()
         self._resident = resident
@@ -90,6 +97,16 @@ class StreamGuard:
         #: Set while messages are read.
         self._reading = asyncio.Event()
         self._reading.set()
+
+    def is_overdrawn(self, connection: str) -> bool:
+        """Returns whether streams of the connection held more than there is for all."""
+        until = self._overdrawn.get(connection)
+        if until is None:
+            return False
+        if until > asyncio.get_running_loop().time():
+            return True
+        del self._overdrawn[connection]
+        return False
 
     @asynccontextmanager
     async def waiting(self, connection: str, seconds: float) -> AsyncIterator[None]:
@@ -144,13 +161,17 @@ class StreamGuard:
         allocated = self._allocated()
         if allocated - self._least > self._max_bytes + self._others():
             self._least = allocated
+            self._overdrawn.clear()
         self._next = 1
         self._reading.set()
         self._later()
 
     def _close(self, connections: int) -> None:
         now = asyncio.get_running_loop().time()
-        heaviest = sorted(self._waiting.values(), key=len, reverse=True)[:connections]
-        for scope in [scope for scopes in heaviest for scope in scopes]:
-            if not scope.expired():
-                scope.reschedule(now)
+        self._overdrawn = {who: until for who, until in self._overdrawn.items() if until > now}
+        heaviest = sorted(self._waiting.items(), key=lambda one: len(one[1]), reverse=True)
+        for connection, scopes in heaviest[:connections]:
+            self._overdrawn[connection] = now + self._overdrawn_seconds
+            for scope in scopes:
+                if not scope.expired():
+                    scope.reschedule(now)

@@ -18,6 +18,7 @@ from palimpsest.v1 import log_pb2, memories_pb2, memories_pb2_grpc
 from service import app
 from service.config import Config
 from service.rpc.interceptors import telemetry
+from service.rpc.stream_guard import StreamGuard
 from tests.acceptance.test_flow_control import SCHEMA, refused, serving, serving_client
 
 #: No protobuf: a field that is longer than what follows.
@@ -137,6 +138,24 @@ async def test_a_producer_goes_on_when_its_idle_stream_was_closed(url: str) -> N
             await producer.append("after")
             await producer.flush()
         assert [chunk.text async for chunk in session.chunks()] == ["before", "after"]
+
+
+async def test_streams_of_an_overdrawn_connection_go_on_in_turns(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StreamGuard, "is_overdrawn", lambda _, __: True)
+    # One place among all of its streams.
+    async with serving_client(url, max_incomplete_messages=1) as client:
+        session = await client.create_session("s")
+        silent: list[Any] = [client.channel.stream_stream(STREAM)() for _ in range(3)]
+        for call in silent:
+            await call.write(opening())
+        async with session.producer("other") as producer:
+            await producer.append("text")
+            await producer.flush()
+        said = [await ended(call) for call in silent]
+        assert {one.reason for one in said} == {"STREAM_IDLE"}
+        assert [chunk.text async for chunk in session.chunks()] == ["text"]
 
 
 @pytest.mark.parametrize("limit", ["max_address_calls", "max_tenant_calls"])

@@ -6,12 +6,11 @@ from tests.harness import api
 from tests.honest import Memory, attacked, is_unhurt, met
 
 _MAX_GROWTH_MIB = 200
-#: By how much others' calls may be slower: the short form's few calls stand beside other tests.
-_TIMES, _SHORT_TIMES = 2, 10
+#: By how much others' calls may be slower.
+_TIMES = 2
 
 
 async def _run(stage: Stage) -> Outcome:
-    times = _SHORT_TIMES if stage.short else _TIMES
     streams, connections, calls = (1200, 6, 60) if stage.short else (5100, 6, 300)
     # In the short form the limits are smaller in the same measure.
     settings = {"PALIMPSEST_LIMIT_MAX_CALLS": "1000"} if stage.short else {}
@@ -23,7 +22,7 @@ async def _run(stage: Stage) -> Outcome:
         with memory.watched(), attacked(address, "silent", streams, connections):
             during = await met(address, calls)
         after = await met(address, calls)
-    unhurt = is_unhurt(calm, during, times) or is_unhurt(after, during, times)
+    unhurt = is_unhurt(calm, during, _TIMES) or is_unhurt(after, during, _TIMES)
     return Outcome(
         held=unhurt and after.failed == 0 and memory.growth <= _MAX_GROWTH_MIB,
         found=f"{streams} streams: calm {calm.said()}; attacked {during.said()}; "

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from service.domain.errors import InvalidInput, Unavailable
+from service.domain.errors import DeadlineExceeded, Exhausted, InvalidInput, Unavailable
 from service.domain.reasons import Reason
 from service.rpc.arrivals import Arrivals
 from service.rpc.interceptors.base import Around, Context, respond
@@ -34,9 +34,18 @@ class Receiving(Around):
     client sends nothing for `idle_seconds` ends with Unavailable (STREAM_IDLE).
     """
 
-    def __init__(self, arrivals: Arrivals, guard: StreamGuard, *, idle_seconds: float) -> None:
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        guard: StreamGuard,
+        *,
+        overdrawn: Arrivals,
+        idle_seconds: float,
+    ) -> None:
+        """`overdrawn`: the places of streams whose connection the guard closed streams of."""
         super().__init__()
         self._arrivals = arrivals
+        self._overdrawn = overdrawn
         self._guard = guard
         self._idle_seconds = idle_seconds
 
@@ -71,8 +80,15 @@ class Receiving(Around):
         return _read(first, deserialize)
 
     def _wait(self, context: Context) -> AbstractAsyncContextManager[None]:
-        """Waits for a further message of a stream. Raises TimeoutError."""
-        return self._guard.waiting(context.peer(), self._idle_seconds)
+        """Waits for a further message of a stream.
+
+        Raises TimeoutError. Where streams of the connection held too much, they have few places,
+        and it raises what `Arrivals.place` does.
+        """
+        connection = context.peer()
+        if self._guard.is_overdrawn(connection):
+            return self._overdrawn.place(connection)
+        return self._guard.waiting(connection, self._idle_seconds)
 
     async def _first(self, context: Context) -> Any:
         async with self._arrivals.place(context.peer()):
@@ -110,7 +126,7 @@ class _Frames:
         try:
             async with self._wait(self._context):
                 return await self._context.read()
-        except TimeoutError as error:
+        except (TimeoutError, DeadlineExceeded, Exhausted) as error:
             raise Unavailable(
                 Reason.STREAM_IDLE,
                 "this stream was idle; open it again for what comes",

@@ -16,13 +16,18 @@ MAX_BYTES = 1000
 class Waiting:
     """Streams that wait under a guard, and the memory of the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, overdrawn_seconds: float) -> None:
         #: What is not of streams.
         self.other = 5000
         #: What streams hold that wait for the rest of a message.
         self.held = 0
         self.tasks: list[asyncio.Task[None]] = []
-        self.guard = StreamGuard(max_bytes=MAX_BYTES, allocated=self.heap, resident=self.heap)
+        self.guard = StreamGuard(
+            max_bytes=MAX_BYTES,
+            allocated=self.heap,
+            resident=self.heap,
+            overdrawn_seconds=overdrawn_seconds,
+        )
 
     def heap(self) -> int:
         """Returns all of it."""
@@ -43,9 +48,11 @@ class Waiting:
 
 
 @asynccontextmanager
-async def guarded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Waiting]:
+async def guarded(
+    monkeypatch: pytest.MonkeyPatch, overdrawn_seconds: float = LONG_SECONDS
+) -> AsyncIterator[Waiting]:
     monkeypatch.setattr(stream_guard, "LOOK_SECONDS", 0.001)
-    waiting = Waiting()
+    waiting = Waiting(overdrawn_seconds)
     yield waiting
     for task in waiting.tasks:
         task.cancel()
@@ -74,6 +81,8 @@ async def test_streams_of_the_heaviest_connection_go_first(
         assert all(isinstance(one, TimeoutError) for one in ended)
         await looks(waiting)
         assert not any(one.done() for one in honest)
+        assert waiting.guard.is_overdrawn("attacker")
+        assert not waiting.guard.is_overdrawn("honest 1")
 
 
 async def test_memory_below_the_bound_closes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +106,7 @@ async def test_memory_that_is_not_of_streams_closes_them_once(
         await looks(waiting)
         assert not any(one.done() for one in again)
         assert len(waiting.guard._waiting) == 9
+        assert not any(waiting.guard.is_overdrawn(f"connection {number}") for number in range(9))
 
 
 async def test_no_message_is_read_until_the_memory_of_closed_streams_is_free(
@@ -114,6 +124,16 @@ async def test_no_message_is_read_until_the_memory_of_closed_streams_is_free(
             ]
             await asyncio.gather(*again, return_exceptions=True)
         assert waiting.guard._least < waiting.other + MAX_BYTES
+
+
+async def test_a_connection_is_overdrawn_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded(monkeypatch, overdrawn_seconds=0.01) as waiting:
+        attacking = waiting.stream("attacker", held=2 * MAX_BYTES)
+        await asyncio.gather(attacking, return_exceptions=True)
+        async with asyncio.timeout(60):
+            while waiting.guard.is_overdrawn("attacker"):
+                await asyncio.sleep(0.001)
+        assert not waiting.guard._overdrawn
 
 
 async def test_a_stream_that_is_idle_for_long_is_closed_too() -> None:
