@@ -85,14 +85,19 @@ mutants: setup ## guards taken away one by one: does anybody notice (ONLY="two e
 attack: setup ## attacks from outside, none of which may succeed (ONLY="name name" SHORT=1)
 	@$(BIN)/python -m tests.attacks $(ONLY) $(if $(SHORT),--short)
 
-setup-ci: ## on Debian as root: the programs that some tests need besides
+setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, clients of other kinds
 	@if command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; then :; else \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer; fi
+	$(UV) venv --quiet --clear --python $(BIN)/python .venv-oldest
+	VIRTUAL_ENV=.venv-oldest $(UV) pip install --quiet --require-hashes -r requirements/oldest.lock
+	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
+	npm ci --silent --no-audit --no-fund --prefix tests/typescript
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --upgrade requirements/dev.in -o requirements/dev.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --overrides requirements/overrides.in --upgrade requirements/dev.in -o requirements/dev.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements/dev.lock requirements/server.in -o requirements/server.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-deps --upgrade requirements/local.in -o requirements/local.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/oldest.in -o requirements/oldest.lock
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate

@@ -4,7 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BigInteger, ColumnElement, Row, Select, func, literal, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    func,
+    lateral,
+    literal,
+    select,
+    true,
+)
 
 from storage.database import Transaction
 
@@ -34,8 +47,8 @@ async def list_rows(
     """Returns the first rows of `statement` by `order`, at most `limit` and at least one.
 
     Ends with the row by which they have `max_bytes` together. `size` must be known without
-    reading what is stored aside, as `octet_length` and `pg_column_size` are: the rows behind
-    those that are returned are never read. `statement` selects the columns of `order`.
+    reading what is stored aside, as `octet_length` of a text is: the rows behind those that
+    are returned are never read. `statement` selects the columns of `order`.
     """
     number = func.row_number().over(order_by=order).label(_NUMBER)
     found = statement.add_columns(size.label(_BYTES), number).order_by(*order).limit(limit + 1)
@@ -51,6 +64,48 @@ async def list_rows(
         )
         .order_by(sized.c[_NUMBER])
     )
+    rows: Sequence[Any] = (await tx.connection.execute(wanted)).all()
+    return Listed(items=rows, more=bool(rows) and rows[0]._mapping[_FOUND] > len(rows))
+
+
+async def walk_rows(
+    tx: Transaction,
+    statement: Select[Any],
+    *,
+    key: Column[Any],
+    size: ColumnElement[int],
+    order: Sequence[ColumnElement[Any]],
+    limit: int,
+    max_bytes: int,
+) -> Listed[Row[Any]]:
+    """As `list_rows`, where a row has to be read to know its size, as JSON has to be.
+
+    Finds the keys of rows first, and goes from row to row then, so that only those that are
+    returned are read. `key` tells the rows of `statement` apart.
+    """
+    # One more, which tells that others follow.
+    first = statement.with_only_columns(key.label("k"), maintain_column_froms=True)
+    ordered = first.order_by(*order).limit(limit + 1).subquery("o")
+    keys = select(func.array_agg(ordered.c.k, type_=ARRAY(key.type)).label("k")).cte("keys")
+
+    def one(number: Any, before: Any) -> Select[Any]:
+        return (
+            statement.add_columns(number.label(_NUMBER), before.label(_BEFORE), size.label(_BYTES))
+            .where(key == keys.c.k[number])
+            .correlate(keys)
+        )
+
+    start = lateral(one(literal(1), literal(0, BigInteger)).limit(1))
+    walk = select(start).select_from(keys.join(start, true())).cte("walk", recursive=True)
+    so_far = walk.c[_BEFORE] + walk.c[_BYTES]
+    following = lateral(one(walk.c[_NUMBER] + 1, so_far).correlate(keys, walk).limit(1))
+    going_on = and_(walk.c[_NUMBER] < limit, so_far < max_bytes)
+    walk = walk.union_all(
+        select(following).select_from(walk.join(keys, going_on).join(following, true()))
+    )
+    named = [walk.c[column.name] for column in statement.selected_columns]
+    found = func.cardinality(keys.c.k).label(_FOUND)
+    wanted = select(*named, found).select_from(walk.join(keys, true())).order_by(walk.c[_NUMBER])
     rows: Sequence[Any] = (await tx.connection.execute(wanted)).all()
     return Listed(items=rows, more=bool(rows) and rows[0]._mapping[_FOUND] > len(rows))
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Select, func, select
+from sqlalchemy import BigInteger, ColumnElement, Select, Text, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.trajectory import (
@@ -15,7 +15,7 @@ from service.domain.trajectory import (
 )
 from service.domain.tree.trajectory import Statistics
 from storage.database import Transaction
-from storage.listing import Listed, list_rows
+from storage.listing import Listed, walk_rows
 from storage.tables import answer, trajectory_event
 
 #: An answer: session_key and answer_id.
@@ -63,11 +63,13 @@ async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[E
 async def page_events(
     tx: Transaction, key: AnswerKey, after: int, limit: int, *, max_bytes: int
 ) -> Listed[Event]:
-    """As `list_events`, up to `limit` and about `max_bytes`, as they are stored."""
-    found = await list_rows(
+    """As `list_events`, up to `limit` and about `max_bytes`, and without replies."""
+    shown = trajectory_event.c.event.op("-")(literal("reply", Text))
+    found = await walk_rows(
         tx,
-        _events_behind(key, after),
-        size=func.pg_column_size(trajectory_event.c.event),
+        _events_behind(key, after, shown.label("event")),
+        key=trajectory_event.c.ordinal,
+        size=func.octet_length(cast(shown, Text)),
         order=(trajectory_event.c.ordinal,),
         limit=limit,
         max_bytes=max_bytes,
@@ -75,8 +77,10 @@ async def page_events(
     return Listed(items=[_event(row.ordinal, row.event) for row in found.items], more=found.more)
 
 
-def _events_behind(key: AnswerKey, after: int) -> Select[Any]:
-    return select(trajectory_event.c.ordinal, trajectory_event.c.event).where(
+def _events_behind(
+    key: AnswerKey, after: int, event: ColumnElement[Any] = trajectory_event.c.event
+) -> Select[Any]:
+    return select(trajectory_event.c.ordinal, event).where(
         trajectory_event.c.session_key == key[0],
         trajectory_event.c.answer_id == key[1],
         trajectory_event.c.ordinal > after,

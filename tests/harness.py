@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 from uuid import uuid4
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -82,6 +84,14 @@ def with_database(url: str, name: str) -> str:
     head, _, _ = url.rpartition("/")
     assert make_conninfo(url), "a URL that libpq understands"
     return f"{head}/{name}"
+
+
+def absent(what: str) -> NoReturn:
+    """Skips a test for want of what `make setup-ci` installs; in CI it fails."""
+    missing = f"{what} is not installed; `make setup-ci` does it on Debian"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
 
 
 class Process:

@@ -1,6 +1,5 @@
 """PgBouncer in transaction mode, in front of a server of the tests."""
 
-import os
 import shutil
 import signal
 import socket
@@ -12,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pytest
-
 import palimpsest
 from service.embedded import processes
 from service.embedded.processes import ServerUser, free_port
+from tests.harness import absent
 
 #: Chunks that a client writes.
 CHUNKS = 10
@@ -35,10 +33,7 @@ def needed() -> str:
     """Returns where PgBouncer is. Skips the test without it; in CI it fails."""
     found = program()
     if found is None:
-        missing = "pgbouncer is not installed; `make setup-ci` does it on Debian"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+        absent("pgbouncer")
     return found
 
 

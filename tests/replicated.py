@@ -252,6 +252,23 @@ class Pair:
             "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"
         )
 
+    def take_writes(self) -> None:
+        """Lets the primary take writes again."""
+        self.primary.tell(
+            "ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()"
+        )
+
+    def be_standby(self) -> None:
+        """Starts the primary again as a standby, which takes no writes until it is promoted.
+
+        It keeps its address and what it has, and no other server takes writes meanwhile.
+        """
+        self.await_caught_up()
+        self.primary.stop()
+        (self.primary.data / "standby.signal").touch()
+        self.primary.own(self.primary.data / "standby.signal")
+        self.primary.start()
+
 
 class Door:
     """An address that leads to one server and later to another, as a name does that moves."""

@@ -141,7 +141,7 @@ class Producing:
         client = self._rng.choice(self._desk.clients)
         made = Recorded(
             client.channel,
-            client.address,
+            client.reach,
             self._room.session,
             self._producer,
             epoch=self.epoch,

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from service.config import Limits
 from service.domain.tenancy import DEFAULT_TENANT
@@ -18,7 +18,7 @@ from storage import amendment_log, answer_list, answers, history, trajectories, 
 from storage.amendment_log import AmendmentFilter
 from storage.database import Database, Transaction
 from storage.listing import Listed
-from storage.tables import rejection
+from storage.tables import answer, rejection
 from tests.integration.scripted import KEY, MEMORY, make
 from tests.integration.test_trajectories import EVENT, asked
 from tests.integration.tree_rows import TREE, make_tree
@@ -118,12 +118,13 @@ async def test_events_and_answers(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         key = KEY, await asked(tx)
         for number, size in enumerate(SIZES, 1):
-            await trajectories.append(tx, key, replace(EVENT, ordinal=number, reply="r" * size))
+            await trajectories.append(tx, key, replace(EVENT, ordinal=number, text="t" * size))
 
         async def read(after: Any, limit: int, max_bytes: int) -> Listed[Any]:
             return await trajectories.page_events(tx, key, after, limit, max_bytes=max_bytes)
 
-        whole = await trajectories.list_events(tx, key, 0)
+        # Whoever lists them is shown no replies.
+        whole = [replace(one, reply="") for one in await trajectories.list_events(tx, key, 0)]
         assert len(whole) == len(SIZES)
         await check(read, lambda one: one.ordinal, 0, whole)
     for size in SIZES[1:]:
@@ -172,3 +173,27 @@ async def test_nodes_of_a_level_end_one_behind_the_bytes(database: Database) -> 
                 (n for n in range(1, len(sizes)) if sum(sizes[:n]) >= max_bytes), len(sizes)
             )
             assert list(found) == list(whole[: reached + 1])
+
+
+async def test_what_is_packed_where_it_is_stored_counts_as_it_is_read(database: Database) -> None:
+    """Three megabytes that are stored in a hundredth of it come in parts of no more than said."""
+    packed, most = "again and " * 10_000, 250_000
+    await make_tree(database, ["a"])
+    ids = []
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        key = KEY, await asked(tx)
+        for number in range(1, 31):
+            await trajectories.append(tx, key, replace(EVENT, ordinal=number, text=packed))
+        found = await trajectories.page_events(tx, key, 0, 1000, max_bytes=most)
+        assert ([one.ordinal for one in found.items], found.more) == ([1, 2, 3], True)
+    for _ in range(30):
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            ids.append(await asked(tx))
+            this = (answer.c.session_key == KEY) & (answer.c.answer_id == ids[-1])
+            await tx.connection.execute(update(answer).where(this).values(value={"text": packed}))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        listed = await answer_list.list_newest(
+            tx, KEY, memory_id=None, status=None, before=None, limit=1000, max_bytes=most
+        )
+        assert [one.answer_id for one in listed.items] == ids[:-4:-1]
+        assert listed.more

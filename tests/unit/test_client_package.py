@@ -17,8 +17,9 @@ import palimpsest, palimpsest.sync
 
 
 def asked(folder: str) -> dict[str, str]:
+    """What a package asks for, and from which version on."""
     project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-    matched = (re.fullmatch(r"([a-z-]+)[=>]=([\d.]+)", one) for one in project["dependencies"])
+    matched = (re.match(r"([a-z-]+)[=>]=([\d.]+)", one) for one in project["dependencies"])
     return {one[1]: one[2] for one in matched if one is not None}
 
 
@@ -35,6 +36,14 @@ def test_the_floors_are_those_that_the_generated_code_checks() -> None:
         if (found := re.search(r"GRPC_GENERATED_VERSION = '([\d.]+)'", path.read_text()))
     }
     assert asked("proto") == {"grpcio": grpc, "protobuf": protobuf}
+
+
+def test_the_oldest_libraries_that_are_tried_are_those_that_it_takes() -> None:
+    lines = (ROOT / "requirements/oldest.in").read_text().splitlines()
+    tried = dict(line.split("==") for line in lines if "==" in line)
+    wanted = {**asked("proto"), **asked("clients/python")}
+    assert wanted.pop("palimpsest-proto")
+    assert tried == wanted
 
 
 def test_the_client_needs_nothing_of_the_server() -> None:

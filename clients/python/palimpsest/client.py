@@ -9,7 +9,7 @@ from palimpsest import convert, costs, values
 from palimpsest.agents import WAIT_SECONDS, Agent, Choices
 from palimpsest.answer_values import ResumeOptions
 from palimpsest.budgets import Budget, Budgets, BudgetSet, Period
-from palimpsest.connection import Connection
+from palimpsest.connection import REACH_SECONDS, Connection
 from palimpsest.costs import Level, SpendReport
 from palimpsest.schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest.session import Session
@@ -23,21 +23,22 @@ from palimpsest.v1 import (
 )
 
 
-def connect(address: str | None = None) -> "Client":
+def connect(address: str | None = None, *, reach_seconds: float = REACH_SECONDS) -> "Client":
     """A client of the service at `address` (HOST:PORT). Use it as a context manager.
 
     None: the address that PALIMPSEST_ADDRESS names, else 127.0.0.1:50051. Nothing is sent
-    until the first call, which raises ConnectionFailed within seconds when the service
-    cannot be reached.
+    until the first call, producer or watch, which raises ConnectionFailed when the service
+    cannot be reached for `reach_seconds`: give more where it may be starting. Once it was
+    reached, one that goes away is waited for as long as each call says.
     """
-    return Client(address)
+    return Client(address, reach_seconds=reach_seconds)
 
 
 class Client(Connection):
     """A connection to the service; all sessions share it."""
 
-    def __init__(self, address: str | None = None) -> None:
-        super().__init__(address)
+    def __init__(self, address: str | None = None, *, reach_seconds: float = REACH_SECONDS) -> None:
+        super().__init__(address, reach_seconds=reach_seconds)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(self._channel)
         self._memories = memories_pb2_grpc.MemoryServiceStub(self._channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(self._channel)

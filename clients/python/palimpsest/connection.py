@@ -22,8 +22,8 @@ from palimpsest.errors import (
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 #: The variable that names another address.
 ADDRESS_VARIABLE = "PALIMPSEST_ADDRESS"
-#: How long a call is made again while the service was never reached. One that was reached and
-#: went away is waited for as long as the call may take: it may be restarting.
+#: How long a service is tried that was never reached. One that was reached and went away is
+#: waited for as long as a call, a producer or a watch may take: it may be restarting.
 REACH_SECONDS = 2.5
 #: How long a call may take when the caller does not say.
 CALL_SECONDS = 30.0
@@ -46,20 +46,48 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5_000),
+    # gRPC waits so long for an address that does not answer at all; 20 s if it is not told.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
 )
+
+
+class Reach:
+    """Whether the service at an address was ever reached, and how long to try it."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        self._address = address
+        self._seconds = seconds
+        #: Whether anything ever came from there.
+        self.reached = False
+
+    def failure(self, error: aio.AioRpcError) -> PalimpsestError:
+        """Returns the client's error for one of gRPC's."""
+        known = from_rpc(error, self._address)
+        if not isinstance(known, ConnectionFailed):
+            self.reached = True
+        elif not self.reached:
+            return ConnectionFailed(
+                f"{known}; for a service that is starting, connect(reach_seconds=60) waits longer"
+                f" than {self._seconds:g} s"
+            )
+        return known
+
+    def try_seconds(self, seconds: float) -> float:
+        """Returns how long to try what may take `seconds`: less before the first contact."""
+        return seconds if self.reached else min(seconds, self._seconds)
 
 
 class Connection:
     """A connection to the service at `address` (HOST:PORT).
 
     None: the one that PALIMPSEST_ADDRESS names, else where `palimpsest up` listens.
+    `reach_seconds`: how long it is tried while it was never reached.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, *, reach_seconds: float = REACH_SECONDS) -> None:
         self.address = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         self._channel = aio.insecure_channel(self.address, options=_OPTIONS)
-        #: Whether anything ever came from there.
-        self._reached = False
+        self.reach = Reach(self.address, reach_seconds)
 
     @property
     def channel(self) -> aio.Channel:
@@ -84,29 +112,28 @@ class Connection:
         Without `retry` it does so only after refusals that came before anything was done.
         With `broken` also after a call that broke with its connection, as only writes that
         are stored once and reads may be. Raises ValueError for a timeout that is no number,
-        ConnectionFailed after REACH_SECONDS while the service was never reached.
+        ConnectionFailed after `reach_seconds` while the service was never reached.
         """
         if math.isnan(timeout):
             raise ValueError("a timeout must be a number of seconds, not nan")
         loop = asyncio.get_running_loop()
         since = loop.time()
-        until = since + min(timeout, MAX_CALL_SECONDS)
+        timeout = min(timeout, MAX_CALL_SECONDS)
+        until = since + timeout
         wait = BACKOFF_SECONDS
         while True:
             try:
                 remaining = max(until - loop.time(), 0.001)
                 response = await method(request, timeout=remaining + SLACK_SECONDS)
             except aio.AioRpcError as error:
-                known = from_rpc(error, self.address)
-                self._reached = self._reached or not isinstance(known, ConnectionFailed)
+                known = self.reach.failure(error)
                 may = may_pass if broken else _may_repeat
                 again = may(known, error.code()) if retry else is_unbegun(known)
                 pause = pause_seconds(wait, known)
-                last = until if self._reached or broken else min(until, since + REACH_SECONDS)
-                if not again or loop.time() + pause > last:
+                if not again or loop.time() + pause > since + self.reach.try_seconds(timeout):
                     raise known from error
             else:
-                self._reached = True
+                self.reach.reached = True
                 return response
             await asyncio.sleep(pause)
             wait = min(wait * 2, MAX_BACKOFF_SECONDS)
@@ -125,10 +152,11 @@ class Connection:
             left = max(until - loop.time(), 0.001) + SLACK_SECONDS
             try:
                 async for response in method(request, timeout=None if timeout is None else left):
+                    self.reach.reached = True
                     yield response
                 return
             except aio.AioRpcError as error:
-                known = from_rpc(error, self.address)
+                known = self.reach.failure(error)
                 pause = pause_seconds(wait, known)
                 if not is_unbegun(known) or loop.time() + pause > until:
                     raise

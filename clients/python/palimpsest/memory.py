@@ -151,7 +151,8 @@ class Memory:
 
         Without it: those behind the newest. `resume_token` goes on behind an event of
         an earlier watch. The watch goes around lost connections; it fails when the
-        service was away for `give_up_seconds`.
+        service was away for `give_up_seconds`, sooner when it was never reached (see
+        `connect`).
         """
         return Watch(
             self._client,

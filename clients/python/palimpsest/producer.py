@@ -11,8 +11,8 @@ from typing import Any
 from grpc import aio
 
 from palimpsest import chunks, convert
-from palimpsest.connection import MAX_SENT_BYTES, may_pass, pause_seconds, raise_status
-from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed, from_rpc
+from palimpsest.connection import MAX_SENT_BYTES, Reach, may_pass, pause_seconds, raise_status
+from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import Ack
 
@@ -49,7 +49,7 @@ class Producer:
     def __init__(
         self,
         channel: aio.Channel,
-        address: str,
+        reach: Reach,
         session: str,
         producer_id: str,
         *,
@@ -58,7 +58,7 @@ class Producer:
         give_up_seconds: float,
     ) -> None:
         self._stub = log_pb2_grpc.LogServiceStub(channel)
-        self._address = address
+        self._reach = reach
         self._opening = log_pb2.AppendChunksRequest.Open(
             session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
         )
@@ -238,7 +238,7 @@ class Producer:
                 await self._stream()
                 return
             except aio.AioRpcError as rpc_error:
-                error = from_rpc(rpc_error, self._address)
+                error = self._reach.failure(rpc_error)
                 if not may_pass(error, rpc_error.code()):
                     raise self._of_append(error) from rpc_error
             # A stream that ended while there was nothing to send did all that was asked of it.
@@ -246,7 +246,7 @@ class Producer:
             if idle or self._acked_sequence > progress:
                 progress, since, wait = self._acked_sequence, loop.time(), BACKOFF_SECONDS[0]
             self._streaming = False
-            if loop.time() - since > self._give_up_seconds:
+            if loop.time() - since > self._reach.try_seconds(self._give_up_seconds):
                 raise error
             await asyncio.sleep(pause_seconds(wait, error))
             wait = min(wait * 2, BACKOFF_SECONDS[1])
@@ -292,7 +292,7 @@ class Producer:
             call.cancel()
 
     def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
-        self._streaming = True
+        self._streaming = self._reach.reached = True
         self._credits = opened.credits
         self._waiting.extendleft(reversed(self._under_way))
         self._under_way.clear()

@@ -114,12 +114,12 @@ class Session(SessionQuestions):
 
         `producer_id` is its lasting name within the session, and of no other process that
         lives at the same time; `append` needs none. A higher `epoch` fences its older
-        streams off. It fails when the service could not be reached, or took
-        nothing, for `give_up_seconds`.
+        streams off. It fails when the service went away, or took nothing, for
+        `give_up_seconds`; sooner when it was never reached (see `connect`).
         """
         return Producer(
             self._client.channel,
-            self._client.address,
+            self._client.reach,
             self.name,
             producer_id,
             epoch=epoch,

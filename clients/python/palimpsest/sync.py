@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Unpack
 
 from palimpsest import agents, client, producer, session, values
+from palimpsest.connection import REACH_SECONDS
 from palimpsest.sync_loop import Loop, Passing, gives, lists, names, waits
 from palimpsest.sync_memories import AnswerStream, Memory, Provenance, State, Tree, Watch
 
@@ -26,9 +27,9 @@ __all__ = [
 ]
 
 
-def connect(address: str | None = None) -> "Client":
+def connect(address: str | None = None, *, reach_seconds: float = REACH_SECONDS) -> "Client":
     """A client without `await`; otherwise as `palimpsest.connect`. Use it with `with`."""
-    return Client(address)
+    return Client(address, reach_seconds=reach_seconds)
 
 
 class Producer(Passing):
@@ -142,9 +143,9 @@ class Agent(Passing):
 class Client(Passing):
     """See `palimpsest.client.Client`."""
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, *, reach_seconds: float = REACH_SECONDS) -> None:
         loop = Loop()
-        super().__init__(loop, loop.call(client.Client, address))
+        super().__init__(loop, loop.call(client.Client, address, reach_seconds=reach_seconds))
 
     def __enter__(self) -> "Client":
         return self

@@ -9,7 +9,7 @@ from grpc import aio
 
 from palimpsest import convert, values
 from palimpsest.connection import Connection, may_pass, pause_seconds, raise_status
-from palimpsest.errors import PalimpsestError, from_rpc
+from palimpsest.errors import PalimpsestError
 from palimpsest.v1 import history_pb2, history_pb2_grpc
 
 #: Wait before the second try to connect; doubles up to the second value.
@@ -101,7 +101,7 @@ class Watch:
             return await work()
         except aio.AioRpcError as error:
             self._drop()
-            known = from_rpc(error, self._connection.address)
+            known = self._connection.reach.failure(error)
             if not may_pass(known, error.code()):
                 raise known from error
             await self._pause(known)
@@ -131,6 +131,7 @@ class Watch:
         return told
 
     def _reached(self, token: str) -> None:
+        self._connection.reach.reached = True
         self._request.resume_token = token
         self._lost_at = None
 
@@ -139,7 +140,7 @@ class Watch:
         now = asyncio.get_running_loop().time()
         self._lost_at = now if self._lost_at is None else self._lost_at
         pause = pause_seconds(self._wait, error)
-        if now + pause > self._lost_at + self._give_up_seconds:
+        if now + pause > self._lost_at + self._connection.reach.try_seconds(self._give_up_seconds):
             raise error
         await asyncio.sleep(pause)
         self._wait = min(self._wait * 2, BACKOFF_SECONDS[1])

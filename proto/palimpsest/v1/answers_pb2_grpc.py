@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import answers_pb2 as palimpsest_dot_v1_dot_answers__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class AnswerServiceStub:
+class AnswerServiceStub(object):
     """Questions to sessions and their memories, and the stored answers.
     """
 
@@ -72,7 +72,7 @@ class AnswerServiceStub:
                 _registered_method=True)
 
 
-class AnswerServiceServicer:
+class AnswerServiceServicer(object):
     """Questions to sessions and their memories, and the stored answers.
     """
 
@@ -218,7 +218,7 @@ def add_AnswerServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AnswerService:
+class AnswerService(object):
     """Questions to sessions and their memories, and the stored answers.
     """
 

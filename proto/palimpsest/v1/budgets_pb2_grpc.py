@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import budgets_pb2 as palimpsest_dot_v1_dot_budgets__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class BudgetServiceStub:
+class BudgetServiceStub(object):
     """Budgets: what the model calls of a memory, a session or the whole tenant may
     come to, in a day or altogether.
 
@@ -63,7 +63,7 @@ class BudgetServiceStub:
                 _registered_method=True)
 
 
-class BudgetServiceServicer:
+class BudgetServiceServicer(object):
     """Budgets: what the model calls of a memory, a session or the whole tenant may
     come to, in a day or altogether.
 
@@ -139,7 +139,7 @@ def add_BudgetServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class BudgetService:
+class BudgetService(object):
     """Budgets: what the model calls of a memory, a session or the whole tenant may
     come to, in a day or altogether.
 

@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import edits_pb2 as palimpsest_dot_v1_dot_edits__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class EditServiceStub:
+class EditServiceStub(object):
     """Changing a memory by hand, or by an agent. Each change is a revision; none
     rewrites what is there.
 
@@ -76,7 +76,7 @@ class EditServiceStub:
                 _registered_method=True)
 
 
-class EditServiceServicer:
+class EditServiceServicer(object):
     """Changing a memory by hand, or by an agent. Each change is a revision; none
     rewrites what is there.
 
@@ -226,7 +226,7 @@ def add_EditServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class EditService:
+class EditService(object):
     """Changing a memory by hand, or by an agent. Each change is a revision; none
     rewrites what is there.
 

@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import history_pb2 as palimpsest_dot_v1_dot_history__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class HistoryServiceStub:
+class HistoryServiceStub(object):
     """Looking back: what made a memory, where a value came from, what changed.
     """
 
@@ -57,7 +57,7 @@ class HistoryServiceStub:
                 _registered_method=True)
 
 
-class HistoryServiceServicer:
+class HistoryServiceServicer(object):
     """Looking back: what made a memory, where a value came from, what changed.
     """
 
@@ -139,7 +139,7 @@ def add_HistoryServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class HistoryService:
+class HistoryService(object):
     """Looking back: what made a memory, where a value came from, what changed.
     """
 

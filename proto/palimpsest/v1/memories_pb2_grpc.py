@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import memories_pb2 as palimpsest_dot_v1_dot_memories__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class MemoryServiceStub:
+class MemoryServiceStub(object):
     """Memories are views over a session's log, kept up to date by workers.
     """
 
@@ -72,7 +72,7 @@ class MemoryServiceStub:
                 _registered_method=True)
 
 
-class MemoryServiceServicer:
+class MemoryServiceServicer(object):
     """Memories are views over a session's log, kept up to date by workers.
     """
 
@@ -209,7 +209,7 @@ def add_MemoryServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class MemoryService:
+class MemoryService(object):
     """Memories are views over a session's log, kept up to date by workers.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import schemas_pb2 as palimpsest_dot_v1_dot_schemas__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class SchemaServiceStub:
+class SchemaServiceStub(object):
     """Schemas of memories: having a model write one, and checking one
     (arXiv 2412.18914, section 3.4).
     """
@@ -53,7 +53,7 @@ class SchemaServiceStub:
                 _registered_method=True)
 
 
-class SchemaServiceServicer:
+class SchemaServiceServicer(object):
     """Schemas of memories: having a model write one, and checking one
     (arXiv 2412.18914, section 3.4).
     """
@@ -123,7 +123,7 @@ def add_SchemaServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class SchemaService:
+class SchemaService(object):
     """Schemas of memories: having a model write one, and checking one
     (arXiv 2412.18914, section 3.4).
     """

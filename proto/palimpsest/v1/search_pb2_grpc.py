@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import search_pb2 as palimpsest_dot_v1_dot_search__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class SearchServiceStub:
+class SearchServiceStub(object):
     """Finding chunks of a session's log by what they say.
     """
 
@@ -47,7 +47,7 @@ class SearchServiceStub:
                 _registered_method=True)
 
 
-class SearchServiceServicer:
+class SearchServiceServicer(object):
     """Finding chunks of a session's log by what they say.
     """
 
@@ -101,7 +101,7 @@ def add_SearchServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class SearchService:
+class SearchService(object):
     """Finding chunks of a session's log by what they say.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import sessions_pb2 as palimpsest_dot_v1_dot_sessions__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class SessionServiceStub:
+class SessionServiceStub(object):
     """Sessions are long-lived containers: one user, one document, one agent run.
     Each has one log of chunks and any number of memories over it.
     """
@@ -53,7 +53,7 @@ class SessionServiceStub:
                 _registered_method=True)
 
 
-class SessionServiceServicer:
+class SessionServiceServicer(object):
     """Sessions are long-lived containers: one user, one document, one agent run.
     Each has one log of chunks and any number of memories over it.
     """
@@ -115,7 +115,7 @@ def add_SessionServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class SessionService:
+class SessionService(object):
     """Sessions are long-lived containers: one user, one document, one agent run.
     Each has one log of chunks and any number of memories over it.
     """

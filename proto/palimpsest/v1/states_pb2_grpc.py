@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import states_pb2 as palimpsest_dot_v1_dot_states__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class StateServiceStub:
+class StateServiceStub(object):
     """State memories: the working context of an agent, and the vectors behind it
     (Periodic Context Compression, PCC).
 
@@ -51,7 +51,7 @@ class StateServiceStub:
                 _registered_method=True)
 
 
-class StateServiceServicer:
+class StateServiceServicer(object):
     """State memories: the working context of an agent, and the vectors behind it
     (Periodic Context Compression, PCC).
 
@@ -111,7 +111,7 @@ def add_StateServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class StateService:
+class StateService(object):
     """State memories: the working context of an agent, and the vectors behind it
     (Periodic Context Compression, PCC).
 

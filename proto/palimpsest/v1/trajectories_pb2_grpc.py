@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import trajectories_pb2 as palimpsest_dot_v1_dot_trajectories__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class TrajectoryServiceStub:
+class TrajectoryServiceStub(object):
     """What readers looked at and did, read afterwards.
     """
 
@@ -52,7 +52,7 @@ class TrajectoryServiceStub:
                 _registered_method=True)
 
 
-class TrajectoryServiceServicer:
+class TrajectoryServiceServicer(object):
     """What readers looked at and did, read afterwards.
     """
 
@@ -118,7 +118,7 @@ def add_TrajectoryServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class TrajectoryService:
+class TrajectoryService(object):
     """What readers looked at and did, read afterwards.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import trees_pb2 as palimpsest_dot_v1_dot_trees__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class TreeServiceStub:
+class TreeServiceStub(object):
     """Summary trees as resources: their nodes, and the text under them.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
@@ -65,7 +65,7 @@ class TreeServiceStub:
                 _registered_method=True)
 
 
-class TreeServiceServicer:
+class TreeServiceServicer(object):
     """Summary trees as resources: their nodes, and the text under them.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
@@ -164,7 +164,7 @@ def add_TreeServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class TreeService:
+class TreeService(object):
     """Summary trees as resources: their nodes, and the text under them.
 
     A call for a memory that is no tree is FAILED_PRECONDITION

@@ -5,7 +5,7 @@ import warnings
 
 from palimpsest.v1 import usage_pb2 as palimpsest_dot_v1_dot_usage__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class UsageServiceStub:
+class UsageServiceStub(object):
     """The ledger of model calls.
     """
 
@@ -52,7 +52,7 @@ class UsageServiceStub:
                 _registered_method=True)
 
 
-class UsageServiceServicer:
+class UsageServiceServicer(object):
     """The ledger of model calls.
     """
 
@@ -122,7 +122,7 @@ def add_UsageServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class UsageService:
+class UsageService(object):
     """The ledger of model calls.
     """
 

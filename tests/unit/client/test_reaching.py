@@ -1,6 +1,7 @@
 """Where a client connects to, and how long it tries a service that it never reached."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import connection, errors, sync
-from palimpsest.v1 import sessions_pb2
+from palimpsest.v1 import history_pb2, log_pb2, sessions_pb2
 from tests.unit.client.server import add, serving
 
 #: Longer than a test may take.
@@ -20,8 +21,27 @@ async def GetSession(request: sessions_pb2.GetSessionRequest, context: Any) -> A
     return sessions_pb2.GetSessionResponse(session=sessions_pb2.Session(name=request.name))
 
 
+async def AppendChunks(
+    requests: AsyncIterator[log_pb2.AppendChunksRequest], context: Any
+) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+    opened = log_pb2.AppendChunksResponse.Opened(credits=log_pb2.Credits(chunks=9, bytes=9999))
+    yield log_pb2.AppendChunksResponse(opened=opened)
+    await asyncio.Event().wait()
+
+
+async def WatchMemory(
+    request: history_pb2.WatchMemoryRequest, context: Any
+) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
+    yield history_pb2.WatchMemoryResponse(
+        started=history_pb2.WatchMemoryResponse.Started(), resume_token="t"
+    )
+    await asyncio.Event().wait()
+
+
 def register(server: aio.Server) -> None:
     add(server, "SessionService", "unary", GetSession, sessions_pb2.GetSessionRequest)
+    add(server, "LogService", "streams", AppendChunks, log_pb2.AppendChunksRequest)
+    add(server, "HistoryService", "told", WatchMemory, history_pb2.WatchMemoryRequest)
 
 
 async def look(client: palimpsest.Client) -> str:
@@ -43,24 +63,46 @@ def test_the_variable_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.inner.address == "127.0.0.1:50051"
 
 
+async def produce(client: palimpsest.Client) -> None:
+    async with client.session("s").producer("p", give_up_seconds=FOR_EVER):
+        pass
+
+
+async def append(client: palimpsest.Client) -> None:
+    await client.session("s").append("text", timeout=FOR_EVER)
+
+
+async def watch(client: palimpsest.Client) -> None:
+    async with client.session("s").memory("m").watch(give_up_seconds=FOR_EVER):
+        pass
+
+
+@pytest.mark.parametrize("use", [look, produce, append, watch])
 async def test_a_service_that_was_never_reached_is_given_up_soon(
-    monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[palimpsest.Client], Coroutine[Any, Any, object]],
 ) -> None:
-    monkeypatch.setattr(connection, "REACH_SECONDS", 0.3)
-    async with palimpsest.connect("127.0.0.1:1") as client:
+    async with palimpsest.connect("127.0.0.1:1", reach_seconds=0.3) as client:
         with pytest.raises(errors.ConnectionFailed) as seen:
-            await look(client)
+            await use(client)
     assert "cannot reach Palimpsest at 127.0.0.1:1" in str(seen.value)
     assert "palimpsest up" in str(seen.value), "what to do"
     assert "PALIMPSEST_ADDRESS" in str(seen.value)
+    assert "connect(reach_seconds=60) waits longer than 0.3 s" in str(seen.value)
+
+
+async def test_what_takes_connections_and_says_nothing_is_given_up_too() -> None:
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as silent:
+        host, port = silent.sockets[0].getsockname()
+        async with palimpsest.connect(f"{host}:{port}", reach_seconds=0.3) as client:
+            with pytest.raises(errors.ConnectionFailed, match="cannot reach Palimpsest"):
+                await produce(client)
 
 
 async def test_a_service_that_was_reached_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(register) as port:
-        client = palimpsest.connect(f"127.0.0.1:{port}")
+        # No try but the first, as long as it was never reached.
+        client = palimpsest.connect(f"127.0.0.1:{port}", reach_seconds=0.0)
         assert await look(client) == "s"
-    # It is away now, and no try is left but for the first connection.
-    monkeypatch.setattr(connection, "REACH_SECONDS", 0.0)
     tried: list[float] = []
     back: list[Any] = []
 
@@ -79,3 +121,19 @@ async def test_a_service_that_was_reached_is_waited_for(monkeypatch: pytest.Monk
     finally:
         await back[0].__aexit__(None, None, None)
     assert len(tried) == 3
+
+
+@pytest.mark.parametrize("use", [produce, watch])
+async def test_streams_are_opened_again_when_it_comes_back(
+    use: Callable[[palimpsest.Client], Coroutine[Any, Any, object]],
+) -> None:
+    async with serving(register) as port:
+        client = palimpsest.connect(f"127.0.0.1:{port}", reach_seconds=0.0)
+        await use(client)
+    async with client:
+        again = asyncio.create_task(use(client))
+        # It is away: one that was never reached would have ended.
+        done, _ = await asyncio.wait([again], timeout=1)
+        assert not done
+        async with serving(register, port):
+            await again
