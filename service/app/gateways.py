@@ -47,7 +47,7 @@ async def open_gateway(
     transport = LitellmTransport(config)
     near = near_caller(config, transport, journal, index, prices)
     stack.push_async_callback(near.finish)
-    if not when_asked and (far is None or near_model(config.model)):
+    if not when_asked and far is None and not near_model(config.model):
         await transport.warm()
     maker: MakesCalls = near
     if far is not None:

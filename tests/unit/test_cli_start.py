@@ -62,3 +62,11 @@ def test_the_version_is_that_of_the_package() -> None:
     command = [sys.executable, "-m", "service.cli", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"palimpsest {version('palimpsest-server')}\n"
+
+
+def test_who_asks_the_offline_model_loads_no_litellm() -> None:
+    code = (
+        "import asyncio; from tests.unit.llm.test_transport import ASK, transport;"
+        " assert asyncio.run(transport().complete(ASK, 'offline/extractive')).text"
+    )
+    assert imported(code, ("service.llm.offline.model", "litellm")) == ["service.llm.offline.model"]
