@@ -65,7 +65,7 @@ def run_all(
     job: Job, config: Config, address: str, data_dir: Path | None, stop: StopSignals
 ) -> Sequence[Summary]:
     """Runs what is left to be run; the summaries of all of it. Raises ReportError."""
-    from service.app import CannotStart
+    from service.app.foundation import CannotStart
 
     left = any(
         not job.report.is_done(name, document.id, question.number)
@@ -128,7 +128,7 @@ async def _run(job: Job, config: Config, address: str) -> None:
 async def _opened(
     job: Job, config: Config, client: palimpsest.Client
 ) -> AsyncIterator[dict[StrategyName, Strategy]]:
-    from service.app import asking
+    from service.app.desks import asking
     from service.domain.baselines.reading import Baseline
     from service.evaluation.baseline_runs import BaselineStrategy
 

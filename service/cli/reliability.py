@@ -236,7 +236,7 @@ def _now() -> str:
 
 def _run_all(job: Job, config: Config, stop: StopSignals) -> Sequence[StrategySummary]:
     """Plays everything; the summaries of what was played, which are in the report."""
-    from service.app import CannotStart
+    from service.app.foundation import CannotStart
 
     count = len(job.strategies)
     try:
@@ -296,7 +296,7 @@ async def _play(job: Job, client: palimpsest.Client | None, desk: Any) -> None:
 @contextlib.asynccontextmanager
 async def _desk(job: Job, config: Config) -> AsyncIterator[Any]:
     """Where a real model is asked; None where the scripted one plays."""
-    from service.app import asking
+    from service.app.desks import asking
 
     if job.scripted is not None:
         yield None

@@ -15,6 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from service import listening
 from service.caller.spawning import near_model, spawn
+from service.cli.app import new_app, run_app
 from service.cli.output import CommandError, say, show
 from service.config import OFFLINE_MODEL, Config, Limits
 from service.embedded.signals import STOP_SIGNALS
@@ -31,6 +32,13 @@ def register(app: typer.Typer) -> None:
     app.command()(work)
     app.command()(caller)
     app.command()(migrate)
+
+
+def main() -> None:
+    """Runs the command that was asked for, which is one of these."""
+    app = new_app()
+    register(app)
+    run_app(app)
 
 
 def read_config(**changes: Any) -> Config:
@@ -123,14 +131,12 @@ def serve(
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
     _starting()
-    from service import app as application
+    from service.app import serving
 
     config = read_config(listen=listen, insecure=insecure or None)
     _run(
         config,
-        lambda stop: application.serve(
-            config, stop, lambda address: _ready(f"listening on {address}")
-        ),
+        lambda stop: serving.serve(config, stop, lambda address: _ready(f"listening on {address}")),
     )
 
 
@@ -141,9 +147,9 @@ def work() -> None:
     has_own = config.caller_socket is None and not near_model(config.model)
     # First of all: the first step waits for it.
     spawned = spawn() if has_own and config.database_url is not None else None
-    from service import app as application
+    from service.app import working
 
-    _run(config, lambda stop: application.work(config, stop, lambda: _ready("working"), spawned))
+    _run(config, lambda stop: working.work(config, stop, lambda: _ready("working"), spawned))
 
 
 def caller(
@@ -159,13 +165,13 @@ def caller(
     so that no call is paid for twice.
     """
     _starting()
-    from service import app as application
+    from service.app import calling
 
     if (socket_path is None) == (descriptor is None):
         raise CommandError("--socket PATH says where it shall listen")
     config = read_config()
     at = socket_path or socket.socket(fileno=descriptor)
-    _run(config, lambda stop: application.call(config, stop, lambda: _ready("calling"), at))
+    _run(config, lambda stop: calling.call(config, stop, lambda: _ready("calling"), at))
 
 
 def migrate() -> None:
@@ -292,7 +298,7 @@ class StopSignals:
 
 def _run(config: Config, job: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     from service import logs
-    from service.app import CannotStart
+    from service.app.foundation import CannotStart
     from service.embedded.processes import watch_parent
 
     logs.configure(config.log_level, config.log_format)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import palimpsest
-from service.app import Desk
+from service.app.desks import Desk
 from service.domain.baselines.reading import (
     Baseline,
     Carried,

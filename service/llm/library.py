@@ -15,7 +15,7 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def litellm_library() -> Any:
-    """The module, with the offline model among its providers. Takes seconds the first time."""
+    """The module. Takes seconds the first time."""
     # Nothing is fetched: neither the price list nor anybody's tokenizer.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -33,9 +33,6 @@ def litellm_library() -> Any:
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost
-    from service.llm.offline.provider import register
-
-    register(litellm)
     return litellm
 
 

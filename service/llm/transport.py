@@ -13,6 +13,7 @@ from service.config import Config
 from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
+from service.domain.tokens import estimate_tokens
 from service.llm.deployments import DeploymentCalls
 from service.llm.failures import ModelFailure, failure_of, secrets_of
 from service.llm.library import litellm_library, unrecorded
@@ -68,7 +69,7 @@ class Transport(Protocol):
 
 
 class LitellmTransport:
-    """Calls models by litellm's names, among them the offline model."""
+    """Calls models by litellm's names, and the offline model."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -107,17 +108,17 @@ class LitellmTransport:
 
     async def complete(self, ask: ModelAsk, model: str, plan: Plan = PLAIN) -> Completion:
         """One try. Raises ModelFailure."""
+        if model.startswith("offline/"):
+            return self._offline(ask, model)
         await self.warm()
         litellm = self._litellm
         assert litellm is not None, "warm() imported it"
-        from service.llm.offline.provider import asking
-
         try:
-            with asking(ask.content), unrecorded():
+            with unrecorded():
                 arguments = self._arguments(ask, model, plan)
                 # litellm's own bound holds between two parts of a response, not for all of it.
                 async with asyncio.timeout(self._config.model_timeout_seconds):
-                    if plan.on_text is not None and not model.startswith("offline/"):
+                    if plan.on_text is not None:
                         response = await self._streamed(arguments, plan, plan.on_text)
                     else:
                         response = await self._response(arguments, plan)
@@ -141,6 +142,24 @@ class LitellmTransport:
                 fault=Fault.NO_REPLY,
             )
         return self._completion(response, ask, model)
+
+    def _offline(self, ask: ModelAsk, model: str) -> Completion:
+        """What the offline model says, in no time; litellm need not be there for it."""
+        from service.llm.offline.model import complete
+
+        text = storable(complete(ask.content))
+        read, written = estimate_tokens(ask.text), estimate_tokens(text)
+        return Completion(
+            text=text,
+            model=model,
+            input_tokens=read,
+            output_tokens=written,
+            cached_tokens=None,
+            cache_write_tokens=None,
+            cost_micro_usd=self._prices.cost_micro_usd(
+                model, input_tokens=read, cached=0, written=0, output_tokens=written
+            ),
+        )
 
     async def _response(self, arguments: dict[str, Any], plan: Plan) -> Any:
         """litellm's response, or its stream when the arguments ask for one."""

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import migrations
 import palimpsest
 from palimpsest import errors
-from service.cli import app
+from service.cli.commands import app
 from service.config import Config
 from service.dispatch.setup import install
 from service.domain.checkup import Finding, Level

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from service.cli import app
+from service.cli.commands import app
 from service.cli.tasks import TASKS
 from tests.embedded import children_of, naming
 from tests.harness import Servers, eventually

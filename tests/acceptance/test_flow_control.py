@@ -21,7 +21,7 @@ from palimpsest.v1 import (
     memories_pb2,
     memories_pb2_grpc,
 )
-from service import app
+from service.app.serving import serve
 from service.config import Config, Limits
 from service.usecases import watch as watching
 from service.usecases.watch import Watches
@@ -42,7 +42,7 @@ async def serving(url: str, **limits: Any) -> AsyncIterator[str]:
         limits=Limits(**limits),
     )
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(app.serve(config, stop, ready.set_result))
+    running = asyncio.create_task(serve(config, stop, ready.set_result))
     try:
         await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
         yield ready.result()

@@ -13,7 +13,7 @@ from grpc import aio
 import palimpsest
 from palimpsest.answer_values import Reading
 from palimpsest.v1 import log_pb2, log_pb2_grpc, search_pb2, search_pb2_grpc
-from service import app
+from service.app import calling, serving, working
 from service.config import Config, Limits
 from tests.silent_model import SilentModel, silent_model, warm_litellm
 
@@ -58,9 +58,9 @@ async def service(
     )
     assert config.caller_socket is not None
     async with (
-        process(app.call, config, config.caller_socket),
-        process(app.work, config),
-        process(app.serve, config) as ready,
+        process(calling.call, config, config.caller_socket),
+        process(working.work, config),
+        process(serving.serve, config) as ready,
         palimpsest.connect(ready.result()[0]) as client,
     ):
         yield client
@@ -145,7 +145,7 @@ async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
         limits=Limits(backlog_chunks=3),
     )
     async with (
-        process(app.serve, config) as ready,
+        process(serving.serve, config) as ready,
         palimpsest.connect(ready.result()[0]) as client,
     ):
         session = await client.create_session("s")
@@ -164,7 +164,7 @@ async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
             assert error.metadata["limit"] == "3"
             assert error.retry_seconds
             assert not flushing.done()
-            async with process(app.work, config):
+            async with process(working.work, config):
                 # The memory gets on, and the producer is let in again by itself.
                 ack = await flushing
             assert ack is not None

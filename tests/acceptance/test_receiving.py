@@ -15,7 +15,7 @@ import palimpsest
 from palimpsest import errors
 from palimpsest.connection import raise_status
 from palimpsest.v1 import log_pb2, memories_pb2, memories_pb2_grpc
-from service import app
+from service.app.serving import serve
 from service.config import Config
 from service.rpc.interceptors import telemetry
 from service.rpc.stream_guard import StreamGuard
@@ -194,7 +194,7 @@ async def test_a_unix_socket_is_announced_by_its_path(url: str, tmp_path: Path) 
     listen = f"unix:{tmp_path}/api"
     config = Config(database_url=url, listen=listen, stop_seconds=1)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(app.serve(config, stop, ready.set_result))
+    running = asyncio.create_task(serve(config, stop, ready.set_result))
     await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
     assert ready.result() == listen
     async with palimpsest.connect(listen) as client:

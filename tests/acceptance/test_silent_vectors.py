@@ -12,7 +12,7 @@ from grpc import aio
 import palimpsest
 from palimpsest import errors
 from palimpsest.v1 import search_pb2, search_pb2_grpc
-from service import app
+from service.app.serving import serve
 from service.config import Config
 from storage.database import Database
 from tests.acceptance.test_flow_control_models import process
@@ -43,7 +43,7 @@ async def served(
         **settings,
     )
     async with (
-        process(app.serve, config) as ready,
+        process(serve, config) as ready,
         palimpsest.connect(ready.result()[0]) as client,
     ):
         yield client

@@ -19,7 +19,7 @@ from palimpsest.v1 import (
     schemas_pb2,
     schemas_pb2_grpc,
 )
-from service import app
+from service.app.serving import serve
 from service.config import Config
 from tests.acceptance.test_stop import Front
 
@@ -32,7 +32,7 @@ async def serving(url: str) -> AsyncIterator[tuple[palimpsest.Client, asyncio.Ev
     """A server without workers, and what stops it; it is gone at the end."""
     config = Config(database_url=url, listen="127.0.0.1:0", stop_seconds=3600)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(app.serve(config, stop, ready.set_result))
+    running = asyncio.create_task(serve(config, stop, ready.set_result))
     await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
     try:
         async with palimpsest.connect(ready.result()) as client:

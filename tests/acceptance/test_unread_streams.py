@@ -11,7 +11,7 @@ from grpc import aio
 import palimpsest
 from palimpsest import Edit
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc, edits_pb2, edits_pb2_grpc
-from service import app
+from service.app.serving import serve
 from service.config import Config
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.rpc import answers as rpc_answers
@@ -98,7 +98,7 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     monkeypatch.setattr(rpc_answers, "_response_of", counted)
     config = Config(database_url=url, listen="127.0.0.1:0", stop_seconds=1)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(app.serve(config, stop, ready.set_result))
+    running = asyncio.create_task(serve(config, stop, ready.set_result))
     await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
     async with aio.insecure_channel(ready.result(), options=UNREAD) as channel:
         async with palimpsest.connect(ready.result()) as client:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import palimpsest
 from palimpsest.edits import Edit
-from service.cli import app
+from service.cli.commands import app
 from service.domain.errors import NotFound
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.verify import Found, Verifier

@@ -18,6 +18,7 @@ NAMES = (
     "recovery",
     "search",
     "soak",
+    "start",
     "step",
     "stream",
     "table",

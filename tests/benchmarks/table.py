@@ -29,6 +29,7 @@ SIZES: dict[str, Sequence[str]] = {
     "words": (),
     "load": ("--sessions", "200", "--chunks", "10000"),
     "workers": (),
+    "start": ("--times", "2"),
     "recovery": ("--hints", "10", "--restarts", "5"),
     "isolation": ("--pairs", "2"),
     "soak": ("--minutes", "5"),

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 import migrations
-from service.cli import app
+from service.cli.commands import app
 from service.config import Config, Limits
 from service.domain.checkup import Finding, Level
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key

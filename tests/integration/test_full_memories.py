@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import palimpsest
-from service.cli import app
+from service.cli.commands import app
 from service.config import Limits
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.prism.amendments import Op

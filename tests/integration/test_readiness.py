@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
 from service import health
-from service.cli import app
+from service.cli.commands import app
 from service.cli.doctor import _api
 from service.config import Config
 from service.domain.checkup import Level

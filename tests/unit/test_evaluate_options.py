@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import app
+from service.cli.commands import app
 from service.cli.output import CommandError
 
 DOCUMENT = {"id": "a", "text": "Ann fed the fox.", "questions": [{"q": "Who?", "gold": "Ann"}]}

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from service import app
+from service.app.foundation import CannotStart
+from service.app.serving import serve
 from service.cli import output, run
 from service.config import Config
 from service.listening import is_local, refusal
@@ -58,8 +59,8 @@ def test_up_refuses_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_serve_refuses_unless_it_is_accepted() -> None:
-    with pytest.raises(app.CannotStart, match="--insecure"):
-        await app.serve(Config(listen="0.0.0.0:0"), asyncio.Event(), lambda _: None)
+    with pytest.raises(CannotStart, match="--insecure"):
+        await serve(Config(listen="0.0.0.0:0"), asyncio.Event(), lambda _: None)
     # Accepted, it goes on to what it needs next.
-    with pytest.raises(app.CannotStart, match="PALIMPSEST_DATABASE_URL is not set"):
-        await app.serve(Config(listen="0.0.0.0:0", insecure=True), asyncio.Event(), lambda _: None)
+    with pytest.raises(CannotStart, match="PALIMPSEST_DATABASE_URL is not set"):
+        await serve(Config(listen="0.0.0.0:0", insecure=True), asyncio.Event(), lambda _: None)

@@ -1,6 +1,6 @@
 """Who plays when it is a real model: asked through the gateway."""
 
-from service.app import Desk
+from service.app.desks import Desk
 from service.domain.errors import PalimpsestError as Refused
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ledger import CallScope

@@ -19,7 +19,7 @@ from service.evaluation.reliability.tasks import Task
 
 if TYPE_CHECKING:
     # It knows everyone: whoever only asks for help need not wait for that.
-    from service.app import Desk
+    from service.app.desks import Desk
 
 FULL_HISTORY = "full-history"
 RECURSIVE = "recursive"

@@ -1,4 +1,4 @@
-"""litellm for real: the offline provider, and a server that misbehaves."""
+"""litellm for real with a server that misbehaves; and the offline model."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def transport(model: FakeModel | None = None) -> LitellmTransport:
     )
 
 
-async def test_the_offline_model_is_a_provider_like_any_other() -> None:
+async def test_the_offline_model_is_asked_like_any_other() -> None:
     done = await transport().complete(ASK, "offline/extractive")
     assert "The harbour museum is a ship." in done.text
     assert (done.model, done.cost_micro_usd, done.cached_tokens) == ("offline/extractive", 0, None)

@@ -1,0 +1,123 @@
+"""What every process of ours stands on: the database, keys, and what says that it is well."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+import migrations
+from service import fail_points, telemetry
+from service.config import Config
+from service.health_socket import health_socket
+from service.llm.labels import LABELS
+from service.usecases.gauges import observe_connections
+from service.usecases.readiness import ReadinessWatch
+from storage import database_state, pooling
+from storage.database import Database
+from storage.errors import LoginRefused, StorageError
+from storage.sessions import DeploymentKeys
+
+_log = structlog.get_logger("palimpsest")
+
+
+#: Where what is said of poolers is explained.
+POOLERS = "docs/guides/poolers.md"
+
+
+class CannotStart(Exception):
+    """What a process needs is not there; the message is one clear line."""
+
+
+@asynccontextmanager
+async def database_and_keys(
+    config: Config, kind: str
+) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
+    """What every process has: telemetry, the database, the deployment's keys."""
+    if config.database_url is None:
+        raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
+    telemetry.configure(f"palimpsest-{kind}", "0.1.0")
+    LABELS.configure(config)
+    if config.fail_points is not None:
+        fail_points.install(config.fail_points)
+    url = config.database_url.get_secret_value()
+    database = _connect(config, kind, pool_size=config.pool_size)
+    try:
+        keys = await _reach(database, "" if config.is_pooled else url, config.start_seconds)
+        observe_connections(database)
+        yield database, keys
+    finally:
+        await database.close()
+        telemetry.shutdown()
+
+
+def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
+    """Connections to the data, of which none is open yet."""
+    assert config.database_url is not None, "it is looked for first"
+    return Database.connect(
+        config.database_url.get_secret_value(),
+        pool_size=pool_size,
+        name=f"palimpsest-{kind}@{socket.gethostname()}",
+        pooled=config.is_pooled,
+    )
+
+
+@asynccontextmanager
+async def health(config: Config, kind: str, stop: asyncio.Event) -> AsyncIterator[ReadinessWatch]:
+    """Says whether this process can work, to those who ask at its socket and to a listener."""
+    database = _connect(config, f"{kind}-probe", pool_size=1)
+    watch = ReadinessWatch(database, stop, probe_seconds=config.probe_seconds)
+    async with health_socket(config.run_dir, kind, lambda: watch.cause):
+        probing = asyncio.create_task(watch.run())
+        try:
+            yield watch
+        finally:
+            await cancel([probing])
+            await database.close()
+
+
+async def _reach(database: Database, session_url: str, seconds: float) -> DeploymentKeys:
+    """Waits for the database, and checks that it fits this code and its role.
+
+    `session_url`: where each connection has to be a session of the server's; or empty.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        try:
+            lost = await pooling.lost_sessions(session_url) if session_url else ""
+            if lost:
+                raise CannotStart(
+                    f"at PALIMPSEST_DATABASE_URL {lost}: another client's statements could run in"
+                    " place of ours; name the server itself, or set"
+                    f" PALIMPSEST_DATABASE_POOLER=transaction; see {POOLERS}"
+                )
+            found = await database_state.read(database)
+        except LoginRefused as error:
+            # Waiting helps against none of it.
+            raise CannotStart(f"the database refuses: {error}; {error.advice}") from error
+        except StorageError as error:
+            if loop.time() > until:
+                raise CannotStart(f"cannot reach the database: {error}") from error
+            _log.warning("waiting for the database", cause=str(error))
+            await asyncio.sleep(1)
+            continue
+        break
+    if found.unfit:
+        raise CannotStart(f"{found.unfit}; connect as one that may not")
+    # A database that is ahead is one whose next release is being rolled out.
+    if found.migration is None or found.keys is None or _behind(found.migration):
+        raise CannotStart("the database is not migrated to this release; run `palimpsest migrate`")
+    return found.keys
+
+
+def _behind(revision: str) -> bool:
+    return revision in migrations.known() and revision != migrations.newest()
+
+
+async def cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Ends tasks, and waits for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,155 @@
+"""The API."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import structlog
+
+from service import listening, telemetry
+from service.app.dispatching import process
+from service.app.foundation import CannotStart, cancel, health
+from service.app.gateways import embedder_of, far_caller, open_gateway
+from service.config import Config
+from service.llm.allowed import AllowedModels
+from service.llm.embedding import CannotEmbed, Embedder
+from service.llm.facts import Facts
+from service.llm.prices import Prices
+from service.llm.transport import LitellmTransport
+from service.rpc.answers import AnswerService
+from service.rpc.budgets import BudgetService
+from service.rpc.edits import EditService
+from service.rpc.history import HistoryService
+from service.rpc.log import LogService
+from service.rpc.memories import MemoryService
+from service.rpc.pages import Pages
+from service.rpc.schemas import SchemaService
+from service.rpc.search import SearchService
+from service.rpc.server import Server, Services
+from service.rpc.sessions import SessionService
+from service.rpc.states import StateService
+from service.rpc.trajectories import TrajectoryService
+from service.rpc.trees import TreeService
+from service.rpc.usage import UsageService
+from service.usecases.append import Appender
+from service.usecases.ask import Asker
+from service.usecases.budgets import Budgets
+from service.usecases.comparing import Comparer
+from service.usecases.consistency import Watcher
+from service.usecases.costs import Costs
+from service.usecases.edit import Editor
+from service.usecases.gauges import DeploymentGauges
+from service.usecases.hints import Hints
+from service.usecases.history import History
+from service.usecases.memories import Memories
+from service.usecases.rebuild import Rebuilder
+from service.usecases.reranking import Reranker
+from service.usecases.schemas import Schemas
+from service.usecases.search import Searcher
+from service.usecases.trajectories import Trajectories
+from service.usecases.trees import Trees
+from service.usecases.waiting import WaitingRoom
+from service.usecases.watch import Watches
+from service.usecases.working_contexts import WorkingContexts
+
+_log = structlog.get_logger("palimpsest")
+
+
+async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
+    """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
+    if (said := listening.refusal(config)) is not None:
+        raise CannotStart(said)
+    if not listening.is_local(config.listen):
+        _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
+    async with (
+        process(config, "serve") as (database, keys, dispatcher),
+        health(config, "serve", stop) as watch,
+        AsyncExitStack() as stack,
+    ):
+        hints = Hints(dispatcher.hint)
+        watcher = Watcher(database, reads=config.limits.max_waiting_reads)
+        appender = Appender(database, hints, keys.token, config.limits)
+        pages = Pages(keys.token, config.limits)
+        memories = Memories(database, hints, watcher, keys.token, config.limits)
+        contexts = WorkingContexts(database, watcher, keys.token, config.limits)
+        history = History(database)
+        editor = Editor(database, memories, config.limits)
+        waiting = WaitingRoom(config.limits.max_waiting_asks)
+        models = AllowedModels(config)
+        asker = Asker(database, hints, watcher, keys.token, waiting)
+        schemas = Schemas(database, hints, watcher, waiting)
+        comparer = Comparer(database, Prices(config).of, config)
+        trajectories = Trajectories(
+            database, Facts(config).of, LitellmTransport(config).structured, keys.marker, config
+        )
+        # Models are asked by searches that rerank, if ever: nothing is started before.
+        far = far_caller(config, stack)
+        gateway = await open_gateway(
+            config, database, keys, stack, Prices(config), far=far, when_asked=True
+        )
+        reranker = Reranker(gateway, Facts(config).of, keys.marker, config)
+        embedder = embedder_of(config, database)
+        searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
+        server = Server(
+            Services(
+                sessions=SessionService(database, pages, config.search_language),
+                log=LogService(database, appender, pages, config.limits, stop),
+                memories=MemoryService(memories, history, pages, models),
+                history=HistoryService(
+                    history, Watches(database, watcher, config.limits), pages, stop
+                ),
+                edits=EditService(editor, Rebuilder(memories, watcher, models), stop, models),
+                answers=AnswerService(asker, waiting, database, pages, stop, models),
+                schemas=SchemaService(schemas, models),
+                usage=UsageService(database, Costs(database, comparer), pages),
+                budgets=BudgetService(Budgets(database, hints), pages),
+                trees=TreeService(Trees(database, memories), pages),
+                trajectories=TrajectoryService(trajectories, pages, stop),
+                states=StateService(contexts, pages, config.limits),
+                search=SearchService(searcher, pages),
+            ),
+            config.limits,
+            reflects=config.reflection,
+            unwritten=lambda: appender.unwritten_bytes,
+        )
+        jobs = [hints.run, watcher.run, appender.run]
+        if telemetry.exports():
+            jobs.append(DeploymentGauges(database, dispatcher).run)
+        loops = [asyncio.create_task(job()) for job in jobs]
+        try:
+            port = await _listen(server, config.listen)
+            await watch.begin(server.set_ready)
+            ready(_announced(config.listen, port))
+            if embedder is not None:
+                # It takes seconds, which the first search does not have to wait for.
+                loops.append(asyncio.create_task(_warm(embedder)))
+            await stop.wait()
+            await watcher.stop()
+            await server.stop(config.stop_seconds)
+        finally:
+            await cancel(loops)
+
+
+async def _warm(embedder: Embedder) -> None:
+    try:
+        await embedder.warm()
+    except CannotEmbed as error:
+        # Searches go by words, and say so.
+        _log.warning("cannot embed queries", cause=str(error))
+
+
+def _announced(listen: str, port: int) -> str:
+    """Returns where clients connect to: the path of a Unix socket, or the port it came to."""
+    if listen.startswith("unix:"):
+        return listen
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+async def _listen(server: Server, address: str) -> int:
+    try:
+        port = await server.start(address)
+    except RuntimeError as error:
+        raise CannotStart(f"cannot listen at {address}: is another server there?") from error
+    if port == 0:
+        raise CannotStart(f"cannot listen at {address}")
+    return port

@@ -1,0 +1,42 @@
+"""What holds commands, and how they end."""
+
+import os
+import sys
+
+import typer
+
+from service.cli.output import CommandError, cut, fail
+
+#: Of an argument, in an error.
+MAX_SHOWN_CHARACTERS = 60
+
+
+def new_app() -> typer.Typer:
+    """No command yet."""
+    return typer.Typer(
+        name="palimpsest",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
+def run_app(app: typer.Typer, *refusals: type[Exception]) -> None:
+    """Runs the command that was asked for; `refusals` are clear lines, as CommandError is."""
+    lines: tuple[type[Exception], ...] = (CommandError, *refusals)
+    try:
+        app()
+    except lines as error:
+        fail(str(error))
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":
+            raise
+        # An argument of other bytes; only names of files may have them.
+        fail(f"{cut(error.object, MAX_SHOWN_CHARACTERS)} is not UTF-8: {error.reason}")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
