@@ -84,8 +84,8 @@ _WANTED = {
     "reserved_micro_usd": "bigint",
 }
 
-# A lease that is over ends no later than this begins: the difference of the two is what a
-# lease takes. Said so, since a sharded database takes no now() there.
+# A lease that is over ends no later than this begins. Said by a column, since a sharded
+# database takes neither now() nor a parameter there.
 _TAKE = f"""
 INSERT INTO intent AS i ({", ".join(_WANTED)}, fence, lease_until)
 SELECT w.*,
@@ -100,7 +100,7 @@ ON CONFLICT (session_key, key) DO UPDATE SET
     deployment = excluded.deployment,
     reserved_tokens = excluded.reserved_tokens,
     reserved_micro_usd = excluded.reserved_micro_usd
-WHERE excluded.lease_until - i.lease_until >= make_interval(secs => %(lease_seconds)s)
+WHERE i.lease_until <= excluded.created_at
 RETURNING session_key, key, fence
 """  # noqa: S608 - all of it stands above
 

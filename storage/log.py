@@ -80,8 +80,8 @@ WITH producers AS (
     FROM heads WHERE session_key = k
 )
 UPDATE memory SET has_work = true, resting = false,
-    ready_at = CASE WHEN resting THEN now() ELSE ready_at END
-FROM heads
+    ready_at = CASE WHEN resting THEN clock.at ELSE ready_at END
+FROM heads, (SELECT now() AS at) AS clock
 WHERE session_key = k AND (NOT has_work OR resting) AND status <> 'sealed'
     AND (wake_position IS NULL OR wake_position <= h)
 RETURNING session_key, memory_id, status

@@ -42,13 +42,17 @@ async def rate(
         "rating": GOOD if good else BAD,
         "comment": comment,
         "expected": expected,
-        "rated_at": func.now(),
     }
-    statement = (
-        insert(answer_rating)
-        .values(session_key=session_key, answer_id=answer_id, tenant_id=tx.tenant_id, **said)
-        .on_conflict_do_update(index_elements=["session_key", "answer_id"], set_=said)
-        .returning(answer_rating.c.rated_at)
+    row = insert(answer_rating).values(
+        session_key=session_key,
+        answer_id=answer_id,
+        tenant_id=tx.tenant_id,
+        rated_at=func.now(),
+        **said,
     )
+    statement = row.on_conflict_do_update(
+        index_elements=["session_key", "answer_id"],
+        set_={name: row.excluded[name] for name in (*said, "rated_at")},
+    ).returning(answer_rating.c.rated_at)
     rated_at = (await tx.connection.execute(statement)).scalar_one()
     return StoredRating(good=good, comment=comment, expected=expected, rated_at=rated_at)

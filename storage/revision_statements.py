@@ -33,6 +33,11 @@ from storage.tables import (
     revision,
 )
 
+# A constant: `startswith` puts it together with an operator that may depend on settings, which
+# Citus does not take where an UPDATE tells what it wrote.
+_NO_USE = f"{NO_USE}%"
+
+# Each relation has the session's key from outside: by that Citus finds where they all are.
 CLAIM = (
     memory.c.session_key,
     memory.c.memory_id,
@@ -51,7 +56,7 @@ CLAIM = (
     memory.c.losses,
     select(revision.c.created_at)
     .where(
-        revision.c.session_key == memory.c.session_key,
+        revision.c.session_key == bindparam("session"),
         revision.c.memory_id == memory.c.memory_id,
         revision.c.revision == memory.c.revision,
     )
@@ -61,11 +66,11 @@ CLAIM = (
     select(func.count())
     .select_from(dead_letter)
     .where(
-        dead_letter.c.session_key == memory.c.session_key,
+        dead_letter.c.session_key == bindparam("session"),
         dead_letter.c.memory_id == memory.c.memory_id,
         dead_letter.c.resolution == "retried",
         # Else, when the provider was away for example, what was paid for is used.
-        dead_letter.c.cause.startswith(NO_USE),
+        dead_letter.c.cause.like(_NO_USE),
     )
     .correlate(memory)
     .scalar_subquery()
@@ -98,17 +103,27 @@ TAKE = Ready(
 )
 
 
+#: The same row, locked until the transaction ends.
+LOCK = Ready(
+    select(*CLAIM)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .with_for_update(key_share=True)
+)
+
+
 #: What a step's compare-and-set compares.
 HELD = ("session_key", "memory_id", "epoch", "revision", "applied_position", "seal_position")
 
 
-# By the database's clock alone: those of workers may differ.
+# By the database's clock alone: those of workers may differ. Read beside the row, since Citus
+# takes no function of time where an UPDATE tells what it wrote.
+_READ_CLOCK = select(func.clock_timestamp().label("at")).subquery("clock")
 _OLDEST_SECONDS = (
     select(
         cast(
             func.extract(
                 "epoch",
-                func.clock_timestamp() - func.greatest(chunk.c.created_at, memory.c.created_at),
+                _READ_CLOCK.c.at - func.greatest(chunk.c.created_at, memory.c.created_at),
             ),
             Double,
         )
@@ -117,7 +132,7 @@ _OLDEST_SECONDS = (
         chunk.c.session_key == bindparam("held_session_key"),
         chunk.c.position == bindparam("held_applied_position", type_=BigInteger) + 1,
     )
-    .correlate(memory)
+    .correlate(memory, _READ_CLOCK)
     .scalar_subquery()
 )
 
@@ -151,6 +166,8 @@ def moving(
             memory.c.applied_position == bindparam("held_applied_position"),
             memory.c.seal_position.is_not_distinct_from(bindparam("held_seal_position")),
             *(() if by_hand else (memory.c.status == "active",)),
+            # Always so: it is what joins the clock.
+            *((_READ_CLOCK.c.at.is_not(None),) if reads else ()),
         )
         .values(changes)
         .returning(memory.c.has_work, *((_OLDEST_SECONDS,) if reads else ()))

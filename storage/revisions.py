@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from opentelemetry import metrics
-from sqlalchemy import Table, and_, case, func, insert, literal, or_, select, update
+from sqlalchemy import Table, and_, bindparam, case, func, insert, literal, or_, update
 
 from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
@@ -21,6 +21,7 @@ from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage import revision_statements as statements
+from storage.clocks import CLOCK
 from storage.database import Transaction
 from storage.ready import Ready
 from storage.tables import amendment, memory, rejection
@@ -156,13 +157,8 @@ async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | N
 
     Who works on it meanwhile finds its revision moved, and begins again.
     """
-    statement = (
-        select(*statements.CLAIM)
-        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
-        .with_for_update(key_share=True)
-    )
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else _claimed(row)
+    rows = await tx.rows(statements.LOCK, {"session": session_key, "memory": memory_id})
+    return _claimed(rows[0]) if rows else None
 
 
 async def commit_revision(
@@ -380,7 +376,33 @@ def ready_unless_failing() -> Any:
         memory.c.held_reason.is_not(None),
         memory.c.waiting_cause.is_not(None),
     )
-    return case((waits, memory.c.ready_at), else_=func.now())
+    return case((waits, memory.c.ready_at), else_=CLOCK.c.at)
+
+
+def _flush(*which: Any) -> Ready:
+    return Ready(
+        update(memory)
+        .where(
+            memory.c.session_key == bindparam("session"),
+            memory.c.flush_position < bindparam("upto"),
+            *which,
+        )
+        .values(
+            flush_position=bindparam("upto"),
+            ready_at=ready_unless_failing(),
+            resting=False,
+            # A state memory rests while steps are recent.
+            has_work=or_(
+                memory.c.has_work,
+                and_(memory.c.kind == "state", memory.c.applied_position < bindparam("upto")),
+            ),
+        )
+        .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
+    )
+
+
+_FLUSH_ALL = _flush()
+_FLUSH = _flush(memory.c.memory_id == bindparam("memory"))
 
 
 async def flush(
@@ -390,25 +412,24 @@ async def flush(
 
     None means all memories of the session.
     """
-    statement = (
-        update(memory)
-        .where(memory.c.session_key == session_key, memory.c.flush_position < position)
-        .values(
-            flush_position=position,
-            ready_at=ready_unless_failing(),
-            resting=False,
-            # A state memory rests while steps are recent.
-            has_work=or_(
-                memory.c.has_work,
-                and_(memory.c.kind == "state", memory.c.applied_position < position),
-            ),
-        )
-        .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
+    values = {"session": session_key, "upto": position}
+    if memory_id is None:
+        rows = await tx.rows(_FLUSH_ALL, values)
+    else:
+        rows = await tx.rows(_FLUSH, {**values, "memory": memory_id})
+    return [found for found, has_work, status in rows if has_work and status == "active"]
+
+
+_WANT_CONSOLIDATION = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .values(
+        consolidate_position=bindparam("upto"),
+        has_work=True,
+        flush_position=func.greatest(memory.c.flush_position, bindparam("upto")),
+        ready_at=ready_unless_failing(),
     )
-    if memory_id is not None:
-        statement = statement.where(memory.c.memory_id == memory_id)
-    rows = await tx.connection.execute(statement)
-    return [row.memory_id for row in rows if row.has_work and row.status == "active"]
+)
 
 
 async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
@@ -416,16 +437,5 @@ async def want_consolidation(tx: Transaction, held: Claim, position: int) -> Non
 
     The caller has the memory from `lock`.
     """
-    await tx.connection.execute(
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-        )
-        .values(
-            consolidate_position=position,
-            has_work=True,
-            flush_position=func.greatest(memory.c.flush_position, position),
-            ready_at=ready_unless_failing(),
-        )
-    )
+    values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
+    await tx.count(_WANT_CONSOLIDATION, values)

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import bindparam, update
 
 from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.tree.nodes import Made, Node, Place
 from storage.database import Transaction
+from storage.ready import Ready
 from storage.revisions import Claim, NewRevision, advance, ready_unless_failing
 from storage.tables import memory
 
@@ -197,19 +198,22 @@ def _plain(value: Any) -> Any:
     return [value.position, value.offset] if isinstance(value, Place) else value
 
 
+_WANT_SEAL = Ready(
+    update(memory)
+    .where(
+        memory.c.session_key == bindparam("session"),
+        memory.c.memory_id == bindparam("memory"),
+        memory.c.seal_position.is_(None),
+    )
+    .values(seal_position=bindparam("upto"), has_work=True, ready_at=ready_unless_failing())
+)
+
+
 async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
     """Asks for a tree to be closed once everything up to `position` is in it.
 
     False, and nothing changed, when somebody asked before. The caller has the memory from
     `revisions.lock`, and the session's head from `sessions.lock_head`.
     """
-    statement = (
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-            memory.c.seal_position.is_(None),
-        )
-        .values(seal_position=position, has_work=True, ready_at=ready_unless_failing())
-    )
-    return (await tx.connection.execute(statement)).rowcount == 1
+    values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
+    return await tx.count(_WANT_SEAL, values) == 1

@@ -5,11 +5,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, case, func, insert, select, update
+from sqlalchemy import Row, Select, bindparam, case, insert, select, update
 
 from service.domain.fail_points import FailPoint, reach
 from service.domain.state.vectors import Levels, Made, State, Vector
+from storage.clocks import CLOCK
 from storage.database import Transaction
+from storage.ready import Ready
 from storage.revisions import Claim, NewRevision, advance
 from storage.tables import memory, revision, state_levels, state_vector
 
@@ -220,14 +222,17 @@ async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
     return rows
 
 
+_ROUSE = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .values(
+        has_work=True,
+        resting=False,
+        ready_at=case((memory.c.resting, CLOCK.c.at), else_=memory.c.ready_at),
+    )
+)
+
+
 async def rouse(tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
     """Has a memory looked at whose vectors were changed by hand, though it rests."""
-    await tx.connection.execute(
-        update(memory)
-        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
-        .values(
-            has_work=True,
-            resting=False,
-            ready_at=case((memory.c.resting, func.now()), else_=memory.c.ready_at),
-        )
-    )
+    await tx.count(_ROUSE, {"session": session_key, "memory": memory_id})

@@ -5,11 +5,26 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Column, Table, Text, case, cast, func, literal, select, tuple_, update
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
+from storage.clocks import CLOCK
 from storage.database import Transaction
+from storage.ready import Ready
 from storage.revisions import Claim, Fenced
 from storage.settling import SETTLED
 from storage.tables import dead_letter, memory
@@ -127,26 +142,31 @@ async def wake(tx: Transaction, waiting: Waiting, limit: int) -> Sequence[WorkIt
     ]
 
 
+_CHANGE_MODEL = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .values(
+        spec=func.jsonb_set(
+            memory.c.spec,
+            cast(["model"], ARRAY(Text)),
+            func.to_jsonb(cast(bindparam("model"), Text)),
+        ),
+        # A worker that has it in hand still asks the old one: what it makes is void.
+        epoch=memory.c.epoch + 1,
+        ready_at=case((memory.c.waiting_cause.is_not(None), CLOCK.c.at), else_=memory.c.ready_at),
+        waiting_model=None,
+        waiting_cause=None,
+    )
+)
+
+
 async def change_model(tx: Transaction, session_key: UUID, memory_id: UUID, model: str) -> None:
     """Gives a memory another model, and lets it go on if it waits for the one it had.
 
     The caller holds it with `revisions.lock`.
     """
-    waits = memory.c.waiting_cause.is_not(None)
-    await tx.connection.execute(
-        update(memory)
-        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
-        .values(
-            spec=func.jsonb_set(
-                memory.c.spec, cast(["model"], ARRAY(Text)), func.to_jsonb(cast(model, Text))
-            ),
-            # A worker that has it in hand still asks the old one: what it makes is void.
-            epoch=memory.c.epoch + 1,
-            ready_at=case((waits, func.now()), else_=memory.c.ready_at),
-            waiting_model=None,
-            waiting_cause=None,
-        )
-    )
+    values = {"session": session_key, "memory": memory_id, "model": model}
+    await tx.count(_CHANGE_MODEL, values)
 
 
 async def count_waiting(tx: Transaction) -> dict[str, int]:
