@@ -99,6 +99,8 @@ async def test_a_closed_tree_is_left_alone(database: Database) -> None:
     assert await runnable(database) == set()
     after = await row(database)
     assert (after.seal_position, after.ready_at, after.status) == (2, before.ready_at, "sealed")
+    # Neither by the first chunk nor by those that go the short way.
+    assert not after.has_work
 
 
 async def test_a_second_wish_keeps_the_first_place_and_does_not_hurry(database: Database) -> None:

@@ -117,3 +117,17 @@ async def test_rows_belong_to_the_tenant_of_their_session(url: str, servers: Ser
                 " VALUES (%s, 'p', %s, 0, 0)",
                 (key, other),
             )
+
+
+async def test_every_key_to_a_session_has_its_tenant(url: str, servers: Servers) -> None:
+    async with await psycopg.AsyncConnection.connect(servers.as_superuser(url)) as admin:
+        found = await admin.execute(
+            "SELECT c.conrelid::regclass::text, c.convalidated, array(SELECT attname::text"
+            " FROM pg_attribute WHERE attrelid = c.conrelid AND attnum = ANY(c.conkey))"
+            " FROM pg_constraint c WHERE c.contype = 'f' AND c.confrelid = 'session'::regclass"
+        )
+        keys = {table: (set(columns), whole) for table, whole, columns in await found.fetchall()}
+    assert {"producer", "memory", "intent", "spend", "budget", "schema_draft"} <= set(keys)
+    for table, (columns, whole) in keys.items():
+        assert columns == {"session_key", "tenant_id"}, table
+        assert whole, table

@@ -3,22 +3,26 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
-from psycopg.types.json import Jsonb
 
 import palimpsest
-from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.domain.tenancy import DEFAULT_TENANT
 from storage.database import Database, Transaction
 from storage.errors import StorageError
 from tests.harness import Servers, api, worker
+from tests.integration.canary import (
+    CANARY,
+    CHUNK,
+    PostgresLog,
+    assert_silent,
+    chunk,
+    log_statements,
+    make_producer,
+)
 
-#: Stands in every text that the traffic sends.
-CANARY = "kanarienvogel"
 #: Tables that appends, steps, model calls, answers, searches and edits wait for.
 TABLES = (
     *("session", "producer", "chunk", "memory", "revision", "prism_value", "call", "intent"),
@@ -28,21 +32,11 @@ END = {"cancelled": "pg_cancel_backend", "disconnected": "pg_terminate_backend"}
 #: How long it is waited for a statement of ours to run into a lock.
 WAIT_SECONDS = 90.0
 
-Log = Callable[[], str]
-
 
 @pytest.fixture
-def log(servers: Servers) -> Log:
-    """Returns what PostgreSQL has logged since the test began."""
-    path = Path(servers.postgres._folder) / "postgres.log"
-    begun = path.stat().st_size
-
-    def since() -> str:
-        with path.open("rb") as file:
-            file.seek(begun)
-            return file.read().decode(errors="replace")
-
-    return since
+def log(servers: Servers) -> PostgresLog:
+    """What PostgreSQL has logged since the test began."""
+    return PostgresLog(servers)
 
 
 @pytest.fixture
@@ -52,20 +46,13 @@ async def admin(servers: Servers, url: str) -> AsyncIterator[psycopg.AsyncConnec
         yield connection
 
 
-async def log_as_others_do(admin: psycopg.AsyncConnection, url: str) -> None:
-    """Has the server log the statements that fail, as PostgreSQL does unless it is told."""
-    name = conninfo_to_dict(url)["dbname"]
-    for setting in ("log_error_verbosity = default", "log_min_error_statement = error"):
-        await admin.execute(f"ALTER DATABASE {name} SET {setting}".encode())
-    await admin.commit()
-
-
 @pytest.mark.parametrize("end", END)
 async def test_statements_that_fail_are_logged_without_texts(
-    url: str, log: Log, admin: psycopg.AsyncConnection, end: str
+    url: str, log: PostgresLog, admin: psycopg.AsyncConnection, end: str
 ) -> None:
-    await log_as_others_do(admin, url)
-    with api(url) as (server, address), worker(url) as working:
+    await log_statements(admin, url)
+    loud = {"PALIMPSEST_LOG_LEVEL": "debug"}
+    with api(url, **loud) as (server, address), worker(url, **loud) as working:
         async with palimpsest.connect(address) as client:
             traffic = [asyncio.create_task(_traffic(client, name)) for name in "abc"]
             try:
@@ -75,7 +62,7 @@ async def test_statements_that_fail_are_logged_without_texts(
                     one.cancel()
                 await asyncio.gather(*traffic, return_exceptions=True)
         ours = server.log() + working.log()
-    theirs = log()
+    theirs = log.text()
     assert theirs.count("STATEMENT: ") + theirs.count("FATAL: ") >= sum(failed) >= len(TABLES)
     assert CANARY not in theirs
     assert CANARY not in ours
@@ -125,38 +112,17 @@ async def _fail(
     return ended
 
 
-KEY = session_key(DEFAULT_TENANT, "s")
-_CHUNK = """
-INSERT INTO chunk (tenant_id, session_key, position, producer_id, producer_sequence, kind, text,
-                   digest, metadata)
-VALUES (%(tenant)s, %(key)s, %(position)s, %(producer)s, %(sequence)s, 'text', %(text)s,
-        sha256('x'), %(metadata)s)
-"""
-
-
-def _chunk(position: int, sequence: int, text: str = CANARY) -> dict[str, object]:
-    return {
-        "tenant": DEFAULT_TENANT,
-        "key": KEY,
-        "position": position,
-        "producer": CANARY,
-        "sequence": sequence,
-        "text": text,
-        "metadata": Jsonb({CANARY: CANARY}),
-    }
-
-
 async def _check_violation(tx: Transaction) -> None:
-    await tx.rows(_CHUNK, _chunk(0, 1))
+    await tx.rows(CHUNK, chunk(0, 1))
 
 
 async def _unique_violation(tx: Transaction) -> None:
     for position in (1, 2):
-        await tx.rows(_CHUNK, _chunk(position, 1))
+        await tx.rows(CHUNK, chunk(position, 1))
 
 
 async def _foreign_key_violation(tx: Transaction) -> None:
-    await tx.rows(_CHUNK, _chunk(1, 1) | {"producer": f"{CANARY}-2"})
+    await tx.rows(CHUNK, chunk(1, 1) | {"producer": f"{CANARY}-2"})
 
 
 async def _wrong_value(tx: Transaction) -> None:
@@ -164,12 +130,12 @@ async def _wrong_value(tx: Transaction) -> None:
 
 
 async def _many_rows(tx: Transaction) -> None:
-    await tx.connection.exec_driver_sql(_CHUNK, [_chunk(at, at) for at in (1, 0)])
+    await tx.connection.exec_driver_sql(CHUNK, [chunk(at, at) for at in (1, 0)])
 
 
 async def _one_batch(database: Database) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.write_all((_CHUNK, _CHUNK), _chunk(1, 1))
+        await tx.write_all((CHUNK, CHUNK), chunk(1, 1))
 
 
 def _in_transaction(run: Callable[[Transaction], Awaitable[None]]) -> Callable[..., object]:
@@ -181,40 +147,32 @@ def _in_transaction(run: Callable[[Transaction], Awaitable[None]]) -> Callable[.
 
 
 @pytest.mark.parametrize(
-    "run",
+    ("run", "words"),
     [
-        *map(_in_transaction, (_check_violation, _unique_violation, _foreign_key_violation)),
-        *map(_in_transaction, (_wrong_value, _many_rows)),
-        _one_batch,
+        (_in_transaction(_check_violation), "violates check constraint"),
+        (_in_transaction(_unique_violation), "duplicate key value"),
+        (_in_transaction(_foreign_key_violation), "violates foreign key constraint"),
+        (_in_transaction(_wrong_value), "invalid input syntax"),
+        (_in_transaction(_many_rows), "violates check constraint"),
+        (_one_batch, "duplicate key value"),
     ],
     ids=["check", "unique", "foreign key", "value", "rows", "batch"],
 )
 async def test_rows_that_are_refused_are_told_without_what_is_in_them(
     url: str,
-    log: Log,
+    log: PostgresLog,
     admin: psycopg.AsyncConnection,
     run: Callable[[Database], Awaitable[None]],
+    words: str,
 ) -> None:
-    await admin.execute(
-        "INSERT INTO session (session_key, tenant_id, name) VALUES (%s, %s, 's')",
-        (KEY, DEFAULT_TENANT),
-    )
-    await admin.execute(
-        "INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)"
-        " VALUES (%s, %s, %s, 0, 0)",
-        (KEY, CANARY, DEFAULT_TENANT),
-    )
-    await admin.commit()
+    await make_producer(admin)
     database = Database.connect(url, pool_size=1, name=f"test-{uuid4().hex[:8]}")
     try:
         with pytest.raises(Exception) as failed:  # noqa: PT011 - any, as it would be logged
             await run(database)
     finally:
         await database.close()
-    told: BaseException | None = failed.value
-    assert isinstance(told, StorageError) or "22P02" in str(told)
-    while told is not None:
-        assert CANARY not in str(told)
-        told = told.__cause__ or told.__context__
-    assert "ERROR: " in log()
-    assert CANARY not in log()
+    assert isinstance(failed.value, StorageError) or "22P02" in str(failed.value)
+    assert_silent(failed.value)
+    assert words in log.text()
+    assert CANARY not in log.text()
