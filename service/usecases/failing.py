@@ -121,6 +121,8 @@ class Failing:
                 tx, held, model=error.waits_for, cause=cause, seconds=seconds
             )
             names = await memories.find_names(tx, held.session_key, held.memory_id)
+            reach(FailPoint.WAIT_WRITTEN)
+        reach(FailPoint.WAITING)
         _log.info(
             "memory waits for its model",
             session=names.session,

@@ -27,6 +27,7 @@ from palimpsest.session import Session
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import MemoryInfo, MemoryStatus
 from tests.chaos.history import Acked, Edited, Requested, Sent, Writer
+from tests.chaos.sweep_model import REFUSES
 from tests.chaos.workload import chunk_text
 
 SCHEMA = "class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
@@ -119,12 +120,20 @@ class Traffic:
         )
         await make(lambda: session.create_tree("tree", segment_tokens=64, max_children=2))
         await make(
-            lambda: session.create_state("state", task=told.name, period=2, episode_vectors=2)
+            lambda: session.create_state(
+                "state",
+                task=told.name,
+                period=2,
+                episode_vectors=2,
+                # The model server refuses the key once for each of these models: work waits,
+                # a probe finds out that it has passed, and work goes on.
+                model=f"openai/{REFUSES}{told.name}",
+            )
         )
         produced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._produce(session, told, chosen, produced))
-            tasks.create_task(self._change(session, told))
+            tasks.create_task(self._change(client, session, told))
             tasks.create_task(self._ask(session, produced))
         await self._finish(session)
 
@@ -235,7 +244,7 @@ class Traffic:
             )
         )
 
-    async def _change(self, session: Session, told: Told) -> None:
+    async def _change(self, client: Client, session: Session, told: Told) -> None:
         facts = session.memory("facts")
         for number in (1, 2):
             mark = f"e{number}"
@@ -245,6 +254,8 @@ class Traffic:
         await self._roll_back(facts)
         await insist(facts.consolidate)
         await insist(facts.retry)
+        await insist(partial(client.retry_stalled, session.name))
+        await insist(facts.update_model)
 
     async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
         tries = 0
