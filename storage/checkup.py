@@ -134,6 +134,8 @@ async def open_tables(database: Database) -> tuple[str, ...]:
 _MEMORIES = """
 SELECT s.name || '/' || m.name AS name, m.status = 'stalled' AS is_stalled,
     m.status = 'active' AND m.held_reason IS NOT NULL AND m.ready_at > now() AS is_held,
+    m.status = 'active' AND m.waiting_cause IS NOT NULL
+        AND m.waiting_model IS NULL AS is_failing, m.waiting_cause,
     m.status = 'active' AND m.has_work AND NOT m.resting
         AND m.ready_at < now() - make_interval(secs => %(stuck)s)
         AND coalesce(r.created_at, m.created_at)
@@ -173,6 +175,8 @@ async def read_memories(tx: Transaction) -> MemoryCounts:
         stalled=_named(rows, "is_stalled"),
         causes=tuple((row.cause, row.number) for row in causes),
         held=_named(rows, "is_held"),
+        failing=_named(rows, "is_failing"),
+        failing_by=next((row.waiting_cause for row in rows if row.is_failing), ""),
         stuck=_named(rows, "is_stuck"),
         behind=0 if last is None else max(last.behind, 0),
         slowest="" if last is None else last.name,

@@ -276,6 +276,9 @@ class MemoryCounts:
     causes: tuple[tuple[str, int], ...]
     #: A budget holds them.
     held: tuple[str, ...]
+    #: Their calls fail, and those of others do not, as far as is known; and by what the first.
+    failing: tuple[str, ...]
+    failing_by: str
     #: They have work, are due, and nobody has touched them for STUCK_SECONDS.
     stuck: tuple[str, ...]
     #: Chunks that the slowest active one is behind its session's head.
@@ -300,6 +303,13 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
     if found.held:
         advice = "`palimpsest budget list` shows what they may spend"
         findings.append(warn("memories", f"{_some(found.held)} are held by a budget", advice))
+    if found.failing:
+        advice = (
+            "they are tried again until it passes; if it does not, and others go on, it is by"
+            " their texts: `palimpsest memory model` gives a memory another model"
+        )
+        said = f"the model calls of {_some(found.failing)} fail: {found.failing_by}"
+        findings.append(warn("memories", said, advice))
     if found.behind > backlog_chunks * BACKLOG_SHARE:
         said = f"{found.slowest} is {found.behind} chunks behind; at {backlog_chunks} appends"
         findings.append(warn("memories", f"{said} are refused", "start more workers"))

@@ -269,6 +269,30 @@ class FailPoint(Enum):
     RETRY_WRITTEN = "retry.written"
     #: Committed; before the hint.
     RETRIED = "retry.committed"
+    #: Many of them are; before the commit.
+    RETRY_ALL_WRITTEN = "retry_all.written"
+    #: Committed; before the hints.
+    RETRIED_ALL = "retry_all.committed"
+
+    # Work that waits for its model.
+    #: A memory is put off until its model replies; before the commit.
+    WAIT_WRITTEN = "wait.written"
+    #: Committed.
+    WAITING = "wait.committed"
+    #: A condition of a model is noted, and that is committed.
+    CONDITION_NOTED = "condition.noted"
+    #: The probe of a condition is taken, and that is committed; before the call.
+    PROBE_TAKEN = "condition.probe_taken"
+    #: A condition that has passed is forgotten, and that is committed.
+    CONDITION_GONE = "condition.gone"
+    #: What waited may go on; before the commit.
+    WAKE_WRITTEN = "wake.written"
+    #: Committed; before the hints.
+    WOKEN = "wake.committed"
+    #: A memory has another model; before the commit.
+    MODEL_CHANGED = "model_change.written"
+    #: Committed; before the hint.
+    MODEL_CHANGE_COMMITTED = "model_change.committed"
 
     # Questions and their answers.
     #: A question is stored; before the commit.

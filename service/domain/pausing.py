@@ -12,15 +12,21 @@ MAX_DOUBLINGS = 20
 MAX_LATER = 0.25
 
 
-def pause_seconds(first_seconds: float, failures: int, *, asked_seconds: float = 0.0) -> float:
+def pause_seconds(
+    first_seconds: float,
+    failures: int,
+    *,
+    asked_seconds: float = 0.0,
+    max_seconds: float = MAX_SECONDS,
+) -> float:
     """Seconds to wait behind so many `failures` and one more.
 
-    Doubles with each failure up to `MAX_SECONDS`. Never less than `asked_seconds`, of which
+    Doubles with each failure up to `max_seconds`. Never less than `asked_seconds`, of which
     `MAX_ASKED_SECONDS` count.
     """
     doubled = first_seconds * 2.0 ** min(failures, MAX_DOUBLINGS)
     asked = min(asked_seconds, MAX_ASKED_SECONDS) * random.uniform(1.0, 1.0 + MAX_LATER)
-    return max(spread(min(doubled, MAX_SECONDS)), asked)
+    return max(spread(min(doubled, max_seconds)), asked)
 
 
 def spread(seconds: float) -> float:

@@ -2,8 +2,9 @@
 
 A place is a deployment, or a model that has none. Its circuit opens when calls fail for a
 reason that says nothing of the single step: at once for what an operator has to change (a
-wrong key), after several failures in a row for what passes by itself, and when several
-memories are refused in the same words. What is open is a row that all processes see. Work
+wrong key), and when calls of several memories fail by what passes by itself, or are refused in
+the same words, without a reply in between. One memory alone opens none: it may be its text that
+the place fails at. What is open is a row that all processes see. Work
 that waits for it is woken by `service.usecases.recovery`: one item as a probe, all when it
 has passed.
 """
@@ -28,9 +29,7 @@ from service.llm.labels import LABELS
 
 _log = structlog.get_logger("palimpsest.llm")
 
-#: Failures in a row, without a reply in between, that open a circuit.
-FAILURES = 3
-#: Memories that are refused in the same words, without a reply in between, that do.
+#: Memories whose calls fail alike, without a reply in between, that open a circuit.
 SEVERAL = 3
 #: The first probe comes so soon, in seconds; each further one after twice as long.
 FIRST_PROBE_SECONDS = 1.0
@@ -38,14 +37,14 @@ FIRST_PROBE_SECONDS = 1.0
 MAX_ASKED_SECONDS = 300.0
 #: What is known of conditions counts for so long, in seconds.
 KNOWN_SECONDS = 1.0
-#: Places, and refusals of a place, that are remembered.
+#: Places, and kinds of failures of a place, that are remembered.
 MAX_PLACES = 1000
-MAX_REFUSALS = 100
+MAX_KINDS = 100
 #: Circuits that may be open: clients name models. Beyond these each item pauses by itself.
 MAX_OPEN = 200
-#: Words that opened a circuit which a reply closed may have been about texts, which would open
-#: it again and again. So for a while, in seconds, twice as many memories have to be refused in
-#: them, and twice as many each further time, up to so many times.
+#: Failures that opened a circuit which a reply closed may have been by texts, which would open
+#: it again and again. So for a while, in seconds, twice as many memories have to fail alike,
+#: and twice as many each further time, up to so many times.
 CLEARED_SECONDS = 3600.0
 MAX_CLEARED = 4
 
@@ -80,10 +79,8 @@ class ConditionStore(Protocol):
 class _Place:
     """What this process knows of a place."""
 
-    #: Failures in a row.
-    failures: int = 0
-    #: Owners that were refused, by the words.
-    refused: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
+    #: Owners whose calls failed since the last reply, by the kind of failure.
+    failed: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
     #: When the call began that was replied to last, by the monotonic clock.
     replied_at: float = float("-inf")
 
@@ -116,8 +113,8 @@ class Circuits:
         self._monotonic = monotonic
         self._places: OrderedDict[str, _Place] = OrderedDict()
         self._open: dict[str, _Open] = {}
-        #: Of a place and words: until when that counts, by the monotonic clock, and how often
-        #: a reply closed what they had opened.
+        #: Of a place and a kind of failure: until when that counts, by the monotonic clock, and
+        #: how often a reply closed what it had opened.
         self._cleared: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._known_until = float("-inf")
         self._reading = asyncio.Lock()
@@ -177,8 +174,7 @@ class Circuits:
         the monotonic clock.
         """
         heard = self._heard(place)
-        heard.failures = 0
-        heard.refused.clear()
+        heard.failed.clear()
         heard.replied_at = max(heard.replied_at, began)
         known = self._open.get(place)
         if known is None or began < known.heard_at:
@@ -189,9 +185,9 @@ class Circuits:
         _log.info("model replies again", place=place, fault=known.condition.fault.value)
 
     def _clear(self, condition: Condition) -> None:
-        """Remembers words that opened a circuit which a reply has closed."""
-        if condition.fault.is_ambiguous:
-            key = condition.place, _words(condition.cause)
+        """Remembers what opened a circuit which a reply has closed."""
+        if not condition.fault.is_configuration:
+            key = condition.place, _kind(condition.fault, condition.cause)
             times = min(self._times_cleared(key) + 1, MAX_CLEARED)
             self._cleared[key] = self._monotonic() + CLEARED_SECONDS, times
             self._cleared.move_to_end(key)
@@ -234,10 +230,19 @@ class Circuits:
         known = self._open.get(place)
         if known is not None:
             return await self._still_open(known.condition, failure, probing=probing)
-        if began < self._heard(place).replied_at or not self._trips(place, owner_id, failure):
+        if began < self._heard(place).replied_at:
             return failure
+        if not failure.fault.is_configuration:
+            kind = _kind(failure.fault, str(failure))
+            owners = self._failed_alike(place, kind)
+            # Nothing was replied to since its last try: it may be the place all the same, and
+            # then it goes on as soon after as if there were a circuit.
+            is_again = owner_id in owners and failure.fault.passes
+            owners.add(owner_id)
+            if len(owners) < SEVERAL << self._times_cleared((place, kind)):
+                return self._soon(failure) if is_again else failure
         await self._trip(place, model, failure)
-        return _held(failure, model) if place in self._open else failure
+        return _copy(failure, waits_for=model) if place in self._open else failure
 
     async def _still_open(
         self, known: Condition, failure: ModelFailure, *, probing: bool
@@ -248,9 +253,10 @@ class Circuits:
                 place=known.place, fault=failure.fault, cause=str(failure), probe_seconds=pause
             )
             self._known_until = float("-inf")
-        return _held(failure, known.model)
+        return _copy(failure, waits_for=known.model)
 
     async def _trip(self, place: str, model: str, failure: ModelFailure) -> None:
+        self._heard(place).failed.clear()
         if len(self._open) >= MAX_OPEN:
             return
         pause = self._pause(0, failure.retry_after_seconds)
@@ -258,9 +264,6 @@ class Circuits:
         added = await self._store.add(
             place=place, model=model, fault=fault, cause=cause, probe_seconds=pause
         )
-        heard = self._heard(place)
-        heard.failures = 0
-        heard.refused.clear()
         await self.refresh()
         if added:
             self._opened.add(1, {"model": LABELS.of(model), "fault": fault.value})
@@ -271,19 +274,15 @@ class Circuits:
         asked = min(asked_seconds or 0.0, MAX_ASKED_SECONDS)
         return max(spread(min(doubled, self._probe_seconds)), asked)
 
-    def _trips(self, place: str, owner_id: UUID, failure: ModelFailure) -> bool:
-        if failure.fault.is_configuration:
-            return True
-        known = self._heard(place)
-        if failure.fault.passes:
-            known.failures += 1
-            return known.failures >= FAILURES
-        words = _words(str(failure))
-        owners = known.refused.setdefault(words, set())
-        owners.add(owner_id)
-        if len(known.refused) > MAX_REFUSALS:
-            known.refused.popitem(last=False)
-        return len(owners) >= SEVERAL << self._times_cleared((place, words))
+    def _soon(self, failure: ModelFailure) -> ModelFailure:
+        return _copy(failure, longest_pause_seconds=self._probe_seconds)
+
+    def _failed_alike(self, place: str, kind: str) -> set[UUID]:
+        failed = self._heard(place).failed
+        owners = failed.setdefault(kind, set())
+        if len(failed) > MAX_KINDS:
+            failed.popitem(last=False)
+        return owners
 
 
 def _waits(condition: Condition) -> ModelFailure:
@@ -292,18 +291,27 @@ def _waits(condition: Condition) -> ModelFailure:
     )
 
 
-def _held(failure: ModelFailure, model: str) -> ModelFailure:
-    held = ModelFailure(
+def _copy(
+    failure: ModelFailure,
+    *,
+    waits_for: str | None = None,
+    longest_pause_seconds: float | None = None,
+) -> ModelFailure:
+    copy = ModelFailure(
         str(failure),
         retryable=failure.retryable,
         retry_after_seconds=failure.retry_after_seconds,
         fault=failure.fault,
-        waits_for=model,
+        waits_for=waits_for,
+        longest_pause_seconds=longest_pause_seconds,
     )
-    held.__cause__ = failure
-    return held
+    copy.__cause__ = failure
+    return copy
 
 
-def _words(cause: str) -> str:
-    """Returns a cause without its numbers, and what they differ in from memory to memory."""
-    return re.sub(r"\d+", "#", cause.casefold())[:200]
+def _kind(fault: Fault, cause: str) -> str:
+    """Returns what failures have in common that may be one: that they pass, or their words.
+
+    The words are without numbers, and what they differ in from memory to memory.
+    """
+    return "passes" if fault.passes else re.sub(r"\d+", "#", cause.casefold())[:200]

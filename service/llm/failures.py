@@ -47,16 +47,19 @@ class ModelFailure(Exception):
         retry_after_seconds: float | None = None,
         fault: Fault | None = None,
         waits_for: str | None = None,
+        longest_pause_seconds: float | None = None,
     ) -> None:
         """`retryable`: whether another try of the same call may help at once.
 
         `waits_for`: the model whose circuit is open, when no call was made because of that.
+        `longest_pause_seconds`: before another try, unless the provider asks for more.
         """
         super().__init__(message)
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
         self.fault = fault or (Fault.FAILING if retryable else Fault.CONTENT_REFUSED)
         self.waits_for = waits_for
+        self.longest_pause_seconds = longest_pause_seconds
 
     @property
     def is_deployment(self) -> bool:

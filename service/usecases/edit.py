@@ -216,6 +216,8 @@ class Editor:
             held = await _lock(tx, target)
             await waiting.change_model(tx, *item_key(held), model)
             stored = await find_memory(tx, target.session, target.memory)
+            reach(FailPoint.MODEL_CHANGED)
+        reach(FailPoint.MODEL_CHANGE_COMMITTED)
         self._memories.wake(tenant_id, stored)
         return stored
 

@@ -10,7 +10,7 @@ from service.config import Config
 from service.domain.errors import FailedPrecondition
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
-from service.domain.pausing import pause_seconds, spread
+from service.domain.pausing import MAX_SECONDS, pause_seconds, spread
 from service.llm.circuits import MAX_ASKED_SECONDS
 from service.llm.failures import ModelFailure
 from service.telemetry import meter
@@ -54,7 +54,13 @@ class Pauses:
         if len(self._failures) > MAX_PAUSES:
             self._failures.popitem(last=False)
         asked = min(error.retry_after_seconds or 0.0, MAX_ASKED_SECONDS)
-        return pause_seconds(self._first_seconds, failures, asked_seconds=asked)
+        longest = error.longest_pause_seconds
+        return pause_seconds(
+            self._first_seconds,
+            failures,
+            asked_seconds=asked,
+            max_seconds=MAX_SECONDS if longest is None else min(longest, MAX_SECONDS),
+        )
 
     def forget(self, owner_id: UUID) -> None:
         """Begins with the shortest pause again."""
@@ -115,6 +121,8 @@ class Failing:
                 tx, held, model=error.waits_for, cause=cause, seconds=seconds
             )
             names = await memories.find_names(tx, held.session_key, held.memory_id)
+            reach(FailPoint.WAIT_WRITTEN)
+        reach(FailPoint.WAITING)
         _log.info(
             "memory waits for its model",
             session=names.session,

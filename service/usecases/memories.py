@@ -264,6 +264,8 @@ class Memories:
                 if key is not None and await sessions.get(tx, key) is None:
                     raise session_not_found(session)
                 woken = await stalls.retry_some(tx, key, RETRY_MEMORIES)
+                reach(FailPoint.RETRY_ALL_WRITTEN)
+            reach(FailPoint.RETRIED_ALL)
             self._hints.add([_item(tenant_id, *one) for one in woken])
             retried += len(woken)
             if len(woken) < RETRY_MEMORIES:

@@ -10,6 +10,7 @@ from uuid import UUID
 import structlog
 
 from service.domain.conditions import Condition
+from service.domain.fail_points import FailPoint, reach
 from service.domain.faults import Fault
 from service.llm.circuits import Circuits
 from service.telemetry import meter
@@ -64,12 +65,16 @@ class StoredConditions:
                     cause=cause,
                     probe_seconds=probe_seconds,
                 )
+            reach(FailPoint.CONDITION_NOTED)
         return added
 
     async def take_probe(self, place: str, next_seconds: float) -> bool:
         """Takes the one probe that is due. Raises StorageError."""
         async with self._database.connection() as connection:
-            return await conditions.take_probe(connection, place, next_seconds)
+            taken = await conditions.take_probe(connection, place, next_seconds)
+        if taken:
+            reach(FailPoint.PROBE_TAKEN)
+        return taken
 
     async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
         """Notes that a probe failed."""
@@ -84,6 +89,7 @@ class StoredConditions:
         with _noted():
             async with self._database.connection() as connection:
                 await conditions.remove(connection, condition)
+            reach(FailPoint.CONDITION_GONE)
 
 
 @contextmanager
@@ -174,6 +180,8 @@ class Recovery:
     async def _wake_some(self, waits: Waiting, limit: int) -> None:
         async with self._database.transaction(waits.tenant_id) as tx:
             woken = await waiting.wake(tx, waits, limit)
+            reach(FailPoint.WAKE_WRITTEN)
+        reach(FailPoint.WOKEN)
         self._hints.add(woken)
         if 1 < limit == len(woken):
             # There may be more: the next look lists again.

@@ -20,3 +20,4 @@ def test_nothing_is_lost_or_made_twice_while_everything_fails() -> None:
     assert made == {kind.value for kind in Kind}
     assert result["chunks_acked"] >= CHUNKS
     assert result["checked"]["chunks"] >= result["chunks_acked"]
+    assert result["checked"]["requests"] > 0

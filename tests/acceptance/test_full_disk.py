@@ -4,11 +4,13 @@ import json
 import os
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from tests.acceptance.test_cli import assert_one_clear_line, run
 from tests.acked import Traffic, in_a_thread, kept
-from tests.attacks.full_disk import Refusals, address_of, up
+from tests.attacks.full_disk import Refusals, address_of, cut_off, up
+from tests.harness import Servers
 from tests.volumes import CannotMount, Volume, data_and_log
 
 pytestmark = pytest.mark.timeout(400)
@@ -53,3 +55,14 @@ def test_a_full_disk_is_told_and_everything_goes_on_when_there_is_room(data: Vol
         assert service.stop() == 0
     finally:
         service.close()
+
+
+def test_a_database_that_hangs_holds_the_attack_up_no_longer_than_it_says(
+    servers: Servers,
+) -> None:
+    with psycopg.connect(servers.as_superuser(servers.new_database()), autocommit=True) as one:
+        with cut_off(one, 60):
+            assert one.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError), cut_off(one, 0.1):
+            one.execute("SELECT pg_sleep(3600)")
+        assert one.closed

@@ -5,13 +5,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 import palimpsest
 from palimpsest.errors import DeadlineExceeded
 from tests.attacks import outages
 from tests.attacks.outages import OUTAGES, SCHEMA, Switched
-from tests.fake_model import served
+from tests.fake_model import FakeModel, served
 from tests.harness import Servers, api, eventually, worker
 
 
@@ -79,15 +81,69 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
             assert "sk-not-to-be-logged" not in process.log()
 
 
-async def _made(client: palimpsest.Client, number: int) -> list[palimpsest.Session]:
-    sessions = []
-    for at in range(number):
-        session = await client.create_session(f"s{at}")
-        await session.create_memory("m", schema_source=SCHEMA)
-        async with session.producer("test") as producer:
-            await producer.append("The harbour is closed on Mondays.")
-        sessions.append(session)
-    return sessions
+async def _made(
+    client: palimpsest.Client, number: int, text: str = "The harbour is closed on Mondays."
+) -> list[palimpsest.Session]:
+    return [await _append(client, f"s{at}", text) for at in range(number)]
+
+
+async def _append(
+    client: palimpsest.Client, name: str, text: str = "The harbour is closed on Mondays."
+) -> palimpsest.Session:
+    session = await client.create_session(name)
+    await session.create_memory("m", schema_source=SCHEMA)
+    async with session.producer("test") as producer:
+        await producer.append(text)
+    return session
+
+
+class Poisoned(FakeModel):
+    """A model that fails at one text, whenever it gets it."""
+
+    failed = 0
+
+    def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
+        """The response to a completion request."""
+        if "poison" in json.dumps(request["messages"]):
+            self.failed += 1
+            return OUTAGES["500"]
+        return super().respond(request)
+
+
+async def test_a_text_that_the_model_always_fails_at_holds_up_nobody_else(
+    servers: Servers,
+) -> None:
+    model, url = Poisoned(), servers.new_database()
+    with served(model) as endpoint:
+        model.url = f"{endpoint}/v1"
+        settings = {**model.settings, "PALIMPSEST_STEP_BACKOFF_SECONDS": "0.2"}
+        with api(url, **settings) as (_, address), worker(url, **settings):
+            async with palimpsest.connect(address) as client:
+                (poisoned,) = await _made(client, 1, "poison")
+                # Far more than it takes to open a circuit, and nothing else is called meanwhile.
+                while model.failed < 15:
+                    await asyncio.sleep(0.05)
+                told = {"memories": ""}
+                # While it is tried, nobody knows whether it still fails.
+                while "the model calls of s0/m fail" not in told["memories"]:
+                    told = doctor(address, url, settings)
+                assert "The server had an error" in told["memories"]
+                assert "none is known to fail" in told["models"]
+                async for one in client.memories(waiting=True):
+                    assert "The server had an error" in (one.waiting_cause or "")
+                for number in range(1, 4):
+                    await _append(client, f"s{number}")
+                    other = client.session(f"s{number}").memory("m")
+                    assert (await other.get(fully_applied=True, timeout=120)).applied_position == 1
+                assert "none is known to fail" in doctor(address, url, settings)["models"]
+                assert (await poisoned.memory("m").get()).applied_position == 0
+
+
+def doctor(address: str, url: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """What it says, by what it looked at."""
+    told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
+    found = [json.loads(line) for line in told.stdout.splitlines()]
+    return {one["name"]: one["said"] for one in found}
 
 
 async def test_all_stalled_memories_are_listed_and_retried_at_once(servers: Servers) -> None:

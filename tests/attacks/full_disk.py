@@ -1,8 +1,12 @@
 """The disk of PostgreSQL's data, and that of its write-ahead log, get full while clients append."""
 
 import os
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -18,6 +22,8 @@ from tests.volumes import CannotMount, Volume, data_and_log
 #: Chunks that each producer has acked before a disk is full, and behind it.
 ACKED = 12
 PRODUCERS = {True: 3, False: 16}
+#: Within this a statement is done, or PostgreSQL is gone: only one that hangs is cut off.
+ANSWER_SECONDS = 30.0
 #: How often each disk is filled.
 ROUNDS = {True: 1, False: 5}
 
@@ -71,18 +77,37 @@ def fill_log(log: Volume, service: Process) -> list[str]:
             return True
         superuser = superuser_url(log.folder.parents[2])
         try:
-            with psycopg.connect(superuser, autocommit=True, connect_timeout=5) as one:
+            with (
+                psycopg.connect(superuser, autocommit=True, connect_timeout=5) as one,
+                cut_off(one, ANSWER_SECONDS),
+            ):
                 # The next file of the log is needed at once.
                 one.execute("SELECT pg_switch_wal()")
                 one.execute("CREATE TABLE IF NOT EXISTS filling AS SELECT 1 AS one")
                 one.execute("INSERT INTO filling VALUES (1)")
         except psycopg.OperationalError:
-            # It goes, or is gone: what this is for.
+            # It goes, or is gone: what this is for. Or it hangs: then that is told in the end.
             return False
         return False
 
-    eventually("PostgreSQL ends, and `up` says why", gone)
+    eventually("PostgreSQL ends (it may hang), and `up` says why", gone)
     return []
+
+
+@contextmanager
+def cut_off(connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
+    """Ends a connection that is used for longer, whatever its server does.
+
+    A server that hangs heeds no timeout of its own, nor a request to cancel.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        watchdog = threading.Timer(seconds, end.shutdown, (socket.SHUT_RDWR,))
+        watchdog.start()
+        try:
+            yield
+        finally:
+            watchdog.cancel()
+            watchdog.join()
 
 
 def superuser_url(data_dir: Path) -> str:

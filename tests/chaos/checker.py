@@ -22,6 +22,7 @@ from tests.chaos.history import (
     ReadLog,
     ReadMemory,
     Refused,
+    Requested,
     RolledBack,
     Sent,
     Watched,
@@ -77,7 +78,7 @@ class _Checker:
             case _:
                 self._take_of_log(event)
 
-    def _take_of_log(self, event: Opened | Sent | Acked | ReadLog) -> None:
+    def _take_of_log(self, event: Opened | Sent | Acked | Requested | ReadLog) -> None:
         log = self._log(event.session)
         if log is None:
             return
@@ -89,6 +90,8 @@ class _Checker:
                 log.sent(event)
             case Acked():
                 log.acked(event)
+            case Requested():
+                log.requested(event)
             case ReadLog():
                 log.read_log(event)
         self._note_time(event.client, event.returned if isinstance(event, ReadLog) else event.at)

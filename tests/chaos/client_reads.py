@@ -15,6 +15,7 @@ from palimpsest.v1 import log_pb2, log_pb2_grpc
 from service.domain.json_values import canonical
 from tests.chaos.clients import GIVE_UP_SECONDS, Desk, Room
 from tests.chaos.history import Asked, Edited, ReadLog, ReadMemory, Refused, RolledBack, Watched
+from tests.chaos.workload import owner
 
 #: Between two requests of one task.
 PAUSE_SECONDS = 0.3
@@ -49,7 +50,8 @@ async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
                 session=room.session,
                 from_position=first,
                 chunks=[
-                    (one.position, one.producer_id, one.producer_sequence) for one in page.chunks
+                    (one.position, *owner(one.producer_id, one.producer_sequence, one.chunk.text))
+                    for one in page.chunks
                 ],
                 head=page.head,
                 invoked=invoked,

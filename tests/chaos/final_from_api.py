@@ -31,7 +31,7 @@ from tests.chaos.history import (
     FinalVector,
     LedgerRow,
 )
-from tests.chaos.workload import SERIAL, chunk_text
+from tests.chaos.workload import SERIAL, chunk_text, owner
 
 #: How long memories may take until everything is read.
 DRAIN_SECONDS = 300.0
@@ -146,8 +146,10 @@ async def _session(
     path = folder / f"log-{hashlib.sha256(session.name.encode()).hexdigest()[:16]}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         async for chunk in session.chunks():
-            intact = chunk.text == chunk_text(chunk.producer_id, chunk.producer_sequence)
-            line = [chunk.position, chunk.producer_id, chunk.producer_sequence, intact]
+            whose = owner(chunk.producer_id, chunk.producer_sequence, chunk.text)
+            intact = chunk.text == chunk_text(*whose)
+            counted = 0 if chunk.producer_id else chunk.producer_sequence
+            line = [chunk.position, *whose, counted, intact]
             file.write(json.dumps(line) + "\n")
     memories = [
         await _memory(session, info, chains, budget, rng) for info in await session.memories()
@@ -166,9 +168,13 @@ class StoredChunks:
     def __iter__(self) -> Iterator[FinalChunk]:
         with self.path.open(encoding="utf-8") as lines:
             for line in lines:
-                position, producer, sequence, intact = json.loads(line)
+                position, producer, sequence, counted, intact = json.loads(line)
                 yield FinalChunk(
-                    position=position, producer=producer, sequence=sequence, is_intact=intact
+                    position=position,
+                    producer=producer,
+                    sequence=sequence,
+                    server_sequence=counted,
+                    is_intact=intact,
                 )
 
 

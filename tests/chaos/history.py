@@ -60,6 +60,21 @@ class Acked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Requested:
+    """A request without a producer is stored, by this try or one before, all of it together."""
+
+    client: str
+    session: str
+    #: Who counts, and what of its count (`workload.owner`).
+    producer: str
+    first_sequence: int
+    last_sequence: int
+    first_position: int
+    position: int
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
     """An append, or an edit, that the service said no to; `sequence` is 0 for an edit."""
 
@@ -210,6 +225,7 @@ Event = (
     Opened
     | Sent
     | Acked
+    | Requested
     | Refused
     | ReadLog
     | ReadMemory
@@ -223,7 +239,7 @@ Event = (
 _EVENTS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Opened, Sent, Acked, Refused, ReadLog),
+        *(Opened, Sent, Acked, Requested, Refused, ReadLog),
         *(ReadMemory, Watched, Edited, RolledBack, Asked, ModelCalled, CallerLeft),
     )
 }
@@ -264,8 +280,11 @@ class FinalChunk:
     """A chunk as it is in the end."""
 
     position: int
+    #: Whose it is, and its place in that one's count (`workload.owner`).
     producer: str
     sequence: int
+    #: Of one that was appended without a producer, what the service counted; else 0.
+    server_sequence: int = 0
     #: Whether it says what `workload.chunk_text` says of its place.
     is_intact: bool
 

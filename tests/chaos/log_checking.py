@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import inf
 
-from tests.chaos.history import Acked, FinalSession, Opened, ReadLog, Refused, Sent
+from tests.chaos.history import Acked, FinalSession, Opened, ReadLog, Refused, Requested, Sent
 from tests.chaos.model import Log
 from tests.chaos.promises import Findings
 from tests.chaos.registers import Register
@@ -48,7 +48,13 @@ class LogChecker:
         self._load(session)
 
     def _load(self, session: FinalSession) -> None:
+        counted = 0
         for one in session.chunks:
+            if one.server_sequence:
+                counted += 1
+                if one.server_sequence != counted:
+                    what = f"position {one.position} is counted {one.server_sequence}"
+                    self._found("server-order", f"{what}, {counted} was due")
             if one.position != self.log.head + 1:
                 self._found("dense", f"position {one.position} comes behind {self.log.head}")
             if not self.log.add(one.producer, one.sequence):
@@ -115,6 +121,24 @@ class LogChecker:
         self.heads.learn(event.client, event.at, event.position)
         self._note_epoch(seen, event)
 
+    def requested(self, event: Requested) -> None:
+        """A request is stored."""
+        seen = self._producers[event.producer]
+        self._findings.count("requests")
+        due = event.first_position
+        for sequence in range(event.first_sequence, event.last_sequence + 1):
+            where = self.log.position(event.producer, sequence)
+            if where != due:
+                what = f"{event.producer} {sequence} is at {where}, {event.client} was told {due}"
+                self._found("request", what)
+            due += 1
+        if event.position != due - 1:
+            told = f"{event.client} was told positions {event.first_position} to {event.position}"
+            self._found("request", f"{told} of {event.producer} {event.first_sequence}")
+        seen.last.learn(event.client, event.at, event.last_sequence)
+        self.heads.learn(event.client, event.at, event.position)
+        seen.under_way.pop(event.client, None)
+
     def _is_there(self, event: Acked) -> bool:
         """Whether the chunk itself is there, though some of those before it are not."""
         return self.log.place(event.position) == (event.producer, event.sequence)
@@ -136,7 +160,7 @@ class LogChecker:
     def refused(self, event: Refused) -> None:
         """The service said no to an append."""
         self._findings.count("refused")
-        if event.reason == "SEQUENCE_CONTENT_CHANGED":
+        if event.reason in ("SEQUENCE_CONTENT_CHANGED", "REQUEST_CONTENT_CHANGED"):
             self._found("unchanged", f"{event.name} {event.sequence}, sent by {event.client}")
         # What was refused is not under way any more, and neither is what was sent behind it.
         self._producers[event.name].under_way.pop(event.client, None)

@@ -13,6 +13,8 @@ PROMISES = {
     "sent-only": "Nothing is in the log that nobody sent.",
     "acked-kept": "An acked chunk is at its position for ever.",
     "acked-through": "An ack of a sequence is one of all sequences up to it.",
+    "request": "A request is stored once, all together, however often it is sent.",
+    "server-order": "What comes without a producer is counted 1, 2, 3 … by the service.",
     "page": "A page of the log has what is there, in order, from where it was asked for.",
     "opened": "Opening says a last sequence that is not below what was acked before.",
     "head": "A head that was told before is never gone back behind.",

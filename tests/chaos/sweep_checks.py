@@ -24,8 +24,8 @@ from service.fail_points import Firing
 from tests.chaos.history import ModelCalled, read
 from tests.chaos.repeats import Repeats
 from tests.chaos.repeats import find as repeats_of
-from tests.chaos.sweep_traffic import CALLED, SCHEMA, STREAMED, Told
-from tests.chaos.workload import SERIAL, chunk_name, chunk_text
+from tests.chaos.sweep_traffic import CALLED, REQUESTED, SCHEMA, STREAMED, Told
+from tests.chaos.workload import SERIAL, chunk_name, chunk_text, owner
 
 #: How long everything may take to come to rest when no fault comes any more.
 DRAIN_SECONDS = 120.0
@@ -131,20 +131,25 @@ class _Session:
         )
         if [one.position for one in found] != list(range(1, self._session.head + 1)):
             self._say(f"positions {[one.position for one in found]} of head {self._session.head}")
+        owners = [owner(one.producer, one.sequence, one.text) for one in found]
+        counted = [one.sequence for one in found if not one.producer]
+        if counted != list(range(1, len(counted) + 1)):
+            self._say(f"what came without a producer is counted {counted}")
         for producer, due in self._producers().items():
-            sequences = [one.sequence for one in found if one.producer == producer]
+            sequences = [sequence for whose, sequence in owners if whose == producer]
             if sequences != list(range(1, due + 1)):
                 self._say(f"chunks {sequences} of {producer}, {due} were due in their order")
-        for one in found:
-            if one.text != chunk_text(one.producer, one.sequence):
+        for one, whose in zip(found, owners, strict=True):
+            if one.text != chunk_text(*whose):
                 self._say(f"another text at position {one.position}")
-        places = {(one.producer, one.sequence): one.position for one in found}
+        places = {whose: one.position for one, whose in zip(found, owners, strict=True)}
         for place, position in self._told.acked.items():
             if places.get(place) != position:
                 self._say(f"{place} was acked at {position} and is at {places.get(place)}")
 
     def _producers(self) -> dict[str, int]:
-        return {self._told.name + "a": STREAMED, self._told.name + "b": CALLED}
+        due = {"a": STREAMED, "b": CALLED, "c": REQUESTED}
+        return {self._told.name + name: number for name, number in due.items()}
 
     def _look_at_revisions(self, memory: Any) -> None:
         found = self._rows(

@@ -33,6 +33,8 @@ QUICK = {
     "PALIMPSEST_POOL_SIZE": "4",
     "PALIMPSEST_LOG_LEVEL": "warning",
     "PALIMPSEST_MODEL": "openai/chaos",
+    "PALIMPSEST_MODELS": "openai/*",
+    "PALIMPSEST_MODEL_PROBE_SECONDS": "0.2",
     "PALIMPSEST_EMBEDDING_MODEL": "openai/words",
     "PALIMPSEST_EMBEDDING_DIMENSIONS": "8",
 }

@@ -28,6 +28,9 @@ BROKEN_ONE_IN = 9
 #: Of so many chunks of a producer one is too long the first time: a failure that is final,
 #: and stops its memory. Another one is refused in words that count as a try.
 REFUSED_ONE_IN = 3
+WRONG_KEY = "incorrect api key"
+#: A model whose name begins so refuses the key of its first call.
+REFUSES = "refuses-"
 TOO_LONG = "maximum context length exceeded"
 NOT_NOW = "not this time"
 DIMENSIONS = 8
@@ -48,7 +51,7 @@ class Model:
             return 200, _vectors(request)
         prompt = _prompt(request)
         digest = hashlib.sha256(prompt.encode()).hexdigest()
-        status, said = self._refusal(prompt, digest)
+        status, said = self._refusal(request["model"], prompt, digest)
         if status != 200:
             return status, {"error": {"message": said, "type": "told"}}
         # Before it replies: who asks has to pay, whether it hears the reply or not.
@@ -67,7 +70,10 @@ class Model:
         await asyncio.sleep(SLOW_SECONDS if _one_in(SLOW_ONE_IN, digest) else REPLY_SECONDS)
         return 200, _completion(request, prompt, reply_text(prompt, serial), serial)
 
-    def _refusal(self, prompt: str, digest: str) -> tuple[int, str]:
+    def _refusal(self, model: str, prompt: str, digest: str) -> tuple[int, str]:
+        if model.startswith(REFUSES) and model not in self._failed:
+            self._failed.add(model)
+            return 401, WRONG_KEY
         head, found, text = prompt.rpartition("\n[TEXT]\n")
         if found and "[OBJECTS FOR ADD]" in head:
             for one in NAME.finditer(text):

@@ -1,8 +1,8 @@
 """The traffic of a sweep: small sessions, one after the other, that reach every fail point.
 
-Each has a producer by stream and one by single calls, a PRISM memory that folds, is
-consolidated, edited and stopped once, a tree that is sealed and a state memory with
-episodes; and questions are asked. Whatever fails is done again until it is done: what is
+Each has a producer by stream, one by single calls and appends without one, a PRISM memory
+that folds, is consolidated, edited and stopped once, a tree that is sealed and a state memory
+with episodes; and questions are asked. Whatever fails is done again until it is done: what is
 there in the end is therefore known.
 """
 
@@ -26,13 +26,15 @@ from palimpsest.memory import Memory
 from palimpsest.session import Session
 from palimpsest.v1 import log_pb2, log_pb2_grpc
 from palimpsest.values import MemoryInfo, MemoryStatus
-from tests.chaos.history import Acked, Edited, Sent, Writer
+from tests.chaos.history import Acked, Edited, Requested, Sent, Writer
+from tests.chaos.sweep_model import REFUSES
 from tests.chaos.workload import chunk_text
 
 SCHEMA = "class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
-#: Chunks of the producer that streams, and of the one that calls.
+#: Chunks of the producer that streams, of the one that calls, and without one, in two requests.
 STREAMED = 6
 CALLED = 3
+REQUESTED = 3
 #: Pause before what failed is done again.
 AGAIN_SECONDS = 0.05
 #: Between two looks whether a session is done.
@@ -118,21 +120,30 @@ class Traffic:
         )
         await make(lambda: session.create_tree("tree", segment_tokens=64, max_children=2))
         await make(
-            lambda: session.create_state("state", task=told.name, period=2, episode_vectors=2)
+            lambda: session.create_state(
+                "state",
+                task=told.name,
+                period=2,
+                episode_vectors=2,
+                # The model server refuses the key once for each of these models: work waits,
+                # a probe finds out that it has passed, and work goes on.
+                model=f"openai/{REFUSES}{told.name}",
+            )
         )
         produced = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._produce(session, told, chosen, produced))
-            tasks.create_task(self._change(session, told))
+            tasks.create_task(self._change(client, session, told))
             tasks.create_task(self._ask(session, produced))
         await self._finish(session)
 
     async def _produce(
         self, session: Session, told: Told, chosen: random.Random, produced: asyncio.Event
     ) -> None:
-        calling = asyncio.create_task(self._call(session, told, chosen))
-        await self._stream(session, told, chosen)
-        await calling
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._call(session, told, chosen))
+            tasks.create_task(self._request(session, told, chosen))
+            tasks.create_task(self._stream(session, told, chosen))
         produced.set()
 
     async def _stream(self, session: Session, told: Told, chosen: random.Random) -> None:
@@ -179,6 +190,33 @@ class Traffic:
                 ack = said.ack
                 self._acked(told, name, sequence, ack.through_position, ack.token)
 
+    async def _request(self, session: Session, told: Told, chosen: random.Random) -> None:
+        name = told.name + "c"
+        for first, last in ((1, 1), (2, REQUESTED)):
+            await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
+            sequences = range(first, last + 1)
+            for sequence in sequences:
+                self._sent(session.name, name, sequence)
+            texts = [chunk_text(name, sequence) for sequence in sequences]
+            request_id = f"{name}-{first}"
+            done = await insist(
+                partial(session.append, texts, request_id=request_id, timeout=CALL_SECONDS)
+            )
+            for number, sequence in enumerate(sequences):
+                told.acked[name, sequence] = done.first_position + number
+            self._history.write(
+                Requested(
+                    client=name,
+                    session=session.name,
+                    producer=name,
+                    first_sequence=first,
+                    last_sequence=last,
+                    first_position=done.first_position,
+                    position=done.position,
+                    at=time.monotonic(),
+                )
+            )
+
     def _sent(self, session: str, producer: str, sequence: int) -> None:
         self._history.write(
             Sent(
@@ -206,7 +244,7 @@ class Traffic:
             )
         )
 
-    async def _change(self, session: Session, told: Told) -> None:
+    async def _change(self, client: Client, session: Session, told: Told) -> None:
         facts = session.memory("facts")
         for number in (1, 2):
             mark = f"e{number}"
@@ -216,6 +254,8 @@ class Traffic:
         await self._roll_back(facts)
         await insist(facts.consolidate)
         await insist(facts.retry)
+        await insist(partial(client.retry_stalled, session.name))
+        await insist(facts.update_model)
 
     async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
         tries = 0

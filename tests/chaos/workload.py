@@ -23,6 +23,15 @@ def chunk_name(producer: str, sequence: int) -> str:
     return f"c{producer}x{sequence}"
 
 
+def owner(producer: str, sequence: int, text: str) -> tuple[str, int]:
+    """Returns who wrote a chunk and the place in its count, however it came to the log.
+
+    What was appended without a producer says so itself.
+    """
+    named = None if producer else NAME.match(text)
+    return (producer, sequence) if named is None else (named[1], int(named[2]))
+
+
 def chunk_text(producer: str, sequence: int) -> str:
     """What a chunk says; 10 to 80 characters."""
     name = chunk_name(producer, sequence)

@@ -9,6 +9,7 @@ import pytest
 from service.config import Config
 from service.domain.conditions import Condition
 from service.domain.faults import Fault
+from service.domain.flows import ModelAsk
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.tokens import estimate_tokens
 from service.domain.work import WorkItem, WorkKind
@@ -20,7 +21,7 @@ from service.usecases.failing import Pauses
 from service.usecases.hints import Hints
 from service.usecases.recovery import Recovery, StoredConditions
 from service.usecases.revise import Reviser
-from storage import conditions, memories, sessions, waiting, work
+from storage import checkup, conditions, memories, sessions, waiting, work
 from storage.database import Database
 from storage.memories import StoredMemory
 from tests.gateways import gateway
@@ -57,7 +58,7 @@ class Deployment:
 
         self.recovery = Recovery(database, self.circuits, Hints(hint), partial(places_of, ()))
 
-    async def make(self, number: int) -> WorkItem:
+    async def make(self, number: int, text: str = "The harbour is closed.") -> WorkItem:
         """A memory with one chunk to read."""
         name = f"s{number}"
         key = session_key(DEFAULT_TENANT, name)
@@ -73,7 +74,7 @@ class Deployment:
                 digest=b"",
                 value='{"topics":{}}',
             )
-        await append_texts(self.database, name, ["The harbour is closed."])
+        await append_texts(self.database, name, [text])
         return WorkItem(
             kind=WorkKind.MEMORY,
             tenant_id=DEFAULT_TENANT,
@@ -177,6 +178,34 @@ async def test_a_memory_whose_text_is_refused_stalls_alone(deployment: Deploymen
     assert (await deployment.read(poisoned)).status == "stalled"
     assert (await deployment.read(other)).applied_position == 1
     assert await deployment.conditions() == []
+
+
+@pytest.mark.parametrize("number", [1, SEVERAL - 1])
+async def test_texts_that_the_model_always_fails_at_hold_up_nobody_else(
+    deployment: Deployment, database: Database, number: int
+) -> None:
+    def reply(ask: ModelAsk, at: int) -> str:
+        if "poison" in ask.text:
+            raise FAILING
+        return f'[OBJECTS FOR ADD]\n{{"$.topics.t{at}": {{"add": "x"}}}}'
+
+    deployment.script.reply = reply
+    poisoned = [await deployment.make(at, "poison") for at in range(number)]
+    for _ in range(10):
+        await drain(deployment, *poisoned)
+        await asyncio.sleep(0.005)
+    asked = len(deployment.script.asked)
+    assert asked >= 5 * number, "they are tried again"
+    # Nothing was called meanwhile: whatever comes now is not held up.
+    other = await deployment.make(number)
+    await drain(deployment, other)
+    assert (await deployment.read(other)).applied_position == 1
+    assert await deployment.conditions() == []
+    assert {(await deployment.read(item)).status for item in poisoned} == {"active"}
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        found = await checkup.read_memories(tx)
+    assert found.failing == tuple(f"s{at}/m" for at in range(number))
+    assert found.failing_by == str(FAILING)
 
 
 async def test_what_was_put_off_as_the_condition_passed_is_found(

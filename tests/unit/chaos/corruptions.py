@@ -18,6 +18,7 @@ from tests.chaos.history import (
     ReadLog,
     ReadMemory,
     Refused,
+    Requested,
     RolledBack,
     Sent,
     Watched,
@@ -56,6 +57,20 @@ def event(kind: type[Any], change: Callable[[Any], Any], at: int = 0, **fields: 
 def added(make: Callable[[Made], Event]) -> Corrupt:
     """Puts an event behind all others."""
     return lambda made: replace(made, events=[*made.events, make(made)])
+
+
+def requested(made: Made, **changes: int) -> Requested:
+    """Returns a request that stored what is there at position 1, or says so wrongly."""
+    (first, *_) = made.final.sessions[0].chunks
+    of = {"first_sequence": first.sequence, "last_sequence": first.sequence}
+    where = {"first_position": 1, "position": 1}
+    return Requested(
+        client="requests",
+        session=made.final.sessions[0].name,
+        producer=first.producer,
+        at=9e9,
+        **{**of, **where, **changes},
+    )
 
 
 def final(change: Callable[[Final], Final]) -> Corrupt:
@@ -242,6 +257,13 @@ _CORRUPTIONS: dict[str, dict[str, Corrupt]] = {
         "another position": event(Acked, lambda e: replace(e, position=e.position - 1), 2),
     },
     "acked-through": {"one of those before is gone": chunks(one_is_another)},
+    "request": {
+        "elsewhere than it was told": added(lambda made: requested(made, first_position=2)),
+        "longer than it was": added(lambda made: requested(made, position=2)),
+    },
+    "server-order": {
+        "a number left out": chunks(lambda held: [replace(held[0], server_sequence=2), *held[1:]])
+    },
     "page": {
         "another chunk": event(
             ReadLog, lambda e: replace(e, chunks=[(*e.chunks[0][:2], 99), *e.chunks[1:]])

@@ -8,7 +8,7 @@ from tests.chaos import promises
 from tests.chaos.checker import check
 from tests.chaos.history import ModelCalled
 from tests.chaos.promises import PROMISES
-from tests.unit.chaos.corruptions import CORRUPTIONS, Corruption
+from tests.unit.chaos.corruptions import CORRUPTIONS, Corruption, requested
 from tests.unit.chaos.made_history import Maker
 
 
@@ -19,6 +19,13 @@ def test_a_history_that_the_model_made_keeps_all_promises() -> None:
     assert report.is_clean
     looked_at = ("chunks", "acks", "pages", "reads", "watches", "edits", "answers", "values")
     assert all(report.counts[name] > 0 for name in looked_at)
+
+
+def test_requests_are_looked_at() -> None:
+    made = Maker().make()
+    report = check([*made.events, requested(made), requested(made)], made.final)
+    assert report.violations == []
+    assert report.counts["requests"] == 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,17 @@ import pytest
 from service.domain import checkup
 from service.domain.checkup import Clock, Finding, Level, MemoryCounts
 
-CONTENT = MemoryCounts(total=3, stalled=(), causes=(), held=(), stuck=(), behind=2, slowest="s/m")
+CONTENT = MemoryCounts(
+    total=3,
+    stalled=(),
+    causes=(),
+    held=(),
+    failing=(),
+    failing_by="",
+    stuck=(),
+    behind=2,
+    slowest="s/m",
+)
 NEWEST, KNOWN = "0007", frozenset({"0006", "0007"})
 
 
@@ -80,6 +90,7 @@ def test_clocks_that_are_apart_are_named(own: float, others: list[Clock], said: 
         ({}, [Level.OK]),
         ({"stuck": ("s/m",)}, [Level.BAD]),
         ({"stalled": ("s/m",), "held": ("s/n",)}, [Level.BAD, Level.WARN]),
+        ({"failing": ("s/m",), "failing_by": "x failed"}, [Level.WARN]),
         ({"behind": 10_000}, [Level.OK]),
         ({"behind": 10_001}, [Level.WARN]),
     ],

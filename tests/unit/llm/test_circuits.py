@@ -9,7 +9,7 @@ import pytest
 
 from service.domain.conditions import Condition
 from service.domain.faults import Fault
-from service.llm.circuits import FAILURES, MAX_OPEN, SEVERAL, Circuits
+from service.llm.circuits import MAX_OPEN, SEVERAL, Circuits
 from service.llm.failures import ModelFailure
 
 PLACE = MODEL = "openai/x"
@@ -93,12 +93,55 @@ async def test_what_an_operator_has_to_change_opens_it_at_once(fault: Fault) -> 
 async def test_what_passes_opens_it_after_several_in_a_row(fault: Fault) -> None:
     stored = Stored()
     one = circuits(stored)
-    for _ in range(FAILURES - 1):
+    for _ in range(SEVERAL - 1):
         assert (await fail(one, failure(fault))).waits_for is None
     await one.replied(PLACE, one._monotonic())
-    for _ in range(FAILURES - 1):
+    for _ in range(SEVERAL - 1):
         assert (await fail(one, failure(fault))).waits_for is None
     assert (await fail(one, failure(fault))).waits_for == MODEL
+
+
+@pytest.mark.parametrize("fault", [Fault.UNREACHABLE, Fault.FAILING, Fault.RATE_LIMITED])
+async def test_few_memories_that_fail_for_ever_open_nothing(fault: Fault) -> None:
+    stored = Stored()
+    one = circuits(stored)
+    poisoned = [uuid4() for _ in range(SEVERAL - 1)]
+    for _ in range(50):
+        for owner in poisoned:
+            assert (await fail(one, failure(fault), owner)).waits_for is None
+        assert not await one.admit(PLACE)
+    assert not stored.rows
+
+
+async def test_what_fails_alone_is_tried_soon_until_others_are_replied_to() -> None:
+    stored = Stored()
+    one = circuits(stored)
+    owner = uuid4()
+    for _ in range(3):
+        first = await fail(one, failure(Fault.FAILING), owner)
+        assert first.longest_pause_seconds is None
+        # It may be the place: then it is to go on soon after.
+        again = await fail(one, failure(Fault.FAILING), owner)
+        assert again.longest_pause_seconds == 30.0
+        await one.replied(PLACE, stored.now)
+
+
+async def test_a_thousand_that_fail_are_held_by_one_probe_at_a_time() -> None:
+    stored = Stored()
+    one = circuits(stored)
+    calls = 0
+    owners = [uuid4() for _ in range(1000)]
+    for _ in range(100):
+        stored.now += 1
+        for owner in owners:
+            try:
+                probing = await one.admit(PLACE)
+            except ModelFailure:
+                continue
+            calls += 1
+            await fail(one, failure(Fault.FAILING), owner, probing=probing)
+    # Probes after 1, 2, 4, 8, 16 s and then every 15 to 30 s.
+    assert calls <= SEVERAL + 15
 
 
 async def test_the_same_refusal_of_several_memories_is_the_deployments() -> None:
@@ -139,7 +182,7 @@ async def test_what_is_in_the_text_shows_that_the_place_answers(fault: Fault) ->
 async def test_what_says_nothing_of_the_place_changes_nothing(fault: Fault) -> None:
     stored = Stored()
     one = circuits(stored)
-    for _ in range(FAILURES * 2):
+    for _ in range(SEVERAL * 2):
         assert (await fail(one, failure(fault))).waits_for is None
     await fail(one, failure(Fault.KEY_REFUSED))
     await fail(one, failure(fault), probing=True)
@@ -182,7 +225,7 @@ async def test_a_reply_closes_it_for_all() -> None:
 async def test_a_provider_is_not_asked_before_its_time() -> None:
     stored = Stored()
     one = circuits(stored)
-    for _ in range(FAILURES):
+    for _ in range(SEVERAL):
         await fail(one, failure(Fault.RATE_LIMITED, after=100.0))
     for _ in range(99):
         stored.now += 1
@@ -195,7 +238,7 @@ async def test_a_provider_is_not_asked_before_its_time() -> None:
 async def test_a_provider_that_asks_for_hours_is_asked_again_all_the_same() -> None:
     stored = Stored()
     one = circuits(stored)
-    for _ in range(FAILURES):
+    for _ in range(SEVERAL):
         await fail(one, failure(Fault.RATE_LIMITED, after=36_000.0))
     stored.now += 301
     assert await one.admit(PLACE)
@@ -225,14 +268,15 @@ async def test_failures_of_calls_from_before_a_reply_open_nothing() -> None:
     assert not stored.rows
 
 
-async def test_texts_that_are_refused_alike_open_it_ever_more_rarely() -> None:
+@pytest.mark.parametrize("fault", [Fault.REQUEST_REFUSED, Fault.FAILING])
+async def test_texts_that_fail_alike_open_it_ever_more_rarely(fault: Fault) -> None:
     stored = Stored()
     one = circuits(stored)
     poisoned = [uuid4() for _ in range(SEVERAL)]
     opened = 0
     for _ in range(20):
         for owner in poisoned:
-            held = await fail(one, failure(Fault.REQUEST_REFUSED), owner)
+            held = await fail(one, failure(fault), owner)
             opened += held.waits_for is not None
         stored.now += 60
         if stored.rows:
@@ -241,8 +285,8 @@ async def test_texts_that_are_refused_alike_open_it_ever_more_rarely() -> None:
     assert opened == 1, "their tries count from then on"
     # Many are the deployment's all the same.
     for _ in range(SEVERAL * 2 - 1):
-        assert (await fail(one, failure(Fault.REQUEST_REFUSED))).waits_for is None
-    assert (await fail(one, failure(Fault.REQUEST_REFUSED))).waits_for == MODEL
+        assert (await fail(one, failure(fault))).waits_for is None
+    assert (await fail(one, failure(fault))).waits_for == MODEL
 
 
 async def test_clients_cannot_open_circuits_without_end() -> None:
