@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
+from service.domain.ends import end_of
 from service.domain.fail_points import FailPoint, reach
-from service.domain.flows import ModelReply
+from service.domain.flows import ModelReply, end_by_mark
 from service.domain.ledger import Asked, Busy, Call, CallScope, Lease, Reservation
 from storage import budgets
 from storage.database import DirectTransaction
@@ -106,8 +107,20 @@ RETURNING session_key, key, fence
 
 _PLACE = {"session_key": "uuid", "key": "bytea"}
 
+#: As `_reply_of` takes them.
+_REPLY = (
+    "reply",
+    "model",
+    "input_tokens",
+    "reported_cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "ended",
+    "said",
+)
+
 _REPLIES = f"""
-SELECT session_key, key, reply, model, input_tokens, reported_cached_tokens, output_tokens
+SELECT session_key, key, {", ".join(_REPLY)}
 FROM call JOIN {_lists(_PLACE)} USING (session_key, key)
 WHERE reply IS NOT NULL
 """  # noqa: S608 - as above
@@ -152,6 +165,9 @@ _COLUMNS = {
     "latency_ms": "bigint",
     "deployment": "text",
     "residual": "text",
+    "reasoning_tokens": "bigint",
+    "ended": "text",
+    "said": "text",
 }
 
 _WRITE = f"""
@@ -163,7 +179,7 @@ RETURNING call_id
 
 # Of those whose reply was there already: it is not read again where it is ours.
 _THEIRS = f"""
-SELECT w.call_id, c.reply, c.model, c.input_tokens, c.reported_cached_tokens, c.output_tokens
+SELECT w.call_id, {", ".join(f"c.{name}" for name in _REPLY)}
 FROM call c JOIN {_lists({**_PLACE, "call_id": "uuid"})}
     ON c.session_key = w.session_key AND c.key = w.key AND c.call_id <> w.call_id
 WHERE c.reply IS NOT NULL
@@ -297,6 +313,9 @@ def _call_row(tenant_id: UUID, one: Outcome) -> tuple[object, ...]:
         call.latency_ms,
         call.deployment,
         call.residual,
+        call.reasoning_tokens,
+        None if call.reply is None else call.end.value,
+        call.said or None,
     )
 
 
@@ -310,7 +329,14 @@ async def give_up(tx: DirectTransaction, leases: Sequence[tuple[CallScope, bytes
 
 
 def _reply_of(
-    text: str, model: str, input_tokens: int, cached_tokens: int | None, output_tokens: int
+    text: str,
+    model: str,
+    input_tokens: int,
+    cached_tokens: int | None,
+    output_tokens: int,
+    reasoning_tokens: int | None,
+    ended: str | None,
+    said: str | None,
 ) -> ModelReply:
     """A reply from its columns."""
     return ModelReply(
@@ -319,4 +345,8 @@ def _reply_of(
         input_tokens=input_tokens,
         cached_tokens=cached_tokens,
         output_tokens=output_tokens,
+        reasoning_tokens=reasoning_tokens,
+        # The release before does not say it, but by its mark.
+        end=end_by_mark(text) if ended is None else end_of(ended),
+        said=said or "",
     )

@@ -11,7 +11,8 @@ import zlib
 
 import structlog
 
-from service.domain.flows import ModelReply
+from service.domain.ends import End
+from service.domain.flows import ModelReply, end_by_mark
 from storage.redis_link import Command
 
 _log = structlog.get_logger("palimpsest.prefix_cache")
@@ -35,7 +36,10 @@ class ReplyCopies:
         return Command(name, ("GET", name))
 
     def write(self, key: str, reply: ModelReply) -> list[Command]:
-        """Keeps a copy, unless it is too long."""
+        """Keeps a copy of a complete reply, unless it is too long."""
+        if reply.end is not End.COMPLETE:
+            # A copy does not say how it ended; the durable row does.
+            return []
         name = _name(key)
         packed = zlib.compress(json.dumps([reply.text, reply.model]).encode(), level=1)
         # Behind the end of what is compressed, where the release before does not look.
@@ -64,6 +68,8 @@ class ReplyCopies:
             input_tokens=input_tokens,
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
+            # The release before copied those that were cut off, too.
+            end=end_by_mark(text),
         )
 
     def _mac(self, name: str, packed: bytes) -> bytes:

@@ -16,8 +16,16 @@ import struct
 from typing import Any
 from uuid import UUID
 
+from service.domain.ends import end_of
 from service.domain.faults import Fault, fault_of
-from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import (
+    ModelAsk,
+    ModelReply,
+    Purpose,
+    Segment,
+    SegmentKind,
+    end_by_mark,
+)
 from service.domain.ledger import CallScope, Lease
 from service.llm.failures import ModelFailure
 from service.llm.plans import CallOrder, Plan, Route
@@ -160,9 +168,12 @@ def _fault_before(retryable: bool) -> Fault:
 
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:
     """A reply as plain JSON."""
-    return {name: getattr(reply, name) for name in ModelReply.__slots__}
+    return {**{name: getattr(reply, name) for name in ModelReply.__slots__}, "end": reply.end.value}
 
 
 def reply_from_json(value: dict[str, Any]) -> ModelReply:
     """The reply that `reply_to_json` wrote, whatever else is beside it."""
-    return ModelReply(**{name: value[name] for name in ModelReply.__slots__})
+    known = {name: value[name] for name in ModelReply.__slots__ if name in value}
+    # The release before says nothing of the end, but by its mark.
+    end = end_of(value["end"]) if "end" in value else end_by_mark(value["text"])
+    return ModelReply(**{**known, "end": end})

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from service.domain.ends import End
+
 
 class SegmentKind(StrEnum):
     """The part of a prompt that a segment is, from most to least stable."""
@@ -118,6 +120,13 @@ class ModelReply:
     input_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
+    #: Of these, spent on thinking; None: the provider does not say.
+    reasoning_tokens: int | None = None
+    #: How it ended; only a complete one may be taken for one.
+    end: End = End.COMPLETE
+    #: The words of a refusal, or the provider's own name of the end; at most
+    #: MAX_SAID_CHARACTERS.
+    said: str = ""
 
 
 class LookUp:
@@ -131,12 +140,21 @@ class LookUp:
 
 Ask = ModelAsk | LookUp
 
+#: Of what a provider says of an end, in characters.
+MAX_SAID_CHARACTERS = 300
+
 #: How an error begins that says that the replies, which are in the journal, were no use.
 NO_USE = "the model gave no"
 
 #: Stands behind a reply that reached its bound before its end, so that what was cut off
 #: is not taken for whole. Part of the reply wherever that is kept.
 CUT_OFF = "\n[CUT OFF]"
+
+
+def end_by_mark(text: str) -> End:
+    """Returns how a reply ended of which a release before kept the text alone."""
+    return End.LENGTH if text.endswith(CUT_OFF) else End.COMPLETE
+
 
 T = TypeVar("T")
 #: A flow that asks models only.

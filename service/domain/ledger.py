@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
+from service.domain.ends import End
 from service.domain.flows import ModelReply, Purpose
 
 
@@ -72,6 +73,12 @@ class Call:
     deployment: str = ""
     #: Why the provider's cache had other tokens than predicted; None when nobody said.
     residual: str | None = None
+    #: Of the reply's tokens, those spent on thinking; None is unknown.
+    reasoning_tokens: int | None = None
+    #: How the reply ended; says nothing of a call that failed.
+    end: End = End.COMPLETE
+    #: As in `ModelReply`.
+    said: str = ""
 
     def as_reply(self) -> ModelReply | None:
         """What whoever asked gets; None for a call that failed."""
@@ -83,6 +90,9 @@ class Call:
             input_tokens=self.input_tokens,
             cached_tokens=self.reported_cached_tokens,
             output_tokens=self.output_tokens,
+            reasoning_tokens=self.reasoning_tokens,
+            end=self.end,
+            said=self.said,
         )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.ends import End
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.trajectory import Action, Event, EventKind
 
@@ -42,4 +43,5 @@ def reply_fields(replies: Sequence[ModelReply]) -> dict[str, Any]:
         "input_tokens": sum(one.input_tokens for one in replies),
         "cached_tokens": None if None in cached or not cached else sum(one or 0 for one in cached),
         "output_tokens": sum(one.output_tokens for one in replies),
+        "end": replies[-1].end if replies else End.COMPLETE,
     }

@@ -76,4 +76,5 @@ def _reply(ask: ModelAsk, replies: deque[Event]) -> ModelReply:
         input_tokens=event.input_tokens,
         cached_tokens=event.cached_tokens,
         output_tokens=event.output_tokens,
+        end=event.end,
     )

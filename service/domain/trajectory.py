@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.domain.ends import End
 from service.domain.flows import LookUp
 
 
@@ -106,6 +107,8 @@ class Event:
     input_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
+    #: How the reply ended.
+    end: End = End.COMPLETE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

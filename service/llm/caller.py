@@ -17,6 +17,7 @@ from uuid import UUID
 import structlog
 from opentelemetry import metrics, trace
 
+from service.domain.ends import End
 from service.domain.fail_points import FailPoint, reach
 from service.domain.faults import Fault
 from service.domain.flows import ModelReply
@@ -353,6 +354,9 @@ class Caller:
             cost_micro_usd=done.cost_micro_usd if done else None,
             latency_ms=made.latency_ms,
             deployment=order.plan.deployment,
+            reasoning_tokens=done.reasoning_tokens if done else None,
+            end=done.end if done else End.COMPLETE,
+            said=done.said if done else "",
             residual=self._learner.residual(order, max(predicted, 0), done.cached_tokens).value
             if done
             else None,

@@ -17,6 +17,7 @@ async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], Non
     `on_text` gets each part of the reply. Raises litellm's errors and BrokenStream.
     """
     said: list[str] = []
+    thought: list[str] = []
     usage: Any = None
     finish_reason: str | None = None
     try:
@@ -24,6 +25,7 @@ async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], Non
             usage = getattr(part, "usage", None) or usage
             for choice in part.choices[:1]:
                 finish_reason = choice.finish_reason or finish_reason
+                thought.append(_thought(choice))
                 if text := _said(choice):
                     said.append(text)
                     on_text(text)
@@ -33,9 +35,14 @@ async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], Non
     # litellm's own parts, before it adds what a provider did not say.
     parts: Sequence[Any] = stream.chunks
     has_usage = any(getattr(part, "usage", None) is not None for part in parts)
-    if not has_usage and not any(_finish(part) for part in parts):
+    # Usage is no end: some tell it first (Anthropic), or with every part (vLLM).
+    if not any(_finish(part) for part in parts):
         raise BrokenStream("the model's reply ended before its end")
-    message = {"role": "assistant", "content": "".join(said)}
+    message = {
+        "role": "assistant",
+        "content": "".join(said),
+        "reasoning_content": "".join(thought) or None,
+    }
     response = litellm.ModelResponse(
         choices=[{"index": 0, "finish_reason": finish_reason, "message": message}]
     )
@@ -52,6 +59,11 @@ def _said(choice: Any) -> str:
     if not isinstance(text, str):
         raise BrokenStream("a part of the model's reply is no text")
     return text
+
+
+def _thought(choice: Any) -> str:
+    text = getattr(getattr(choice, "delta", None), "reasoning_content", None)
+    return text if isinstance(text, str) else ""
 
 
 def _finish(part: Any) -> str | None:

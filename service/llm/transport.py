@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from service.config import Config
+from service.domain.ends import End
 from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
 from service.llm.deployments import DeploymentCalls
+from service.llm.ends import read_end
 from service.llm.failures import ModelFailure, failure_of, secrets_of
 from service.llm.library import litellm_library, unrecorded
 from service.llm.model_map import keeps_to_schemas
@@ -58,6 +60,12 @@ class Completion:
     cache_write_tokens: int | None
     #: In millionths of a US dollar; None when no price is known.
     cost_micro_usd: int | None
+    #: None when the provider does not say.
+    reasoning_tokens: int | None = None
+    #: How the reply ended.
+    end: End = End.COMPLETE
+    #: The words of a refusal, or the provider's own name of the end.
+    said: str = ""
 
 
 class Transport(Protocol):
@@ -204,10 +212,14 @@ class LitellmTransport:
         return arguments
 
     def _completion(self, response: Any, ask: ModelAsk, model: str) -> Completion:
-        text = _text(response, ask)
+        text = storable(response.choices[0].message.content or "")
+        end, said = read_end(response, text)
         usage = usage_of(response, ask, text)
         return Completion(
-            text=text,
+            text=text + CUT_OFF if end is End.LENGTH and ask.purpose in _MARKED else text,
+            end=end,
+            said=storable(said),
+            reasoning_tokens=usage.reasoning_tokens,
             model=model,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -228,14 +240,6 @@ class LitellmTransport:
             written=usage.cache_write_tokens or 0,
             output_tokens=usage.output_tokens,
         )
-
-
-def _text(response: Any, ask: ModelAsk) -> str:
-    choice = response.choices[0]
-    text = storable(choice.message.content or "")
-    if ask.purpose in _MARKED and getattr(choice, "finish_reason", None) == "length":
-        text += CUT_OFF
-    return text
 
 
 def listed_cost(litellm: Any, response: Any, model: str) -> int | None:

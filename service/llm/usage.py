@@ -24,12 +24,15 @@ class Usage:
     cached_tokens: int | None
     #: Of the prompt, written to the cache; None when the provider does not say.
     cache_write_tokens: int | None
+    #: Of the reply, spent on thinking; None when the provider does not say.
+    reasoning_tokens: int | None
 
 
 def usage_of(response: Any, ask: ModelAsk, text: str) -> Usage:
     """What a response of litellm says that it took; `text` is its reply."""
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
+    thinking = getattr(usage, "completion_tokens_details", None)
     # Some servers count nothing; litellm then says 0, which no prompt has.
     input_tokens = _count(usage, "prompt_tokens") or estimate_tokens(ask.text)
     cached = _count(details, "cached_tokens")
@@ -45,6 +48,8 @@ def usage_of(response: Any, ask: ModelAsk, text: str) -> Usage:
         output_tokens=_count(usage, "completion_tokens") or estimate_tokens(text),
         cached_tokens=cached,
         cache_write_tokens=written,
+        # litellm makes 0 of what was not said.
+        reasoning_tokens=_count(thinking, "reasoning_tokens") or None,
     )
 
 

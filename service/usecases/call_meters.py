@@ -34,7 +34,8 @@ class CallMeters:
     def count(self, call: Call) -> None:
         """Counts a call that was written."""
         whose = {"model": LABELS.of(call.model), "purpose": call.purpose.value}
-        self._calls.add(1, {**whose, "outcome": "failure" if call.reply is None else "reply"})
+        outcome = "failure" if call.reply is None else call.end.value
+        self._calls.add(1, {**whose, "outcome": outcome})
         if call.reply is None:
             return
         for kind, tokens in (

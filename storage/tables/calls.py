@@ -47,6 +47,12 @@ call = Table(
     Column("deployment", Text, nullable=False, server_default=text("''")),
     # Why the provider's cache had other tokens than predicted.
     Column("residual", Text),
+    # Of output_tokens; NULL is unknown.
+    Column("reasoning_tokens", BigInteger),
+    # How the reply ended; NULL for a failed call, and for one of a release that did not say it.
+    Column("ended", Text),
+    # The words of a refusal, or the provider's own name of the end.
+    Column("said", Text),
     PrimaryKeyConstraint("session_key", "call_id", name="call_pkey"),
     of_memory("call_memory_fkey"),
     CheckConstraint("(reply IS NULL) <> (failure IS NULL)", name="call_outcome"),

@@ -9,13 +9,15 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from service.domain.flows import ModelReply, Purpose
+from service.domain.ends import End
+from service.domain.flows import CUT_OFF, ModelReply, Purpose
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.journal import Journal
 from storage import intents
 from storage.database import Database, DirectTransaction
 from storage.journal import Outcome, Recorded, record
+from tests.harness import Servers
 from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, reviser
 
 SCOPE = CallScope(
@@ -70,6 +72,34 @@ async def test_what_a_provider_did_not_say_of_its_cache_stays_unknown(database: 
     silent = replace(CALL, reported_cached_tokens=None)
     recorded = await journal.record(SCOPE, silent, lease, last=False)
     assert recorded == await journal.begin(SCOPE, b"k", WANTED) == replace(PAID, cached_tokens=None)
+
+
+async def test_how_a_reply_ended_is_stored_with_it(database: Database) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=60)
+    for number, end in enumerate(End):
+        key = bytes([number])
+        lease = await journal.begin(SCOPE, key, WANTED)
+        assert isinstance(lease, Lease)
+        ended = replace(CALL, key=key, end=end, said=f"why {number}", reasoning_tokens=number)
+        recorded = await journal.record(SCOPE, ended, lease, last=False)
+        assert recorded == await journal.begin(SCOPE, key, WANTED) == ended.as_reply()
+
+
+async def test_a_reply_of_the_release_before_says_by_its_mark_that_it_was_cut_off(
+    database: Database, servers: Servers, url: str
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=60)
+    for key, reply, end in ((b"1", "whole", End.COMPLETE), (b"2", "cut" + CUT_OFF, End.LENGTH)):
+        lease = await journal.begin(SCOPE, key, WANTED)
+        assert isinstance(lease, Lease)
+        await journal.record(SCOPE, replace(CALL, key=key, reply=reply), lease, last=False)
+        with psycopg.connect(servers.as_superuser(url)) as connection:
+            connection.execute("UPDATE call SET ended = NULL")
+        found = await journal.begin(SCOPE, key, WANTED)
+        assert isinstance(found, ModelReply)
+        assert (found.text, found.end) == (reply, end)
 
 
 async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(

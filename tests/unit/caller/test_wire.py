@@ -18,7 +18,8 @@ from service.caller.wire import (
     reply_from_json,
     reply_to_json,
 )
-from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.ends import End
+from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import Prefix
@@ -90,11 +91,28 @@ def test_an_order_comes_through_whole(order: CallOrder) -> None:
         input_tokens=st.integers(0, 10**9),
         cached_tokens=st.none() | st.integers(0, 10**9),
         output_tokens=st.integers(0, 10**9),
+        reasoning_tokens=st.none() | st.integers(0, 10**9),
+        end=st.sampled_from(End),
+        said=TEXTS,
     )
 )
 def test_a_reply_comes_through_with_its_counts(reply: ModelReply) -> None:
     said = {"id": 1, **json.loads(json.dumps(reply_to_json(reply)))}
     assert reply_from_json(said) == reply
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "end"),
+    [
+        ({}, "whole", End.COMPLETE),
+        ({}, "cut" + CUT_OFF, End.LENGTH),
+        ({"end": "of the release behind"}, "", End.UNKNOWN),
+    ],
+)
+def test_a_reply_of_another_release_has_its_end(more: dict[str, str], text: str, end: End) -> None:
+    said = {"text": text, "model": "m/x", "input_tokens": 1, "cached_tokens": 0, **more}
+    reply = reply_from_json({**said, "output_tokens": 1})
+    assert (reply.end, reply.text) == (end, text)
 
 
 async def test_frames_come_one_after_the_other_and_then_the_end() -> None:
