@@ -262,7 +262,11 @@ def secrets_of(config: Config) -> frozenset[str]:
 
 def words_of(error: Exception, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
     """The provider's own words in one line: bounded, without secrets or the prompt's text."""
-    text = _message(str(error)[:_LOOKED_AT])
+    return shown_words(_message(str(error)[:_LOOKED_AT]), secrets=secrets, prompt=prompt)
+
+
+def shown_words(text: str, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
+    """Words from outside in one line, as `words_of` has those of an error."""
     for secret in secrets:
         text = text.replace(secret, REMOVED)
     text = _SECRETS.sub(REMOVED, text)

@@ -5,7 +5,7 @@ litellm is imported off the event loop, since that takes seconds.
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
 from service.llm.deployments import DeploymentCalls
 from service.llm.ends import read_end
-from service.llm.failures import ModelFailure, failure_of, secrets_of
+from service.llm.failures import ModelFailure, failure_of, secrets_of, shown_words
 from service.llm.library import litellm_library, unrecorded
 from service.llm.model_map import keeps_to_schemas
 from service.llm.plans import PLAIN, Plan
@@ -140,7 +140,7 @@ class LitellmTransport:
                 error,
                 model,
                 secrets=self._secrets,
-                prompt=[segment.text for segment in ask.segments],
+                prompt=_texts(ask),
             ) from error
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
@@ -218,7 +218,7 @@ class LitellmTransport:
         return Completion(
             text=text + CUT_OFF if end is End.LENGTH and ask.purpose in _MARKED else text,
             end=end,
-            said=storable(said),
+            said=shown_words(said, secrets=self._secrets, prompt=_texts(ask)),
             reasoning_tokens=usage.reasoning_tokens,
             model=model,
             input_tokens=usage.input_tokens,
@@ -240,6 +240,10 @@ class LitellmTransport:
             written=usage.cache_write_tokens or 0,
             output_tokens=usage.output_tokens,
         )
+
+
+def _texts(ask: ModelAsk) -> Sequence[str]:
+    return [segment.text for segment in ask.segments]
 
 
 def listed_cost(litellm: Any, response: Any, model: str) -> int | None:

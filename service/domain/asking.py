@@ -1,0 +1,187 @@
+"""Asking until a reply can be used: what every flow does about each end of a reply.
+
+A reply that is no use is asked for again, with what was wrong behind the same prompt: at
+temperature 0 the same prompt would bring the same reply. At most MAX_TRIES replies are paid
+for; then the flow fails, and says with what. Nothing but a complete reply that can be read is
+ever a success.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Generic, TypeVar
+
+from service.domain.ends import End
+from service.domain.faults import ADVICE, Fault
+from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply, Segment, SegmentKind
+
+#: Replies to one prompt, the first one included.
+MAX_TRIES = 3
+#: By how much the bound of a reply grows where its tokens were used up.
+GROWTH = 2
+
+T = TypeVar("T")
+
+
+class Unusable(Exception):
+    """A complete reply that cannot be read.
+
+    The message says why, in a few words of our own: it stands in the next prompt.
+    """
+
+
+class NoUse(Exception):
+    """None of the replies to a prompt could be used; the message is one sentence."""
+
+    #: The same prompt was asked again already, or would be refused again.
+    retryable = False
+
+    def __init__(self, message: str, *, end: End) -> None:
+        super().__init__(message)
+        #: Of the last reply.
+        self.end = end
+
+
+class Then(Enum):
+    """What is done about a reply."""
+
+    #: It is read.
+    READ = "read"
+    #: It is asked for again, with the reason.
+    AGAIN = "again"
+    #: It is asked for again, with the reason and with more tokens.
+    MORE_ROOM = "more room"
+    #: Nothing: the text was refused.
+    FAIL = "fail"
+
+
+#: What is done about each end.
+THEN = {
+    End.COMPLETE: Then.READ,
+    End.LENGTH: Then.MORE_ROOM,
+    End.THINKING: Then.MORE_ROOM,
+    End.EMPTY: Then.AGAIN,
+    End.TOOL_CALL: Then.AGAIN,
+    End.UNKNOWN: Then.AGAIN,
+    End.REFUSAL: Then.FAIL,
+    End.FILTER: Then.FAIL,
+}
+
+#: What is wrong with a reply that ended so, as the model is told, and whoever reads why a flow
+#: failed.
+FAULTS = {
+    End.LENGTH: "it was too long, and was cut off before its end",
+    End.THINKING: "all of it was thinking, and nothing was said",
+    End.EMPTY: "it was empty",
+    End.TOOL_CALL: "it called a tool, and there are none",
+    End.UNKNOWN: "it was broken off",
+    End.REFUSAL: "it was refused",
+    End.FILTER: "it was withheld by a filter",
+}
+
+
+def fault_of_end(reply: ModelReply) -> str | None:
+    """Returns what is wrong with a reply by its end; None: it may be read."""
+    return None if THEN[reply.end] is Then.READ else FAULTS[reply.end]
+
+
+def check_refused(reply: ModelReply) -> None:
+    """Raises NoUse where the text of the prompt was refused."""
+    if not reply.end.is_refused:
+        return
+    words = f": {reply.said}" if reply.said else ""
+    who = (
+        "the model refused the text"
+        if reply.end is End.REFUSAL
+        else ("the provider's filter refused the text")
+    )
+    raise NoUse(f"{who}{words}; {ADVICE[Fault.CONTENT_REFUSED]}", end=reply.end)
+
+
+def asked_again(ask: ModelAsk, reply: ModelReply, fault: str, *, most_tokens: int) -> ModelAsk:
+    """Returns the ask that follows a reply that was no use; `ask` is that of the first try.
+
+    `fault` is in our own words. A bound that was used up grows, to `most_tokens` at most.
+    """
+    bound = ask.max_output_tokens
+    if THEN[reply.end] is Then.MORE_ROOM:
+        bound = max(bound, min(bound * GROWTH, most_tokens))
+    told = (
+        "\n[AGAIN]\nA reply to this was no use: "
+        f"{fault}. Write it anew, in the form that is asked for above.\n"
+    )
+    again = Segment(kind=SegmentKind.QUERY, text=told, reusable=False)
+    return replace(ask, segments=(*ask.segments, again), max_output_tokens=bound)
+
+
+@dataclass(slots=True)
+class _Open(Generic[T]):
+    """A prompt that has no reply of use yet."""
+
+    first: ModelAsk
+    ask: ModelAsk
+    tries: int = 0
+
+
+def usable(
+    ask: ModelAsk,
+    read: Callable[[str], T],
+    *,
+    what: str,
+    most_tokens: int | None = None,
+    tries: int = MAX_TRIES,
+) -> Flow[T]:
+    """The first reply of use, as `read` has it, which raises Unusable. Raises NoUse.
+
+    `what` is wanted, for the message: "revision". `most_tokens` bounds a reply that needs more
+    room than its ask gives; None: twice as much.
+    """
+    (found,) = yield from all_usable([(ask, read)], what=what, most_tokens=most_tokens, tries=tries)
+    if isinstance(found, NoUse):
+        raise found
+    return found
+
+
+def all_usable(
+    asks: Sequence[tuple[ModelAsk, Callable[[str], T]]],
+    *,
+    what: str,
+    most_tokens: int | None = None,
+    tries: int = MAX_TRIES,
+) -> Flow[list[T | NoUse]]:
+    """As `usable`, for prompts that are asked at once: each by itself, in their order."""
+    found: dict[int, T | NoUse] = {}
+    waiting: dict[int, _Open[T]] = {
+        number: _Open(first=ask, ask=ask) for number, (ask, _) in enumerate(asks)
+    }
+    while waiting:
+        replies = yield [one.ask for one in waiting.values()]
+        for (number, one), reply in zip(list(waiting.items()), replies, strict=True):
+            one.tries += 1
+            try:
+                found[number] = _read(reply, asks[number][1])
+            except NoUse as error:
+                found[number] = error
+            except Unusable as error:
+                if one.tries < tries:
+                    most = (
+                        GROWTH * one.first.max_output_tokens if most_tokens is None else most_tokens
+                    )
+                    again = asked_again(one.first, reply, str(error), most_tokens=most)
+                    one.ask = replace(again, attempt=one.first.attempt + one.tries)
+                    continue
+                found[number] = NoUse(
+                    f"{NO_USE} {what} in {one.tries} replies; of the last one: {error}",
+                    end=reply.end,
+                )
+            del waiting[number]
+    return [found[number] for number in range(len(asks))]
+
+
+def _read(reply: ModelReply, read: Callable[[str], T]) -> T:
+    """Raises Unusable and NoUse."""
+    check_refused(reply)
+    fault = fault_of_end(reply)
+    if fault is not None:
+        raise Unusable(fault)
+    return read(reply.text)
