@@ -142,7 +142,8 @@ async def _all_applied(
         ]
         if not left:
             return round(time.monotonic() - ended, 1)
-        await asyncio.sleep(0.2)
+        # To look at a thousand memories is work, too.
+        await asyncio.sleep(1.0)
     return None
 
 
