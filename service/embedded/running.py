@@ -20,6 +20,7 @@ from service.deployment_config import Deployment
 from service.embedded.folder import OwnFolder
 from service.embedded.postgres import NAME, url_of
 from service.embedded.processes import ServerUser
+from service.embedded.valkey import url_of as url_of_redis
 
 #: Where the port stands in postmaster.pid: see PostgreSQL's miscadmin.h.
 _PORT_LINE = 3
@@ -47,11 +48,12 @@ class Running:
 
 @contextmanager
 def told(
-    data_dir: Path, config: Config, overrides: Mapping[str, str], *, redis_port: int | None
+    data_dir: Path, config: Config, overrides: Mapping[str, str], *, redis_place: Path | int | None
 ) -> Iterator[None]:
     """Says meanwhile, in the data folder, what runs there and with which settings.
 
-    `overrides` are variables that our processes get besides `config`.
+    `overrides` are variables that our processes get besides `config`; `redis_place` is a socket,
+    or a port of 127.0.0.1.
     """
     settings = _settings(config)
     settings.update(
@@ -61,7 +63,7 @@ def told(
         "pid": os.getpid(),
         "settings": settings,
         "hidden": sorted(_hidden(config)),
-        "redis_port": redis_port,
+        "redis_place": redis_place,
     }
     with closing(OwnFolder.make(data_dir / _FOLDER, ServerUser.ourselves())) as folder:
         folder.write(_FILE, json.dumps(said, indent=1, default=_plain) + "\n")
@@ -87,9 +89,11 @@ def find(data_dir: Path) -> Running | None:
         return None
     # Of another release there may be settings that are none of ours.
     known = {name: one for name, one in said["settings"].items() if name in Config.model_fields}
-    if (port := said["redis_port"]) is not None:
+    if (place := said.get("redis_place")) is not None:
         password = _read(folder / "valkey" / "valkey.password").strip()
-        known["redis_url"] = f"redis://:{password}@127.0.0.1:{port}/0"
+        known["redis_url"] = url_of_redis(
+            password, Path(place) if isinstance(place, str) else place
+        )
     return Running(pid=said["pid"], settings=known, hidden=frozenset(said["hidden"]))
 
 

@@ -240,8 +240,8 @@ class Stack:
     def _tell(self) -> None:
         """Says to commands beside us what runs, until it is stopped."""
         overrides = {**self._settings, "PALIMPSEST_LISTEN": self.address}
-        port = None if self._valkey is None else self._valkey.port
-        said = running.told(self.data_dir, self._config, overrides, redis_port=port)
+        place = None if self._valkey is None else self._valkey.place
+        said = running.told(self.data_dir, self._config, overrides, redis_place=place)
         self._held.enter_context(said)
 
     def stop(self) -> None:
@@ -342,7 +342,7 @@ class Stack:
     def _redis_url(self) -> str:
         if self._config.redis_url is not None:
             return self._config.redis_url.get_secret_value()
-        self._valkey = ValkeyServer(self.data_dir / "valkey")
+        self._valkey = ValkeyServer(self.data_dir / "valkey", by_socket=True)
         self._on_event("starting Valkey")
         self._valkey.start()
         return self._valkey.url

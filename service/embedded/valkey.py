@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 from service.embedded import binaries, leftovers, processes
 from service.embedded.folder import OwnFolder, in_one_line
@@ -23,13 +24,31 @@ LAUNCH_SECONDS = 15.0
 _PORT_TAKEN = "Address already in use"
 _READY = "Ready to accept connections"
 _SETTINGS = "valkey.conf"
+_RUN = "run"
+_SOCKET = f"{_RUN}/valkey.sock"
+#: Bytes of a socket's path that the system takes.
+MAX_SOCKET_BYTES = 107
+
+
+def url_of(password: str, place: Path | int) -> str:
+    """The URL of a server that listens at a socket, or at a port of 127.0.0.1."""
+    if isinstance(place, int):
+        return f"redis://:{password}@127.0.0.1:{place}/0"
+    return f"unix://:{password}@{quote(os.fsencode(place))}?db=0"
 
 
 class ValkeyServer:
-    """A Valkey server in memory. `start` raises ServerError."""
+    """A Valkey server in memory. `start` raises ServerError.
 
-    def __init__(self, folder: Path) -> None:
+    With `by_socket` it listens at a socket in a folder of the servers' user, where nobody else
+    can take its place while it is down; at a port of 127.0.0.1 where that path is too long.
+    """
+
+    def __init__(self, folder: Path, *, by_socket: bool = False) -> None:
         self._folder = folder.absolute()
+        path = self._folder / _SOCKET
+        is_short = len(os.fsencode(path)) <= MAX_SOCKET_BYTES
+        self._socket = path if by_socket and is_short else None
         self._user = ServerUser.current()
         self._port = 0
         self._password = ""
@@ -38,13 +57,13 @@ class ValkeyServer:
 
     @property
     def url(self) -> str:
-        """redis:// URL, with the password."""
-        return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
+        """redis:// or unix:// URL, with the password."""
+        return url_of(self._password, self._socket or self._port)
 
     @property
-    def port(self) -> int:
-        """Where it listens, once it is started."""
-        return self._port
+    def place(self) -> Path | int:
+        """Where it listens, once it is started: a socket, or a port of 127.0.0.1."""
+        return self._socket or self._port
 
     def start(self) -> None:
         """Starts the server, empty."""
@@ -68,6 +87,9 @@ class ValkeyServer:
         names = {"valkey-server", "redis-server", found.name, found.resolve().name}
         leftovers.end_leftovers(names, self._is_ours, signal.SIGTERM)
         self._program = binaries.reachable_valkey(found, self._home, self._user)
+        if self._socket is not None:
+            self._home.remove_tree(_RUN)
+            self._home.make_servers(_RUN)
         self._launch()
 
     def rotate_log(self, max_bytes: int) -> None:
@@ -119,13 +141,15 @@ class ValkeyServer:
     def _launch(self, *, keep_port: bool = False) -> None:
         until = time.monotonic() + LAUNCH_SECONDS
         while True:
-            self._port = self._port or processes.free_port()
+            if self._socket is None:
+                self._port = self._port or processes.free_port()
             before = self._log.size()
             try:
                 self._launch_once(before)
             except ServerError:
                 # Somebody took the port between our look and the server's.
-                if _PORT_TAKEN not in self._log.text(before) or time.monotonic() > until:
+                is_taken = _PORT_TAKEN in self._log.text(before)
+                if self._socket is not None or not is_taken or time.monotonic() > until:
                     raise
                 if not keep_port:
                     self._port = 0
@@ -135,9 +159,10 @@ class ValkeyServer:
 
     def _launch_once(self, log_begin: int) -> None:
         # The folder is where it works; no path is written, so any letters may be in it.
+        by_port = ("bind 127.0.0.1", f"port {self._port}")
+        by_socket = ("port 0", f"unixsocket {_SOCKET}", "unixsocketperm 700")
         lines = (
-            "bind 127.0.0.1",
-            f"port {self._port}",
+            *(by_port if self._socket is None else by_socket),
             "protected-mode yes",
             f"requirepass {self._password}",
             'save ""',

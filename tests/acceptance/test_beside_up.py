@@ -115,7 +115,7 @@ def test_what_is_told_has_no_secret_and_reads_as_it_was(tmp_path: Path) -> None:
     )
     overrides = {"PALIMPSEST_LISTEN": "127.0.0.1:77", "PALIMPSEST_INSECURE": "False"}
     assert running.find(tmp_path) is None
-    with running.told(tmp_path, config, overrides, redis_port=None):
+    with running.told(tmp_path, config, overrides, redis_place=None):
         assert "secret-word" not in (tmp_path / "run" / "settings.json").read_text()
         found = running.find(tmp_path)
         assert found is not None
@@ -133,7 +133,7 @@ def test_what_is_told_has_no_secret_and_reads_as_it_was(tmp_path: Path) -> None:
 
 
 def test_one_that_was_killed_is_not_taken_for_one_that_runs(tmp_path: Path) -> None:
-    with running.told(tmp_path, Config(), {}, redis_port=None):
+    with running.told(tmp_path, Config(), {}, redis_place=None):
         told = tmp_path / "run" / "settings.json"
         gone = subprocess.Popen(["true"])
         gone.wait()

@@ -14,8 +14,8 @@ from redis.exceptions import AuthenticationError
 
 from service.embedded.binaries import PG_BIN_DIR
 from service.embedded.postgres import PostgresServer
-from service.embedded.processes import ServerError
-from service.embedded.valkey import ValkeyServer
+from service.embedded.processes import ServerError, ServerUser
+from service.embedded.valkey import MAX_SOCKET_BYTES, ValkeyServer, url_of
 from tests.embedded import DEBIAN, add, command_lines, rows, working_in
 from tests.harness import eventually
 
@@ -126,6 +126,29 @@ def test_programs_that_are_not_there_are_named(
     monkeypatch.setenv(PG_BIN_DIR, str(folder))
     with pytest.raises(ServerError, match=f"there is no PostgreSQL in {folder}"):
         PostgresServer(folder / "pg").start()
+
+
+def test_nobody_else_can_take_the_place_of_valkeys_socket(folder: Path) -> None:
+    with ValkeyServer(folder / "vk", by_socket=True) as server:
+        assert server.url.startswith("unix://")
+        for _ in range(2):
+            with Redis.from_url(server.url) as redis:
+                assert redis.set("a", "b")
+                assert redis.config_get("port") in ({"port": "0"}, {b"port": b"0"})
+            run = (folder / "vk" / "run").stat()
+            assert (run.st_mode & 0o777, run.st_uid) == (0o700, ServerUser.current().uid)
+            server.kill()
+            server.restart()
+        found = url_of(server._password, server.place)
+        assert found == server.url
+    assert working_in(folder) == []
+
+
+def test_a_path_that_is_too_long_for_a_socket_gets_a_port(folder: Path) -> None:
+    with ValkeyServer(folder / ("v" * MAX_SOCKET_BYTES), by_socket=True) as server:
+        assert isinstance(server.place, int)
+        with Redis.from_url(server.url) as redis:
+            assert redis.ping()
 
 
 def test_valkey_wants_its_password_and_comes_back(folder: Path) -> None:
