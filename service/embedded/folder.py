@@ -149,7 +149,8 @@ class OwnFolder:
         except FileNotFoundError:
             return
         if stat.S_ISDIR(found.st_mode):
-            shutil.rmtree(name, dir_fd=self._handle)
+            # A server that is about to end removes files of its own.
+            shutil.rmtree(name, dir_fd=self._handle, onerror=_unless_gone)
         else:
             self.remove(name)
 
@@ -219,6 +220,12 @@ class OwnFolder:
 
     def _open(self, name: str, flags: int) -> int:
         return _open_file(name, flags, self.path / name, self._handle)
+
+
+def _unless_gone(_: object, __: object, raised: tuple[object, BaseException, object]) -> None:
+    """Raises what hindered a removal, unless somebody else has removed it."""
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 class ServersFolder:

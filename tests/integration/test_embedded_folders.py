@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -11,6 +12,7 @@ from redis import Redis
 
 from service.embedded import binaries
 from service.embedded.binaries import PG_BIN_DIR
+from service.embedded.folder import OwnFolder
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerError, ServerUser
 from service.embedded.valkey import ValkeyServer
@@ -289,6 +291,23 @@ def test_a_disk_too_full_for_the_programs_is_one_line(folder: Path, closed_progr
     assert copies_in(home) == []
     with PostgresServer(home) as server:
         assert rows(server.url) == []
+
+
+def test_what_a_server_removes_meanwhile_hinders_no_removal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+
+    def beaten(name: str, *, dir_fd: int) -> None:
+        unlink(name, dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    with closing(OwnFolder.make(folder / "own", ServerUser.ourselves())) as own:
+        own.make_servers("part")
+        (folder / "own" / "part" / "postmaster.pid").touch()
+        monkeypatch.setattr(os, "unlink", beaten)
+        own.remove_tree("part")
+    assert not (folder / "own" / "part").exists()
 
 
 def test_a_disk_too_full_for_the_data_is_one_line(folder: Path) -> None:
