@@ -19,6 +19,8 @@ from tests.harness import Process
 
 #: How long a process tries, over whatever happens to the service.
 TRY_SECONDS = 400.0
+#: A process may begin while the service is away.
+REACH_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class Told:
 
 async def _send(address: str, session: str, name: str, messages: int, mode: str) -> Told:
     texts = [f"{name}: message {number}" for number in range(messages)]
-    async with palimpsest.connect(address) as client:
+    async with palimpsest.connect(address, reach_seconds=REACH_SECONDS) as client:
         held = client.session(session)
         if mode == "append":
             acks = [(text, await held.append(text, timeout=TRY_SECONDS)) for text in texts]
@@ -89,7 +91,7 @@ async def append_together(
 
 async def texts_of(address: str, session: str) -> list[str]:
     """The log, in order."""
-    async with palimpsest.connect(address) as client:
+    async with palimpsest.connect(address, reach_seconds=REACH_SECONDS) as client:
         return [chunk.text async for chunk in client.session(session).chunks()]
 
 
@@ -117,7 +119,7 @@ async def append_while_killed(
     address = f"127.0.0.1:{free_port()}"
     servers = [_served(url, address)]
     try:
-        async with palimpsest.connect(address) as client:
+        async with palimpsest.connect(address, reach_seconds=REACH_SECONDS) as client:
             held = await client.create_session(session)
             sending = asyncio.create_task(
                 append_together(

@@ -169,7 +169,7 @@ async def test_no_revision_is_missed_or_repeated_when_the_server_restarts(
         waiting = asyncio.create_task(told(watch, 4))
         await asyncio.to_thread(own.restart, how)
         # Another connection, since an edit is not sent again by itself.
-        async with palimpsest.connect(own.address) as client:
+        async with palimpsest.connect(own.address, reach_seconds=60) as client:
             again = client.session(near.session.name).memory("m")
             await again.get()
             await count(again, 3, 4, 5)

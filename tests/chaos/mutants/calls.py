@@ -189,7 +189,7 @@ CALLS = (
         layers=_one(
             "lease",
             "a call is taken over from whoever makes it",
-            Sql(of=_TAKE, cut=r"WHERE excluded\.lease_until - i\.lease_until >= [^\n]+"),
+            Sql(of=_TAKE, cut=r"WHERE i\.lease_until <= excluded\.created_at"),
             "replays",
         ),
     ),
