@@ -7,7 +7,7 @@ from tests.providers.exchange import Invalid, Json
 
 MAX_MARKS = 4
 MIN_BUDGET = 1_024
-_NEW = re.compile(r"claude-(opus|sonnet|haiku|fable)-(\d{1,2})(?:-(\d{1,2})(?!\d))?")
+_NEW = re.compile(r"claude-(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:-(\d{1,2})(?!\d))?")
 _OLD = re.compile(r"claude-(\d)(?:-(\d))?-(opus|sonnet|haiku)")
 
 
@@ -39,11 +39,13 @@ class Claude:
 
     @property
     def always_thinks(self) -> bool:
-        return self.family == "fable" or (self.family == "opus" and self.version >= (5, 5))
+        return self.family in ("fable", "mythos") or (
+            self.family == "opus" and self.version >= (5, 5)
+        )
 
     @property
     def takes_forced_tools(self) -> bool:
-        if self.family == "fable":
+        if self.family in ("fable", "mythos"):
             return self.version < (5, 1)
         return self.family == "haiku" or self.version < (5, 5)
 

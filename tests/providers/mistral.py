@@ -10,7 +10,7 @@ from tests.providers.scenarios import Said, Scenario
 _FIELDS = names("""
     model messages temperature top_p max_tokens stream stop random_seed metadata response_format
     tools tool_choice presence_penalty frequency_penalty n prediction parallel_tool_calls
-    prompt_mode reasoning_effort safe_prompt guardrails prompt_cache_key stream_options
+    prompt_mode reasoning_effort safe_prompt guardrails prompt_cache_key
     """)
 _MESSAGE_FIELDS = frozenset({"role", "content", "prefix", "tool_calls", "tool_call_id", "name"})
 

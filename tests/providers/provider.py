@@ -1,9 +1,12 @@
 """A provider: what all of them have in common."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+
+from pydantic import SecretStr
 
 from service.config import Config
 from service.deployment_config import Deployment
@@ -31,17 +34,24 @@ class Endpoint:
         return "emulated" if self.api_base else ""
 
     @property
+    def variables(self) -> dict[str, str]:
+        """The environment of a process of ours that asks this provider."""
+        ours = {"PALIMPSEST_MODEL": self.model}
+        if self.api_base is not None:
+            one = {"name": self.deployment, "model": self.model, "api_base": self.api_base}
+            ours["PALIMPSEST_DEPLOYMENTS"] = json.dumps([{**one, "api_key": KEY}])
+        return {**self.environment, **ours}
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What a `Config` is made with."""
         if self.api_base is None:
             return {"model": self.model}
-        one = Deployment.model_validate(
-            {
-                "name": self.deployment,
-                "model": self.model,
-                "api_base": self.api_base,
-                "api_key": KEY,
-            }
+        one = Deployment(
+            name=self.deployment,
+            model=self.model,
+            api_base=self.api_base,
+            api_key=SecretStr(KEY),
         )
         return {"model": self.model, "deployments": (one,)}
 

@@ -70,6 +70,8 @@ class Emulator:
     script: list[Turn | Scenario] = field(default_factory=list)
     #: From a prompt to the reply's text, or to all of what happens.
     answer: Callable[[str], str | Turn] = lambda prompt: REPLY
+    #: Words that a prompt may have before it is too long; None: any number.
+    window_words: int | None = None
     #: All requests, in the order in which they came.
     seen: list[Seen] = field(default_factory=list)
     #: Each request has a thread.
@@ -106,6 +108,8 @@ class Emulator:
                 said = Turn(scenario=said)
             elif isinstance(said, str):
                 said = Turn(text=said)
+            if self.window_words is not None and len(prompt.split()) > self.window_words:
+                said = Turn(scenario=Scenario.TOO_LONG)
             self.seen.append(Seen(request=request, prompt=prompt, turn=said))
         text = said.text
         if text is None:

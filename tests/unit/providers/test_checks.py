@@ -2,95 +2,26 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from service.config import Config
-from service.domain.faults import Fault
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
-from service.llm.failures import ModelFailure
-from service.llm.library import litellm_library
-from service.llm.plans import Plan
-from service.llm.transport import LitellmTransport
 from tests.providers.azure import API_VERSION
 from tests.providers.bedrock import ACCESS_KEY
 from tests.providers.exchange import Json, Request
 from tests.providers.provider import KEY
-from tests.providers.server import PROVIDERS, REPLY, Emulators, emulators
-
-#: The form of amendments that every provider takes (the design's page of providers, 1).
-CANONICAL: Json = {
-    "type": "object",
-    "properties": {
-        "changes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "op": {"type": "string", "enum": ["add", "update", "remove"]},
-                    "path": {"type": "string"},
-                    "value": {"type": "string"},
-                },
-                "required": ["op", "path", "value"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["changes"],
-    "additionalProperties": False,
-}
-FREE: Json = {
-    "type": "object",
-    "properties": {"facts": {"type": "object", "additionalProperties": {"type": "string"}}},
-    "required": ["facts"],
-    "additionalProperties": False,
-}
-RECURSIVE: Json = {
-    "type": "object",
-    "properties": {"node": {"$ref": "#/$defs/node"}},
-    "required": ["node"],
-    "additionalProperties": False,
-    "$defs": {
-        "node": {
-            "type": "object",
-            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
-            "required": ["next"],
-            "additionalProperties": False,
-        }
-    },
-}
-
-
-def flat(properties: Json, required: list[str] | None = None) -> Json:
-    """An object of these properties, all of them required unless said otherwise."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties) if required is None else required,
-        "additionalProperties": False,
-    }
-
-
-def one(kind: str, **more: Any) -> Json:
-    return flat({"x": {"type": kind, **more}})
-
-
-def nested(levels: int) -> Json:
-    inner: Json = flat({"x": {"type": "string"}})
-    for _ in range(levels - 1):
-        inner = flat({"x": inner})
-    return inner
-
-
-def unions(count: int) -> Json:
-    return flat({f"x{at}": {"type": ["string", "null"]} for at in range(count)})
-
-
-def optional(count: int) -> Json:
-    return flat({f"x{at}": {"type": "string"} for at in range(count)}, [])
-
+from tests.providers.server import PROVIDERS, REPLY, Emulators
+from tests.unit.providers.shapes import (
+    CANONICAL,
+    FREE,
+    RECURSIVE,
+    flat,
+    nested,
+    one,
+    optional,
+    unions,
+)
 
 BEARER = {"authorization": f"Bearer {KEY}"}
 PATHS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -345,6 +276,7 @@ REFUSED: list[tuple[str, Json, str, int, str]] = [
         "tool_choice",
     ),
     ("mistral", {"seed": 1}, "unknown field", 422, "extra_forbidden"),
+    ("mistral", {"stream_options": {}}, "unknown field", 422, "stream_options"),
     ("mistral", {"max_completion_tokens": 1}, "unknown field", 422, "max_completion_tokens"),
     ("mistral", {"messages": blocks("a", mark=EPHEMERAL)}, "unknown field", 422, "cache_control"),
     (
@@ -427,22 +359,6 @@ TAKEN: list[tuple[str, Json]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Emulators]:
-    with emulators() as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def fresh(servers: Emulators, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, emulator in servers.items():
-        emulator.script.clear()
-        emulator.seen.clear()
-        for variable, value in servers.endpoint(name).environment.items():
-            monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
-
-
 @pytest.mark.parametrize(("name", "change", "rule", "status", "words"), REFUSED)
 def test_a_request_is_refused_as_the_provider_does(
     servers: Emulators, name: str, change: Json, rule: str, status: int, words: str
@@ -498,80 +414,3 @@ def test_a_tool_that_has_to_be_called_gets_the_reply(servers: Emulators) -> None
     assert body["content"][0]["input"] == {"changes": []}
     prose = json.loads(servers["anthropic"].respond(request("anthropic", FORCED)).body)
     assert prose["content"] == [{"type": "text", "text": REPLY}]
-
-
-#: Which rules schemas break as litellm sends them, asked for with `strict`; of all others none.
-THROUGH: Mapping[tuple[str, str], str] = {
-    **{(name, "free"): "additional" for name in ("openai", "azure", "groq", "bedrock")},
-    # Claude's free objects litellm closes: only `{}` fits them. Bounds it puts into words.
-    **{(name, "unions"): "unions" for name in ("anthropic", "bedrock")},
-    # It resolves one level, and leaves the rest without its definitions.
-    ("anthropic", "recursive"): "reference",
-    ("bedrock", "recursive"): "recursion",
-    ("bedrock", "bounds"): "bounds",
-    ("xai", "recursive"): "recursion",
-    **{
-        ("deepseek", schema): "json schema"
-        for schema in ("canonical", "free", "recursive", "unions", "bounds")
-    },
-}
-SCHEMAS = {
-    "canonical": CANONICAL,
-    "free": FREE,
-    "recursive": RECURSIVE,
-    "unions": unions(17),
-    "bounds": one("integer", minimum=1),
-}
-
-
-@pytest.mark.parametrize("schema", SCHEMAS)
-@pytest.mark.parametrize("name", PATHS)
-async def test_schemas_as_litellm_sends_them(servers: Emulators, name: str, schema: str) -> None:
-    litellm = litellm_library()
-    asked = {"name": "r", "strict": True, "schema": copy.deepcopy(SCHEMAS[schema])}
-    servers[name].answer = lambda prompt: "{}"
-    try:
-        await litellm.acompletion(
-            messages=[{"role": "user", "content": "What is it?"}],
-            max_tokens=512,
-            num_retries=0,
-            max_retries=0,
-            response_format={"type": "json_schema", "json_schema": asked},
-            **servers.endpoint(name).arguments,
-        )
-    except litellm.exceptions.BadRequestError:
-        assert servers[name].refusals != []
-    servers[name].answer = lambda prompt: REPLY
-    broken = THROUGH.get((name, schema))
-    assert servers[name].refusals == ([] if broken is None else [broken])
-
-
-ASK = ModelAsk(
-    purpose=Purpose.ANSWER,
-    template="t/1",
-    segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=None,
-    max_output_tokens=512,
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "model", "setting", "rule"),
-    [
-        ("openai", "openai/gpt-4.1-mini", {"extra_body": {"top_k": 5}}, "unknown field"),
-        ("anthropic", "anthropic/claude-sonnet-4-5", {"extra_body": {"top_k": 5}}, "unknown field"),
-        ("bedrock", PROVIDERS["bedrock"].model, {"extra_body": {"top_k": 5}}, "unknown field"),
-        ("mistral", "mistral/mistral-large-latest", {"extra_body": {"x": 1}}, "unknown field"),
-        ("groq", "groq/openai/gpt-oss-120b", {"extra_body": {"top_k": 5}}, "unknown field"),
-        ("gemini", "gemini/gemini-2.5-flash", {"extra_body": {"x": 1}}, "unknown field"),
-    ],
-)
-async def test_settings_that_a_provider_does_not_take(
-    servers: Emulators, name: str, model: str, setting: Json, rule: str
-) -> None:
-    end = servers.endpoint(name, model)
-    config: Config = end.config(model_settings={model: setting})
-    with pytest.raises(ModelFailure) as caught:
-        await LitellmTransport(config).complete(ASK, model, Plan(deployment=end.deployment))
-    assert caught.value.fault is Fault.REQUEST_REFUSED
-    assert servers[name].refusals == [rule]

@@ -4,7 +4,6 @@
 mend there makes the test fail until its line is taken away.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -18,7 +17,7 @@ from service.llm.transport import Completion, LitellmTransport
 from tests.providers.exchange import Request
 from tests.providers.provider import KEY
 from tests.providers.scenarios import DELAY_SECONDS, REFUSAL, THOUGHT, Scenario, Turn, half
-from tests.providers.server import PROVIDERS, REPLY, Emulators, emulators
+from tests.providers.server import PROVIDERS, REPLY, Emulators
 
 ASK = ModelAsk(
     purpose=Purpose.ANSWER,
@@ -161,27 +160,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Emulators]:
-    with emulators() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def transports(servers: Emulators) -> dict[str, LitellmTransport]:
     """One for each provider: litellm keeps every router."""
     return {name: LitellmTransport(servers.endpoint(name).config()) for name in servers}
-
-
-@pytest.fixture(autouse=True)
-def reached(servers: Emulators, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of all providers; nothing is left of the test before."""
-    for name, one in servers.items():
-        one.script.clear()
-        one.seen.clear()
-        for variable, value in servers.endpoint(name).environment.items():
-            monkeypatch.setenv(variable, value)
-    # Otherwise the first call to Claude fetches a list.
-    monkeypatch.setenv("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
 
 
 def right(name: str, turn: Turn, how: str) -> Outcome:
@@ -300,12 +281,3 @@ def test_what_a_provider_does_not_do_cannot_be_scripted(servers: Emulators) -> N
     request = Request(path="/api/chat", query={}, headers={}, body=body)
     with pytest.raises(ValueError, match="ollama has no 'key refused'"):
         servers["ollama"].provider.respond(Turn(scenario=Scenario.KEY_REFUSED), REPLY, request)
-
-
-def test_an_endpoint_says_all_that_a_process_needs(servers: Emulators) -> None:
-    end = servers.endpoint("anthropic", "anthropic/claude-opus-4-7")
-    (one,) = end.config().deployments
-    assert (one.target, one.key()) == ("anthropic/claude-opus-4-7", KEY)
-    bedrock = servers.endpoint("bedrock")
-    assert bedrock.config().deployments == ()
-    assert os.environ["AWS_BEDROCK_RUNTIME_ENDPOINT"].endswith("/bedrock")
