@@ -20,7 +20,7 @@ from tests.providers.exchange import (
     text_of,
     unknown_fields,
 )
-from tests.providers.provider import Endpoint, Provider
+from tests.providers.provider import KEY, Endpoint, Provider
 from tests.providers.scenarios import Said, Scenario
 from tests.providers.schemas import check_claude
 
@@ -85,7 +85,7 @@ class Bedrock(Provider):
     }
 
     def endpoint(self, url: str, model: str | None) -> Endpoint:
-        # With a base and a key of a deployment litellm would send that in place of a signature.
+        # Signed. With a base, and so a key, a deployment of ours sends that key alone.
         return Endpoint(
             model=model or self.model,
             api_base=None,
@@ -102,7 +102,9 @@ class Bedrock(Provider):
         if found is None:
             raise Invalid("path", "UnknownOperationException", status=404)
         signature = request.headers.get("authorization", "")
-        if not signature.startswith(f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/"):
+        is_signed = signature.startswith(f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/")
+        # A key of Bedrock's own stands in place of a signature.
+        if not is_signed and request.bearer != KEY:
             raise Invalid("key", _ERRORS[Scenario.KEY_REFUSED][1], status=403)
         body = request.body
         messages = body.get("messages") or [{"role": "assistant"}]

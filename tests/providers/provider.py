@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from service.config import Config
 from service.deployment_config import Deployment
-from tests.providers.exchange import Invalid, Json, Request, Response
+from tests.providers.exchange import Invalid, Request, Response
 from tests.providers.scenarios import REFUSAL, THOUGHT, THOUGHT_TOKENS, Said, Scenario, Turn, half
 
 #: The key that every provider takes here, and no other. Not like a real one.
@@ -168,10 +168,3 @@ class Provider(ABC):
             case Scenario.TOOL_CALL:
                 return Said(text="", finish=finish, tool={"query": "harbour"})
         return Said(text=text, finish=finish)
-
-
-def body_of(request: Request) -> Json:
-    """The body of a request; raises Invalid where it has no messages."""
-    if not request.body:
-        raise Invalid("body", "We could not parse the JSON body of your request.")
-    return request.body

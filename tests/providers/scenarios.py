@@ -47,20 +47,6 @@ class Scenario(StrEnum):
     KEY_REFUSED = "key refused"
 
 
-#: Those after which there is a reply of the model, whatever it is worth.
-REPLIES = (
-    Scenario.OK,
-    Scenario.REFUSAL,
-    Scenario.LENGTH,
-    Scenario.LENGTH_EMPTY,
-    Scenario.FILTER,
-    Scenario.EMPTY,
-    Scenario.THINKING,
-    Scenario.THINKING_ONLY,
-    Scenario.TOOL_CALL,
-    Scenario.ODD_END,
-)
-
 #: Seconds that RATE_LIMIT_DELAY asks for.
 DELAY_SECONDS = 7
 #: What a model says when it refuses, and what it thinks.

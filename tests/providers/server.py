@@ -1,10 +1,20 @@
-"""The server: every provider at a path of its own, and what each was asked."""
+"""The server: every provider at a path of its own, and what each was asked.
+
+    with emulators() as providers:
+        end = providers.endpoint("anthropic")
+        providers["anthropic"].script = [Scenario.LENGTH_EMPTY, Turn(text="A ship.")]
+        transport = LitellmTransport(end.config())
+        await transport.complete(ask, end.model, Plan(deployment=end.deployment))
+
+`end.environment` has to be set besides (Azure, Bedrock); a process gets `end.variables`. What is
+not scripted `answer` says, from the prompt: see `tests.fake_model` for prompts by their marks.
+"""
 
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -72,7 +82,7 @@ class Emulator:
     answer: Callable[[str], str | Turn] = lambda prompt: REPLY
     #: Words that a prompt may have before it is too long; None: any number.
     window_words: int | None = None
-    #: All requests, in the order in which they came.
+    #: All requests, in the order in which it was known what they get.
     seen: list[Seen] = field(default_factory=list)
     #: Each request has a thread.
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -102,20 +112,23 @@ class Emulator:
             self._see(Seen(request=request, invalid=error))
             return self.provider.invalid(error)
         prompt = self.provider.prompt(request)
+        turn = self._next(prompt)
+        self._see(Seen(request=request, prompt=prompt, turn=turn))
+        return self.provider.respond(turn, REPLY if turn.text is None else turn.text, request)
+
+    def _next(self, prompt: str) -> Turn:
+        """What a valid request gets."""
         with self._lock:
-            said = self.script.pop(0) if self.script else self.answer(prompt)
-            if isinstance(said, Scenario):
-                said = Turn(scenario=said)
-            elif isinstance(said, str):
-                said = Turn(text=said)
-            if self.window_words is not None and len(prompt.split()) > self.window_words:
-                said = Turn(scenario=Scenario.TOO_LONG)
-            self.seen.append(Seen(request=request, prompt=prompt, turn=said))
-        text = said.text
-        if text is None:
-            found = self.answer(prompt)
-            text = found if isinstance(found, str) else found.text or REPLY
-        return self.provider.respond(said, text, request)
+            scripted = self.script.pop(0) if self.script else None
+        if self.window_words is not None and len(prompt.split()) > self.window_words:
+            return Turn(scenario=Scenario.TOO_LONG)
+        turn = Turn(scenario=scripted) if isinstance(scripted, Scenario) else scripted
+        if turn and (turn.text is not None or turn.scenario in self.provider.statuses):
+            return turn
+        # May wait for what a test does: others are answered meanwhile.
+        found = self.answer(prompt)
+        said = found if isinstance(found, Turn) else Turn(text=found)
+        return said if turn is None else replace(turn, text=said.text)
 
     def _see(self, seen: Seen) -> None:
         with self._lock:

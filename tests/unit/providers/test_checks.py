@@ -414,3 +414,11 @@ def test_a_tool_that_has_to_be_called_gets_the_reply(servers: Emulators) -> None
     assert body["content"][0]["input"] == {"changes": []}
     prose = json.loads(servers["anthropic"].respond(request("anthropic", FORCED)).body)
     assert prose["content"] == [{"type": "text", "text": REPLY}]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_request_without_a_body_is_refused(servers: Emulators, name: str) -> None:
+    right = request(name, {})
+    bare = Request(path=right.path, query=right.query, headers=right.headers, body={})
+    assert servers[name].respond(bare).status == 400
+    assert len(servers[name].refusals) == 1

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from service.config import Config
+from service.deployment_config import Deployment
 from service.domain.faults import Fault
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.llm.failures import ModelFailure
@@ -234,3 +236,14 @@ def test_an_endpoint_says_all_that_a_process_needs(
     assert (one.api_base, one.key()) == (end.api_base, KEY)
     assert "deployments" not in servers.endpoint("bedrock").settings
     assert "AWS_BEDROCK_RUNTIME_ENDPOINT" in servers.endpoint("bedrock").variables
+
+
+async def test_bedrock_by_a_key_of_its_own(servers: Emulators) -> None:
+    model = PROVIDERS["bedrock"].model
+    base = f"{servers['bedrock'].url}/bedrock"
+    one = Deployment(name="keyed", model=model, api_base=base, api_key=SecretStr(KEY))
+    config = Config(model=model, deployments=(one,))
+    done = await LitellmTransport(config).complete(ASK, model, Plan(deployment="keyed"))
+    assert done.text == REPLY
+    (seen,) = servers["bedrock"].seen
+    assert seen.request.headers["authorization"] == f"Bearer {KEY}"
