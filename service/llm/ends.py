@@ -36,6 +36,9 @@ _ENDS = {
     ),
 }
 
+#: Gemini's names of ends that litellm takes for a filter's: the same prompt may pass.
+_NO_FILTERS = frozenset({"other", "language"})
+
 
 def read_end(response: Any, text: str) -> tuple[End, str]:
     """Returns how a response ended, and what is said of that; `text` is its reply."""
@@ -59,6 +62,8 @@ def read_end(response: Any, text: str) -> tuple[End, str]:
 def _end_of(choice: Any, native: str) -> End:
     reason = getattr(choice, "finish_reason", None) or ""
     told = _ENDS.get(str(reason).lower(), End.UNKNOWN)
+    if native.lower() in _NO_FILTERS:
+        return End.UNKNOWN
     if told is not End.COMPLETE or not native:
         return told
     return _ENDS.get(native.lower(), End.UNKNOWN)
@@ -66,8 +71,12 @@ def _end_of(choice: Any, native: str) -> End:
 
 def _nothing(response: Any, text: str, end: End) -> End:
     """Returns the end of a reply that says nothing."""
-    message = response.choices[0].message
+    choice = response.choices[0]
+    message = choice.message
     if getattr(message, "tool_calls", None) or getattr(message, "function_call", None):
+        return End.TOOL_CALL
+    # Of a stream the call itself is not kept.
+    if str(getattr(choice, "finish_reason", None)) in ("tool_calls", "function_call"):
         return End.TOOL_CALL
     details = getattr(getattr(response, "usage", None), "completion_tokens_details", None)
     thinking = getattr(details, "reasoning_tokens", None) or 0
