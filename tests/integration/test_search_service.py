@@ -73,7 +73,7 @@ async def test_the_text_of_each_kind_is_as_the_service_counts_it(
     found = {one.chunk.kind: one for one in (await session.search("where light lamp")).chunks}
     assert found["message"].text == "ann: Where is the lamp?"
     assert found["message"].excerpt == "ann: Where is the lamp?"
-    assert found["step"].text == "Observation: dark\nThought: light the lamp\nAction: strike"
+    assert found["step"].text == "Thought: light the lamp\nAction: strike\nObservation: dark"
     assert found["step"].excerpt == "Thought: light the lamp"
 
 

@@ -123,9 +123,9 @@ def _text_of(chunk: Chunk) -> str:
         return f"{chunk.role}: {chunk.text}"
     if chunk.kind == "step":
         named = (
-            ("Observation", chunk.observation),
             ("Thought", chunk.thought),
             ("Action", chunk.action),
+            ("Observation", chunk.observation),
         )
         return "\n".join(f"{name}: {text}" for name, text in named if text)
     return chunk.text
