@@ -9,14 +9,16 @@ from storage.trees import INDEXED_BYTES
 #: A character has at most so many bytes in UTF-8.
 _CHARACTER_BYTES = 4
 
+_SEEN = "'Observation: ' || nullif(c.observation, '')"
 #: The text of a chunk whose table is called c. Each condition is written out, since Citus takes
 #: no `CASE c.kind WHEN` within INSERT … SELECT.
-AS_TEXT = """(CASE
+AS_TEXT = f"""(CASE
     WHEN c.kind = 'message' THEN c.role || ': ' || c.text
     WHEN c.kind = 'step' THEN concat_ws(chr(10),
-        'Observation: ' || nullif(c.observation, ''),
+        CASE WHEN c.observed_first IS NOT FALSE THEN {_SEEN} END,
         'Thought: ' || nullif(c.thought, ''),
-        'Action: ' || nullif(c.action, ''))
+        'Action: ' || nullif(c.action, ''),
+        CASE WHEN c.observed_first IS FALSE THEN {_SEEN} END)
     ELSE c.text END)"""
 
 

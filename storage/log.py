@@ -69,10 +69,12 @@ WITH producers AS (
     DO UPDATE SET epoch = EXCLUDED.epoch, last_sequence = EXCLUDED.last_sequence
 ), chunks AS (
     INSERT INTO chunk (tenant_id, session_key, position, producer_id, producer_sequence,
-                       kind, role, text, observation, thought, action, metadata, digest)
+                       kind, role, text, observation, thought, action, metadata, digest,
+                       observed_first)
     SELECT %b::uuid, t.*
     FROM unnest(%b::uuid[], %b::int8[], %b::text[], %b::int8[], %b::text[], %b::text[],
-                %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[]) AS t
+                %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[],
+                %b::bool[]) AS t
 ), heads AS (
     SELECT * FROM unnest(%b::uuid[], %b::int8[], %b::int8[]) AS t (k, h, b)
 ), sessions AS (
@@ -90,15 +92,16 @@ RETURNING session_key, memory_id, status
 _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0006. Its plans are kept by the connection.
+# function is in migrations/versions/0016. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
-SELECT woken, applied FROM append_if_unchanged(%s, %s, %s::integer, %s, %s, %s, {arrays}, %s)
+SELECT woken, applied FROM write_if_unchanged(
+    %s, %s, %s::integer, %s, %s, %s, {arrays}, %s, {observed_first})
 """
-# The same for chunks that came by requests; this function is in migrations/versions/0012.
+# The same for chunks that came by requests; so is this function.
 _APPEND_REQUESTS_IF_UNCHANGED = """
-SELECT woken, applied FROM append_requests_if_unchanged(
+SELECT woken, applied FROM write_requests_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s,
-    %s::text[], %s::bytea[], %s::bigint[], %s::bigint[])
+    %s::text[], %s::bytea[], %s::bigint[], %s::bigint[], {observed_first})
 """
 _CONTENT_TYPES = ("text", "text", "text", "text", "text", "text", "jsonb", "bytea")
 
@@ -219,7 +222,7 @@ async def write_swiftly(
         return None
     guards: tuple[object, ...] = (key, session.head, session.incarnation, producer_id)
     guards += (known.epoch, known.last_sequence)
-    contents = _columns(chunks)[_FIRST_CONTENT:]
+    *contents, observed_first = _columns(chunks)[_FIRST_CONTENT:]
     added = sum(new.placed.submitted.size_bytes for new in chunks)
     # Element by element: the driver takes long to write a list down.
     places = ", ".join(["%s"] * len(chunks))
@@ -230,7 +233,8 @@ async def write_swiftly(
     # The function knows the session, and the method.
     told = [done[1], *done[3:]] if requests else []
     reach(FailPoint.APPEND_BEFORE_SWIFT)
-    rows = await tx.write(form.format(arrays=arrays), (*guards, *values, added, *told))
+    statement = form.format(arrays=arrays, observed_first=f"ARRAY[{places}]::boolean[]")
+    rows = await tx.write(statement, (*guards, *values, added, *told, *observed_first))
     reach(FailPoint.APPEND_SWIFTLY_WRITTEN)
     if not rows:
         return None
@@ -247,7 +251,7 @@ def _memory_item(tx: DirectTransaction, key: UUID, memory_id: UUID) -> WorkItem:
     )
 
 
-#: The columns before it are keys, which `append_if_unchanged` counts by itself.
+#: The columns before it are keys, which `write_if_unchanged` counts by itself.
 _FIRST_CONTENT = 4
 
 
@@ -267,6 +271,7 @@ def _columns(chunks: Sequence[NewChunk]) -> list[list[object]]:
         [content.action for content in contents],
         [Jsonb(dict(content.metadata)) if content.metadata else None for content in contents],
         [one.digest for one in submitted],
+        [content.observed_first for content in contents],
     ]
 
 
@@ -377,6 +382,7 @@ _CHUNK = (
     chunk.c.observation,
     chunk.c.thought,
     chunk.c.action,
+    chunk.c.observed_first,
     chunk.c.metadata,
 )
 _BEHIND = Ready(
@@ -406,6 +412,7 @@ def logged_of(row: Sequence[Any]) -> LoggedChunk:
             observation=row[7],
             thought=row[8],
             action=row[9],
-            metadata=row[10] or {},
+            observed_first=row[10],
+            metadata=row[11] or {},
         ),
     )

@@ -184,7 +184,7 @@ WHERE n.revision <= %(revision)s AND coalesce(n.before, 0) < %(bytes)s
 ORDER BY n.number
 """  # noqa: S608 - all of it stands above
 
-_CONTENT = "position, kind, role, text, observation, thought, action"
+_CONTENT = "position, kind, role, text, observation, thought, action, observed_first"
 _CONTENT_BYTES = """octet_length(role) + octet_length(text) + octet_length(observation)
     + octet_length(thought) + octet_length(action)"""
 
@@ -390,4 +390,5 @@ def _chunk(row: Any) -> Chunk:
         observation=row.observation,
         thought=row.thought,
         action=row.action,
+        observed_first=row.observed_first,
     )

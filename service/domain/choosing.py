@@ -53,7 +53,7 @@ class Way(StrEnum):
 #: Which ways serve what a question is about, the better tiers first.
 RULES: Mapping[Subject, tuple[tuple[Way, ...], ...]] = {
     Subject.STATE: ((Way.CONTEXT, Way.PRISM), (Way.RANK, Way.SCAN, Way.TREE)),
-    Subject.FACT: ((Way.TREE, Way.RANK), (Way.LEVELS,)),
+    Subject.FACT: ((Way.TREE, Way.RANK, Way.PRISM), (Way.LEVELS,)),
     Subject.OVERVIEW: ((Way.TREE, Way.PRISM, Way.ALL), (Way.CONTEXT,)),
     Subject.CODE: ((Way.SCAN,), (Way.CONTEXT,)),
 }

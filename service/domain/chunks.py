@@ -34,6 +34,9 @@ class Chunk:
     thought: str = ""
     #: STEP: what it did.
     action: str = ""
+    #: STEP: whether the observation came before the thought and the action. It is their result
+    #: otherwise. None: the log did not say so yet; its text has the observation first.
+    observed_first: bool | None = False
     #: Kept and returned, never shown to a model.
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -65,7 +68,8 @@ class Chunk:
 
         Each string is preceded by its length in bytes as a 64-bit big-endian
         number; metadata follows the parts as key, value, key, value … in the
-        order of the keys' code points, preceded by the number of pairs.
+        order of the keys' code points, preceded by the number of pairs. The byte 1 follows
+        for a step that observed first.
         """
         pieces: list[bytes] = []
         for part in (self.kind.value, *self.parts):
@@ -76,6 +80,8 @@ class Chunk:
             for part in (key, self.metadata[key]):
                 raw = part.encode()
                 pieces += (struct.pack(">Q", len(raw)), raw)
+        if self.observed_first:
+            pieces.append(b"\x01")
         return hashlib.sha256(b"".join(pieces)).digest()
 
     def as_text(self) -> str:
@@ -83,14 +89,11 @@ class Chunk:
         if self.kind is ChunkKind.MESSAGE:
             return f"{self.role}: {self.text}"
         if self.kind is ChunkKind.STEP:
-            named: list[str] = []
-            if self.observation:
-                named.append(f"Observation: {self.observation}")
-            if self.thought:
-                named.append(f"Thought: {self.thought}")
-            if self.action:
-                named.append(f"Action: {self.action}")
-            return "\n".join(named)
+            seen = ("Observation", self.observation)
+            done = (("Thought", self.thought), ("Action", self.action))
+            # What reads otherwise than when it was indexed, cut and cited is cited wrongly.
+            parts = (*done, seen) if self.observed_first is False else (seen, *done)
+            return "\n".join(f"{name}: {part}" for name, part in parts if part)
         return self.text
 
 

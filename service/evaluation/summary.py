@@ -22,8 +22,8 @@ class WalkSummary:
     recovery_rate: float | None
     #: Replies that were a valid action, of all.
     valid_action_rate: float | None
-    #: Tokens of prompts and replies, to those of the text: of all paths, and of those whose
-    #: answer was right or scored RECOVERED_SCORE.
+    #: Tokens of prompts and replies to those of the text, the mean: of all paths, and of those
+    #: whose answer was right or scored RECOVERED_SCORE.
     text_read: float | None
     text_read_successful: float | None
 
@@ -111,12 +111,8 @@ def _walks(done: Collection[Result]) -> WalkSummary | None:
         stray_ratio=_share(len(stray), len(walked)),
         recovery_rate=_share(sum(is_right(one) for one in stray), len(stray)),
         valid_action_rate=_share(valid, valid + invalid),
-        text_read=_share(
-            sum(walk.tokens for _, walk in walked), sum(walk.text_tokens for _, walk in walked)
-        ),
-        text_read_successful=_share(
-            sum(walk.tokens for walk in right), sum(walk.text_tokens for walk in right)
-        ),
+        text_read=_mean([_share(walk.tokens, walk.text_tokens) for _, walk in walked]),
+        text_read_successful=_mean([_share(walk.tokens, walk.text_tokens) for walk in right]),
     )
 
 

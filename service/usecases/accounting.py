@@ -12,11 +12,11 @@ from storage.memories import StoredMemory
 
 
 async def read_accounting(
-    tx: Transaction, stored: StoredMemory, lines: Sequence[CostLine]
+    tx: Transaction, stored: StoredMemory, lines: Sequence[CostLine], system_tokens: int
 ) -> Accounting | None:
     """The accounting as of the memory's row; None for a session without a step.
 
-    `lines` are all calls of this memory.
+    `lines` are all calls of this memory; `system_tokens` as `account` has them.
     """
     if not stored.head:
         return None
@@ -28,4 +28,5 @@ async def read_accounting(
         sums,
         stored.state,
         compression_tokens=sum(one.input_tokens + one.output_tokens for one in compressing),
+        system_tokens=system_tokens,
     )

@@ -77,8 +77,11 @@ class Costs:
             found = await spend.lines(tx, wanted, level, by_day=by_day, after=after, limit=limit)
         return total, found
 
-    async def cost(self, tenant_id: UUID, asked: Asked) -> Cost:
-        """What a session or a memory came to. Raises NotFound."""
+    async def cost(self, tenant_id: UUID, asked: Asked, *, system_tokens: int = 0) -> Cost:
+        """What a session or a memory came to. Raises NotFound.
+
+        `system_tokens`: of the system prompt of the agent, for the accounting of its steps.
+        """
         async with self._database.transaction(tenant_id) as tx:
             wanted, stored = await _filter(tx, asked)
             assert wanted.session_key is not None, "the proto requires a session"
@@ -87,7 +90,7 @@ class Costs:
             kind = stored.kind if stored is not None and asked.days == spend.Days() else None
             accounting = None
             if stored is not None and kind == MemoryKind.STATE:
-                accounting = await read_accounting(tx, stored, lines)
+                accounting = await read_accounting(tx, stored, lines, system_tokens)
         compared = None
         if stored is not None and kind == MemoryKind.PRISM:
             compared = await self._comparer.compare(tenant_id, stored)

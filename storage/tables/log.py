@@ -145,6 +145,8 @@ chunk = Table(
     Column("observation", Text, nullable=False),
     Column("thought", Text, nullable=False),
     Column("action", Text, nullable=False),
+    # NULL: of a release that did not say it.
+    Column("observed_first", Boolean),
     Column("metadata", JSONB),
     Column("digest", LargeBinary, nullable=False),
     created(),

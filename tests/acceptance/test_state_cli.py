@@ -90,8 +90,8 @@ what is known at 9
 
 Recent steps:
 
-Observation: stone 10
 Action: walk 10
+Observation: stone 10
 
 user: Hurry.
 
@@ -106,7 +106,7 @@ def test_a_context_is_printed_as_a_text(at: dict[str, str]) -> None:
     assert done.stderr.splitlines()[0].startswith("revision 4: 22 tokens of vectors, ")
     past = succeed("state", "context", *NAMED, "--at", "1", **at)
     assert past.startswith("Task:\nFind the red key.\n")
-    assert past.endswith("Observation: stone 1\nAction: walk 1\n")
+    assert past.endswith("Action: walk 1\nObservation: stone 1\n")
 
 
 def test_a_context_is_printed_for_programs(at: dict[str, str]) -> None:
@@ -138,9 +138,9 @@ def test_vectors_are_listed_and_shown(at: dict[str, str]) -> None:
     assert succeed("state", "show", "2", *NAMED, **at).splitlines() == [
         "r2, level 1: by the model, 9 tokens, stands for [1-6], new are [4-6]",
         "  made from r1 and the steps [4-6]:",
-        "    [4] stone 4 / walk 4",
-        "    [5] stone 5 / walk 5",
-        "    [6] stone 6 / walk 6",
+        "    [4] walk 4 / stone 4",
+        "    [5] walk 5 / stone 5",
+        "    [6] walk 6 / stone 6",
         "what is known at 6",
     ]
     assert succeed("state", "show", "3", *NAMED, **at).splitlines() == [

@@ -63,7 +63,7 @@ async def test_messages_and_steps_are_read_as_text(database: Database) -> None:
     did = Chunk(kind=ChunkKind.STEP, observation="a door", action="open it")
     await write(database, [said, did])
     (parts,) = await texts_of(await opened(database, up_to=2, characters=100))
-    assert [one.text for one in parts] == ["user: hi", "Observation: a door\nAction: open it"]
+    assert [one.text for one in parts] == ["user: hi", "Action: open it\nObservation: a door"]
 
 
 async def test_the_best_chunk_speaks_for_its_piece(database: Database) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -33,6 +34,12 @@ CHUNKS = [
     Chunk(kind=ChunkKind.STEP, thought="Only thought."),
     Chunk(kind=ChunkKind.STEP, observation="Seen.", action="act"),
     Chunk(kind=ChunkKind.STEP, thought="two\nlines", action="go"),
+]
+CHUNKS += [
+    replace(chunk, observed_first=first)
+    for first in (True, None)
+    for chunk in CHUNKS
+    if chunk.kind is ChunkKind.STEP
 ]
 
 

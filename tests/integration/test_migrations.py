@@ -10,16 +10,19 @@ import pytest
 from alembic import command
 from alembic.config import Config
 from psycopg import sql
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 import migrations
+from service.domain.chunks import Chunk, ChunkKind
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
-from storage import memories
+from storage import log, memories
+from storage.chunk_text import AS_TEXT
 from storage.database import Database, sqlalchemy_url
 from tests.harness import Servers, with_database
 from tests.integration.scripted import Script, reviser
+from tests.integration.writing import append_chunks
 
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
@@ -98,6 +101,68 @@ async def test_a_memory_of_the_release_before_goes_on(old: str) -> None:
     assert stored is not None
     assert (stored.revision, stored.applied_position) == (2, 2)
     assert stored.prism.encoding is Encoding.AMENDMENTS
+
+
+#: As the release before 0016 appends a lone step, with what it saw of the session and the producer.
+APPEND_OF_BEFORE = """
+SELECT applied FROM append_if_unchanged(%(key)s, %(head)s, 1, 'p', 0, %(head)s,
+    ARRAY['step'], ARRAY[''], ARRAY[''], ARRAY[%(seen)s], ARRAY[%(thought)s], ARRAY[%(done)s],
+    ARRAY[NULL]::jsonb[], ARRAY[%(digest)s]::bytea[], 1)
+"""
+
+
+async def test_steps_of_the_release_before_read_as_they_were_cited(
+    servers: Servers, old: str
+) -> None:
+    step = Chunk(
+        kind=ChunkKind.STEP,
+        observation="In the drawer lies a note: 417.",
+        thought="It is for a lock.",
+        action="take note",
+        observed_first=None,
+    )
+    values = {
+        "key": KEY,
+        "seen": step.observation,
+        "thought": step.thought,
+        "done": step.action,
+        "digest": step.digest(),
+    }
+
+    def append(head: int) -> None:
+        with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
+            assert connection.execute(APPEND_OF_BEFORE, {**values, "head": head}).fetchone()
+
+    upgrade_to(old, "0015")
+    append(2)
+    migrations.upgrade(sqlalchemy_url(old))
+    # It goes on for a while beside this one.
+    append(3)
+    database = Database.connect(old, pool_size=2, name="test")
+    try:
+        again = Chunk(kind=ChunkKind.STEP, observation="a", thought="b", action="c")
+        ack = await append_chunks(database, "s", [again], first=5)
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            found = await log.read(tx, KEY, 2, 10)
+            texts = await log.read_texts(tx, KEY, [(2, 5)])
+            ranges = await log.read_ranges(tx, KEY, [(2, 5)], 1_000)
+            said = await tx.connection.execute(
+                text(f"SELECT {AS_TEXT} FROM chunk c WHERE position > 2 ORDER BY position")
+            )
+            in_sql = list(said.scalars())
+    finally:
+        await database.close()
+    assert ack.position == 5
+    assert [one.chunk for one in found] == [step, step, again]
+    assert all(one.chunk.digest() == step.digest() for one in found[:2])
+    # What a citation of characters 13 to 44 and a leaf that begins at 45 stood for.
+    assert (texts[3][13:44], texts[4][45:]) == (
+        step.observation,
+        "Thought: It is for a lock.\nAction: take note",
+    )
+    assert texts[5] == "Thought: b\nAction: c\nObservation: a"
+    assert in_sql == [texts[position] for position in (3, 4, 5)]
+    assert in_sql == [one.chunk.as_text() for one in ranges[2]]
 
 
 def test_what_a_new_process_writes_by_default_the_release_before_can_read() -> None:

@@ -81,8 +81,9 @@ class Session(SessionQuestions):
         """Appends a text, a message or a step, or several of them; durable when it returns.
 
         From any number of processes and tasks at once. A message is {"role": …, "content": …},
-        a step of an agent has "observation", "thought" or "action"; either may have "metadata",
-        besides the `metadata` of all. All are stored, or none: 256 at most, of 1 MiB together.
+        a step of an agent has "observation", "thought" or "action", and "observed_first" where
+        that is so; either may have "metadata", besides the `metadata` of all. All are stored,
+        or none: 256 at most, of 1 MiB together.
 
         It is tried for `timeout` seconds and stored once. `request_id`, 1 to 128 characters,
         keeps that true over a restart of the program: the same content under the same id is
@@ -438,14 +439,25 @@ class Session(SessionQuestions):
         )
 
     async def cost(
-        self, memory: str = "", *, from_day: date | None = None, to_day: date | None = None
+        self,
+        memory: str = "",
+        *,
+        from_day: date | None = None,
+        to_day: date | None = None,
+        system_tokens: int = 0,
     ) -> Cost:
         """What the session, or a memory, came to by purpose and model, and why caches differed.
 
         For a memory, without days, also: what a PRISM memory's newest steps would have come
         to under other ways of folding; what the session's steps come to with a state memory
-        and without it. Raises NotFound.
+        and without it; `system_tokens` of the agent's system prompt are in each context there.
+        Raises NotFound.
         """
         return await costs.read_cost(
-            self._client, self.name, memory, from_day=from_day, to_day=to_day
+            self._client,
+            self.name,
+            memory,
+            from_day=from_day,
+            to_day=to_day,
+            system_tokens=system_tokens,
         )

@@ -10,6 +10,10 @@ step. With s_1 … s_T the tokens of the steps and P those of the task prompt:
 - PCC has the vectors in use behind step t-1, and the steps behind them. P is in the first
   state vector, so nothing else stands for it.
 
+What the agent sends besides with every context, its system prompt and instructions, is L_sys
+(`system_tokens`): it is in no log, so whoever wants it counted says how long it is. It stands in
+every context of all three, so that the ratios without it are better than what an agent saves.
+
 All sums are exact. The paper's formulas put the means of this session in place of the lengths:
 for steps of one length that of the standard loop is the sum. That of PCC is an approximation
 in three ways: a period has N + 1 half steps a context, with the step itself, where the paper
@@ -18,7 +22,7 @@ early. So for steps of one length, and T a multiple of N, the sum is the formula
 and N (P - L_M).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from service.domain.state.spec import StateSpec
@@ -85,6 +89,8 @@ class Accounting:
     steps: int
     #: L_P.
     task_tokens: int
+    #: L_sys, in every context of all three; 0: not counted.
+    system_tokens: int
     #: L_S, the mean of a step.
     step_tokens: float
     #: L_M, see `_vector_mean`.
@@ -108,29 +114,38 @@ class Accounting:
         return self.recursive.total_tokens / self.pcc.total_tokens
 
 
-def account(sums: Sums, spec: StateSpec, *, compression_tokens: int) -> Accounting:
-    """The three loops of a session; `compression_tokens` of this memory's calls."""
+def account(
+    sums: Sums, spec: StateSpec, *, compression_tokens: int, system_tokens: int = 0
+) -> Accounting:
+    """The three loops of a session.
+
+    `compression_tokens` of this memory's calls; `system_tokens` of the agent's system prompt.
+    """
     task_tokens = estimate_tokens(spec.task)
     vector_mean = _vector_mean(sums, spec, task_tokens)
     step_mean = Fraction(sums.step_tokens, sums.steps)
     period = Fraction(sums.compressed_steps, sums.compressions or 1)
+    pcc = Loop(
+        context_tokens=sums.vector_tokens + sums.recent_tokens,
+        max_context_tokens=sums.max_context_tokens,
+        processed_tokens=sums.vector_tokens + sums.recent_tokens + sums.step_tokens,
+        compression_tokens=compression_tokens,
+        formula_tokens=float(
+            pcc_formula(sums.steps, vector_mean, period or spec.period, step_mean)
+        ),
+    )
     return Accounting(
         steps=sums.steps,
         task_tokens=task_tokens,
+        system_tokens=system_tokens,
         step_tokens=float(step_mean),
         state_tokens=float(vector_mean),
         period=float(period),
-        standard=_standard(sums, task_tokens, step_mean),
-        recursive=_recursive(sums, task_tokens, vector_mean),
-        pcc=Loop(
-            context_tokens=sums.vector_tokens + sums.recent_tokens,
-            max_context_tokens=sums.max_context_tokens,
-            processed_tokens=sums.vector_tokens + sums.recent_tokens + sums.step_tokens,
-            compression_tokens=compression_tokens,
-            formula_tokens=float(
-                pcc_formula(sums.steps, vector_mean, period or spec.period, step_mean)
-            ),
+        standard=_instructed(_standard(sums, task_tokens, step_mean), sums.steps, system_tokens),
+        recursive=_instructed(
+            _recursive(sums, task_tokens, vector_mean), sums.steps, system_tokens
         ),
+        pcc=_instructed(pcc, sums.steps, system_tokens),
     )
 
 
@@ -180,4 +195,16 @@ def _recursive(sums: Sums, task_tokens: int, vector_mean: Fraction) -> Loop:
         processed_tokens=context_tokens + sums.step_tokens,
         compression_tokens=round(read_tokens + sums.step_tokens + sums.steps * vector_mean),
         formula_tokens=0.0,
+    )
+
+
+def _instructed(loop: Loop, steps: int, system_tokens: int) -> Loop:
+    """The loop with the agent's system prompt in each of its contexts."""
+    added = steps * system_tokens
+    return replace(
+        loop,
+        context_tokens=loop.context_tokens + added,
+        max_context_tokens=loop.max_context_tokens + system_tokens,
+        processed_tokens=loop.processed_tokens + added,
+        formula_tokens=loop.formula_tokens + added if loop.formula_tokens else 0.0,
     )

@@ -128,15 +128,19 @@ def _heading(vector: Vector) -> str:
 
 
 def _said(chunk: Chunk) -> Iterator[Message]:
-    """A chunk as a chat has it: what an agent did, then what it saw (algorithm 1, steps 3, 4)."""
+    """A chunk as a chat has it: what an agent did, then what it saw (algorithm 1, steps 3, 4).
+
+    Of one that observed first the other way round.
+    """
     if chunk.kind is ChunkKind.MESSAGE:
         yield Message(role=chunk.role, content=chunk.text)
     elif chunk.kind is ChunkKind.TEXT:
         yield Message(role="user", content=chunk.text)
     else:
-        done = (("Thought", chunk.thought), ("Action", chunk.action))
-        content = "\n".join(f"{name}: {part}" for name, part in done if part)
-        if content:
-            yield Message(role="assistant", content=content)
-        if chunk.observation:
-            yield Message(role="user", content=f"Observation: {chunk.observation}")
+        named = (("Thought", chunk.thought), ("Action", chunk.action))
+        done = "\n".join(f"{name}: {part}" for name, part in named if part)
+        seen = f"Observation: {chunk.observation}" if chunk.observation else ""
+        parts = [Message(role="assistant", content=done), Message(role="user", content=seen)]
+        if chunk.observed_first:
+            parts.reverse()
+        yield from (part for part in parts if part.content)

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from service.evaluation.reliability.playing import Spent
 
-#: The horizon is the longest length at which this share of the games succeeds.
+#: The horizon is the last length before success drops below this share of the games.
 HORIZON_RATE = 0.5
 
 
@@ -59,7 +60,8 @@ class StrategySummary:
     """A strategy over all lengths."""
 
     strategy: str
-    #: The longest length at which HORIZON_RATE of the games or more succeed; 0: none.
+    #: The last length before the first at which fewer than HORIZON_RATE of the games succeed
+    #: (PCC, section 4.1); 0: none.
     horizon: int
     #: Shortest first.
     lengths: tuple[LengthSummary, ...]
@@ -79,8 +81,9 @@ def _strategy(name: str, mine: Sequence[GameResult]) -> StrategySummary:
         _length(length, [one for one in mine if one.length == length])
         for length in sorted({one.length for one in mine})
     )
-    reached = [one.length for one in lengths if one.success_rate >= HORIZON_RATE]
-    return StrategySummary(strategy=name, horizon=max(reached, default=0), lengths=lengths)
+    reached = list(takewhile(lambda one: one.success_rate >= HORIZON_RATE, lengths))
+    horizon = reached[-1].length if reached else 0
+    return StrategySummary(strategy=name, horizon=horizon, lengths=lengths)
 
 
 def _length(length: int, games: Sequence[GameResult]) -> LengthSummary:

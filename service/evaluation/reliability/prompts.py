@@ -46,12 +46,13 @@ class Step:
 
     @property
     def chunk(self) -> Chunk:
-        """As the log has it."""
+        """As the log has it: what happens is told before each step, so it was seen first."""
         return Chunk(
             kind=ChunkKind.STEP,
             observation=self.observation,
             thought=self.thought,
             action=self.action,
+            observed_first=True,
         )
 
     @property

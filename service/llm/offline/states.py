@@ -38,6 +38,8 @@ RESULT_WEIGHT = 4.0
 
 _GOAL, _KNOWN, _LATEST = "Goal: ", "Known: ", "Latest: "
 _PART = re.compile(r"^(Observation|Thought|Action): ", re.MULTILINE)
+#: Of the newest step these come in this order.
+_RANKS = {"Action": 1, "Observation": 2, "Thought": 3}
 _RULE = re.compile(
     r"\b(?:must|never|always|only|not allowed|at most|at least|no more than)\b", re.I
 )
@@ -108,17 +110,25 @@ def _read(text: str, pinned: Sequence[str]) -> _Held:
 
 def _said(text: str) -> Iterator[str]:
     """The sentences of a step; what was done has its name, so that it is known as that."""
-    parts = _PART.split(text)
-    yield from sentences_in(parts[0])
-    for name, part in zip(parts[1::2], parts[2::2], strict=True):
-        for number, one in enumerate(sentences_in(part)):
-            yield f"{name}: {one}" if name == "Action" and number == 0 else one
+    for name, part in _parts(text):
+        yield from _sentences(name, part)
 
 
-def _newest(text: str) -> list[str]:
+def _newest(text: str) -> Iterator[str]:
     """The sentences of the newest step: what was done before what was seen and thought."""
-    said = list(_said(text))
-    return sorted(said, key=lambda one: not one.startswith("Action: "))
+    for name, part in sorted(_parts(text), key=lambda part: _RANKS.get(part[0], 0)):
+        yield from _sentences(name, part)
+
+
+def _parts(text: str) -> list[tuple[str, str]]:
+    """The parts of a step with their names; what has none before them."""
+    texts = _PART.split(text)
+    return [("", texts[0]), *zip(texts[1::2], texts[2::2], strict=True)]
+
+
+def _sentences(name: str, part: str) -> Iterator[str]:
+    for number, one in enumerate(sentences_in(part)):
+        yield f"{name}: {one}" if name == "Action" and number == 0 else one
 
 
 # Writing

@@ -215,7 +215,7 @@ def _guess(name: str, what: str, cut: str) -> Layer:
     return Layer(
         name=name,
         what=what,
-        change=(Body(function="append_if_unchanged", cut=cut),),
+        change=(Body(function="write_if_unchanged", cut=cut),),
         counter="append.guess",
     )
 
@@ -289,7 +289,7 @@ APPENDS = (
                 what="a write on a guess takes a request for new",
                 change=(
                     Body(
-                        function="append_requests_if_unchanged",
+                        function="write_requests_if_unchanged",
                         cut=r" AND request_id = ANY \(p_requests\)",
                         put=" AND false",
                     ),

@@ -231,7 +231,7 @@ WAKING = (
                         put="SET resting",
                     ),
                     Body(
-                        function="append_if_unchanged",
+                        function="write_if_unchanged",
                         cut=r"SET has_work = true, resting",
                         put="SET resting",
                     ),

@@ -153,3 +153,28 @@ def test_one_step_has_nothing_before_it() -> None:
     assert found.recursive.compression_tokens == 100 + 500
     assert found.standard_ratio == 1
     assert found.recursive_ratio == 704 / 104
+
+
+@given(sessions(), st.integers(0, 20_000))
+def test_a_system_prompt_is_in_every_context(
+    session: tuple[Simulated, int], system_tokens: int
+) -> None:
+    run, compressions = session
+    sums, spec = sums_of(run, compressions=compressions), spec_of(run.task_tokens)
+    plain = account(sums, spec, compression_tokens=7)
+    found = account(sums, spec, compression_tokens=7, system_tokens=system_tokens)
+    count = len(run.steps)
+    for name, contexts in (("standard", run.standard), ("pcc", run.pcc)):
+        held = [[system_tokens, *context] for context in contexts]
+        longer, one = loop(held, run.steps), getattr(found, name)
+        assert one.processed_tokens == longer.processed_tokens
+        assert one.context_tokens == longer.context_tokens
+        assert one.max_context_tokens == longer.max_context_tokens
+        added = one.formula_tokens - getattr(plain, name).formula_tokens
+        assert round(added) == count * system_tokens
+    assert found.recursive.formula_tokens == 0
+    added = found.recursive.processed_tokens - plain.recursive.processed_tokens
+    assert added == count * system_tokens
+    assert found.recursive.compression_tokens == plain.recursive.compression_tokens
+    # The more an agent sends besides, the less of it is saved.
+    assert abs(found.standard_ratio - 1) <= abs(plain.standard_ratio - 1)

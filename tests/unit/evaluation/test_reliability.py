@@ -141,7 +141,8 @@ def test_figures() -> None:
         game(80, 1, right=False),
     ]
     (summary,) = summarize(["another", "one"], results)
-    assert summary.horizon == 40
+    # Of three games at 20 one was won: what is reached behind a drop does not count.
+    assert summary.horizon == 10
     assert [one.length for one in summary.lengths] == [10, 20, 40, 80]
     assert summary.lengths[1] == LengthSummary(
         length=20,
@@ -154,6 +155,20 @@ def test_figures() -> None:
         longest_context=150,
     )
     assert summary.lengths[3].tokens_per_success is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [((1.0, 0.3, 0.6), 10), ((1.0, 0.5, 0.6, 0.4, 1.0), 30), ((0.4, 1.0), 0), ((1.0, 1.0), 20)],
+)
+def test_the_horizon_ends_at_the_first_drop(rates: tuple[float, ...], expected: int) -> None:
+    results = [
+        game(10 * at, number, right=number <= 10 * rate)
+        for at, rate in enumerate(rates, 1)
+        for number in range(1, 11)
+    ]
+    (summary,) = summarize(["one"], results)
+    assert summary.horizon == expected
 
 
 def test_no_horizon_where_nothing_succeeds() -> None:

@@ -1,5 +1,7 @@
 """What results come to, against values worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from service.evaluation.report import Build
@@ -67,6 +69,16 @@ def test_walks_are_counted_as_the_paper_does() -> None:
     assert found.valid_action_rate == pytest.approx(9 / 10)
     assert found.text_read == 1.5
     assert found.text_read_successful == 1.0
+
+
+def test_the_share_of_text_read_is_a_mean_over_questions() -> None:
+    walks = [walk(tokens=900), replace(walk(tokens=1000), text_tokens=10_000)]
+    # One without text has no share.
+    walks.append(replace(walk(), text_tokens=0))
+    results = [result(number, walk=one) for number, one in enumerate(walks, 1)]
+    found = summarize("memwalker", results, []).walks
+    assert found is not None
+    assert found.text_read == pytest.approx((0.9 + 0.1) / 2)
 
 
 def test_no_stray_path_has_no_recovery_rate() -> None:

@@ -20,7 +20,7 @@ TASK = "Find out where the teacher of the author of Salt and Cedar was born. You
 
 
 def acted(observation: str, thought: str, action: str) -> str:
-    return f"Observation: {observation}\nThought: {thought}\nAction: {action}"
+    return f"Thought: {thought}\nAction: {action}\nObservation: {observation}"
 
 
 FOUND = acted(

@@ -76,7 +76,7 @@ def test_a_size_is_that_of_the_text_as_a_model_reads_it() -> None:
     chunk = Chunk(kind=ChunkKind.STEP, observation="seen", thought="known", action="done")
     base = step(1).logged
     made = SizedStep.of(type(base)(**{**_fields(base), "chunk": chunk}))
-    assert made.text == "Observation: seen\nThought: known\nAction: done"
+    assert made.text == "Thought: known\nAction: done\nObservation: seen"
     assert made.tokens == 12
     assert due(spec, "", [made]) == 1
 

@@ -59,7 +59,12 @@ CHUNKS = st.one_of(
     st.builds(Chunk, kind=st.just(ChunkKind.TEXT), text=SAID),
     st.builds(Chunk, kind=st.just(ChunkKind.MESSAGE), role=SAID, text=SAID),
     st.builds(
-        Chunk, kind=st.just(ChunkKind.STEP), observation=WORDS, thought=WORDS, action=WORDS
+        Chunk,
+        kind=st.just(ChunkKind.STEP),
+        observation=WORDS,
+        thought=WORDS,
+        action=WORDS,
+        observed_first=st.booleans(),
     ).filter(lambda chunk: not chunk.is_empty()),
 )
 STACKS = st.lists(WORDS, min_size=1, max_size=4).map(
@@ -88,12 +93,14 @@ def test_every_vector_and_every_chunk_stands_in_it_word_for_word(
     walk(as_text(one), [*texts, *(chunk.as_text() for chunk in chunks)])
     messages = as_messages(one)
     assert all(message.content for message in messages)
-    parts = [
-        part
-        for chunk in chunks
-        for part in (chunk.text, chunk.thought, chunk.action, chunk.observation)
-    ]
+    parts = [part for chunk in chunks for part in in_order(chunk)]
     walk("".join(message.content for message in messages), [*texts, *parts])
+
+
+def in_order(chunk: Chunk) -> Sequence[str]:
+    """The parts of a chunk as a text and as messages have them."""
+    done = (chunk.text, chunk.thought, chunk.action)
+    return (chunk.observation, *done) if chunk.observed_first else (*done, chunk.observation)
 
 
 def walk(text: str, parts: Sequence[str]) -> None:
@@ -114,12 +121,14 @@ def test_the_parts_stand_in_their_order_below_short_headings() -> None:
             Chunk(kind=ChunkKind.TEXT, text="a note"),
             Chunk(kind=ChunkKind.STEP, action="wait"),
             Chunk(kind=ChunkKind.STEP, observation="dark"),
+            Chunk(kind=ChunkKind.STEP, observation="a cat", action="pat", observed_first=True),
         ],
     )
     assert as_text(one) == (
         "Memory, level 3:\nthe year\n\nMemory, level 2:\nthe week\n\nMemory:\ntoday\n\n"
-        "Recent steps:\n\nObservation: a door\nThought: open it\nAction: open\n\n"
-        "tool: It is open.\n\na note\n\nAction: wait\n\nObservation: dark"
+        "Recent steps:\n\nThought: open it\nAction: open\nObservation: a door\n\n"
+        "tool: It is open.\n\na note\n\nAction: wait\n\nObservation: dark\n\n"
+        "Observation: a cat\nAction: pat"
     )
     assert as_messages(one) == [
         Message(
@@ -132,12 +141,24 @@ def test_the_parts_stand_in_their_order_below_short_headings() -> None:
         Message(role="user", content="a note"),
         Message(role="assistant", content="Action: wait"),
         Message(role="user", content="Observation: dark"),
+        Message(role="user", content="Observation: a cat"),
+        Message(role="assistant", content="Action: pat"),
     ]
     assert (one.head, one.memory_tokens, one.recent_tokens) == (
-        9,
+        10,
         60,
         sum(estimate_tokens(step.text) for step in one.recent),
     )
+
+
+def test_a_step_of_a_release_that_did_not_say_reads_as_it_did() -> None:
+    old = Chunk(kind=ChunkKind.STEP, observation="a", thought="b", action="c", observed_first=None)
+    one = context([vector(1, "")], [old])
+    assert as_text(one) == "Recent steps:\n\nObservation: a\nThought: b\nAction: c"
+    assert as_messages(one) == [
+        Message(role="assistant", content="Thought: b\nAction: c"),
+        Message(role="user", content="Observation: a"),
+    ]
 
 
 def test_a_task_has_its_own_heading_and_empty_parts_have_none() -> None:
