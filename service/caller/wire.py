@@ -166,6 +166,10 @@ def _fault_before(retryable: bool) -> Fault:
     return Fault.FAILING if retryable else Fault.REQUEST_REFUSED
 
 
+#: What the release before does not say of a reply.
+_NEW = frozenset({"end", "reasoning_tokens", "said"})
+
+
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:
     """A reply as plain JSON."""
     return {**{name: getattr(reply, name) for name in ModelReply.__slots__}, "end": reply.end.value}
@@ -173,7 +177,8 @@ def reply_to_json(reply: ModelReply) -> dict[str, Any]:
 
 def reply_from_json(value: dict[str, Any]) -> ModelReply:
     """The reply that `reply_to_json` wrote, whatever else is beside it."""
-    known = {name: value[name] for name in ModelReply.__slots__ if name in value}
+    known = {name: value[name] for name in ModelReply.__slots__ if name not in _NEW}
     # The release before says nothing of the end, but by its mark.
     end = end_of(value["end"]) if "end" in value else end_by_mark(value["text"])
-    return ModelReply(**{**known, "end": end})
+    more = {"reasoning_tokens": value.get("reasoning_tokens"), "said": value.get("said", "")}
+    return ModelReply(**known, **more, end=end)

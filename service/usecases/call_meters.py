@@ -17,7 +17,8 @@ class CallMeters:
     def __init__(self, by: Meter | None = None) -> None:
         by = by or meter()
         self._calls = by.create_counter(
-            "palimpsest.llm.calls", description="Model calls, by model, purpose and outcome"
+            "palimpsest.llm.calls",
+            description="Model calls, by model, purpose and how their reply ended, or failure",
         )
         self._tokens = by.create_counter(
             "palimpsest.llm.tokens",

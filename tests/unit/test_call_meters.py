@@ -61,7 +61,7 @@ def counted(*calls: Call) -> dict[tuple[str, ...], Any]:
 
 def test_a_call_is_counted_by_model_and_purpose() -> None:
     assert counted(CALL, replace(CALL, reported_cached_tokens=80, residual="more")) == {
-        ("calls", "m/x", "revise", "reply"): 2,
+        ("calls", "m/x", "revise", "complete"): 2,
         ("tokens", "m/x", "revise", "input"): 200,
         ("tokens", "m/x", "revise", "predicted_cached"): 128,
         ("tokens", "m/x", "revise", "reported_cached"): 128,
@@ -76,7 +76,7 @@ def test_what_is_unknown_and_what_failed_counts_nothing() -> None:
     unknown = replace(CALL, reported_cached_tokens=None, cost_micro_usd=None, residual="unknown")
     failed = replace(CALL, reply=None, failure="no")
     assert counted(unknown, failed) == {
-        ("calls", "m/x", "revise", "reply"): 1,
+        ("calls", "m/x", "revise", "complete"): 1,
         ("calls", "m/x", "revise", "failure"): 1,
         ("tokens", "m/x", "revise", "input"): 100,
         ("tokens", "m/x", "revise", "predicted_cached"): 64,
@@ -86,5 +86,5 @@ def test_what_is_unknown_and_what_failed_counts_nothing() -> None:
 
 def test_models_that_callers_make_up_are_counted_together() -> None:
     found = counted(*(replace(CALL, model=f"made-up/{number}") for number in range(50)))
-    assert found["calls", "other", "revise", "reply"] == 50
+    assert found["calls", "other", "revise", "complete"] == 50
     assert {attributes[1] for attributes in found} == {"other"}
