@@ -176,9 +176,7 @@ def _show_entry(entry: values.ProvenanceEntry, chunks: int) -> None:
 
 
 def _text_of(chunk: values.Chunk) -> str:
-    return chunk.text or "\n".join(
-        part for part in (chunk.observation, chunk.thought, chunk.action) if part
-    )
+    return chunk.text or "\n".join(part for _, part in chunk.step_parts)
 
 
 def _excerpt(text: str, value: Any) -> str:

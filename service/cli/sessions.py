@@ -93,7 +93,7 @@ def session_show(
                 show(f"{info.name}: {info.head} chunks, {info.content_bytes:,} bytes")
             last = from_position + chunks - 1
             async for chunk in session.chunks(from_position=from_position, to_position=last):
-                text = chunk.text or " / ".join((chunk.observation, chunk.thought, chunk.action))
+                text = chunk.text or " / ".join(part for _, part in chunk.step_parts)
                 if as_json:
                     show_json({"position": chunk.position, "kind": chunk.kind, "text": text})
                 else:

@@ -133,7 +133,9 @@ def context_json(context: WorkingContext) -> dict[str, Any]:
 def _step_json(step: values.RecentStep) -> dict[str, Any]:
     chunk = step.chunk
     parts = ("role", "text", "observation", "thought", "action")
-    held = {name: getattr(chunk, name) for name in parts if getattr(chunk, name)}
+    held: dict[str, Any] = {name: getattr(chunk, name) for name in parts if getattr(chunk, name)}
+    if chunk.observed_first:
+        held["observed_first"] = True
     return {"position": chunk.position, "kind": chunk.kind, **held, "tokens": step.tokens}
 
 
@@ -275,7 +277,7 @@ async def _show_sources(state: palimpsest.State, vector: StateVector) -> None:
         async for chunk in state.session.chunks(
             from_position=first, to_position=min(last, vector.from_position + MAX_SOURCES)
         ):
-            parts = (chunk.text, chunk.observation, chunk.thought, chunk.action)
+            parts = (chunk.text, *(part for _, part in chunk.step_parts))
             line = " / ".join(plain(part) for part in parts if part)
             show("    " + cut(f"[{chunk.position}] {line}", min(LINE_CHARACTERS, out.width)))
             shown += 1
@@ -291,6 +293,9 @@ def state_record(
     observation: Annotated[str, typer.Option(help="What the agent saw.")] = "",
     thought: Annotated[str, typer.Option(help="What it thought.")] = "",
     action: Annotated[str, typer.Option(help="What it did.")] = "",
+    observed_first: Annotated[
+        bool, typer.Option("--observed-first", help="It saw that before it thought and acted.")
+    ] = False,
     session: SessionName = DEFAULT_NAME,
     producer: Annotated[
         str, typer.Option(help="The producer's name; with one, run again it adds nothing twice.")
@@ -301,10 +306,12 @@ def state_record(
     """Append a step of an agent to a session, or many; they are durable when it ends.
 
     A line is an object with observation, thought and action, or with role and text for a
-    message; metadata may be an object of texts. All lines are looked at before the first
-    is sent.
+    message; metadata may be an object of texts. The observation is what came of the action,
+    unless observed_first is true. All lines are looked at before the first is sent.
     """
-    one = Step(observation=observation, thought=thought, action=action)
+    one = Step(
+        observation=observation, thought=thought, action=action, observed_first=observed_first
+    )
     if file and not one.is_empty():
         raise CommandError("give a file, or --observation, --thought and --action, not both")
     if not file and one.is_empty():

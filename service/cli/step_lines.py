@@ -18,6 +18,7 @@ class Step:
     observation: str = ""
     thought: str = ""
     action: str = ""
+    observed_first: bool = False
     #: Of a message.
     role: str = ""
     text: str = ""
@@ -38,6 +39,7 @@ class Step:
                 observation=self.observation,
                 thought=self.thought,
                 action=self.action,
+                observed_first=self.observed_first,
                 metadata=self.metadata,
             )
 
@@ -61,7 +63,9 @@ def _step(line: str, where: str) -> Step:
     step = Step(**_checked(value, where))
     if step.is_empty():
         raise CommandError(f"{where} has no observation, thought, action or text")
-    if (step.role or step.text) and (step.observation or step.thought or step.action):
+    if (step.role or step.text) and (
+        step.observation or step.thought or step.action or step.observed_first
+    ):
         raise CommandError(f"{where} is a step and a message in one")
     if step.role and not step.text:
         raise CommandError(f"{where} has a role and no text")
@@ -74,6 +78,10 @@ def _checked(value: dict[str, Any], where: str) -> dict[str, Any]:
             if not isinstance(held, dict) or not all(isinstance(v, str) for v in held.values()):
                 raise CommandError(f"{where}: metadata is no object of texts")
             texts = [*held, *held.values()]
+        elif name == "observed_first":
+            if not isinstance(held, bool):
+                raise CommandError(f"{where}: observed_first is neither true nor false")
+            texts = []
         elif name not in _TEXTS:
             raise CommandError(f"{where}: a step has no {name!r}")
         elif not isinstance(held, str):

@@ -216,6 +216,7 @@ def _step_chunk(part: Mapping[str, Any], at: str) -> Chunk:
         observation=_string(part.get("observation", ""), f"{at}.observation"),
         thought=_string(part.get("thought", ""), f"{at}.thought"),
         action=_string(part.get("action", ""), f"{at}.action"),
+        observed_first=_flag(part.get("observed_first", False), f"{at}.observed_first"),
     )
 
 
@@ -284,6 +285,12 @@ def _evidence(value: Any, at: str, places: _Places) -> frozenset[int]:
 def _list(value: Any, at: str) -> list[Any]:
     if not isinstance(value, list):
         raise _Wrong(f"{at} is not a list")
+    return value
+
+
+def _flag(value: Any, at: str) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"{at} is neither true nor false")
     return value
 
 

@@ -52,7 +52,10 @@ async def _append(producer: palimpsest.Producer, chunk: Chunk) -> None:
             await producer.append_message(chunk.role, chunk.text)
         case ChunkKind.STEP:
             await producer.append_step(
-                observation=chunk.observation, thought=chunk.thought, action=chunk.action
+                observation=chunk.observation,
+                thought=chunk.thought,
+                action=chunk.action,
+                observed_first=bool(chunk.observed_first),
             )
 
 

@@ -156,6 +156,7 @@ def chunk_value(message: log_pb2.Chunk) -> Chunk:
             observation=step.observation,
             thought=step.thought,
             action=step.action,
+            observed_first=step.observed_first,
             metadata=metadata,
         )
     return Chunk(kind=ChunkKind.TEXT, text=message.text, metadata=metadata)
@@ -182,6 +183,8 @@ def write_logged_chunk(logged: LoggedChunk, message: log_pb2.LoggedChunk) -> Non
         step.observation = chunk.observation
         step.thought = chunk.thought
         step.action = chunk.action
+        if chunk.observed_first is not None:
+            step.observed_first = chunk.observed_first
     elif chunk.kind is ChunkKind.MESSAGE:
         content.message.role = chunk.role
         content.message.text = chunk.text

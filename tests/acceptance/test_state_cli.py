@@ -138,9 +138,9 @@ def test_vectors_are_listed_and_shown(at: dict[str, str]) -> None:
     assert succeed("state", "show", "2", *NAMED, **at).splitlines() == [
         "r2, level 1: by the model, 9 tokens, stands for [1-6], new are [4-6]",
         "  made from r1 and the steps [4-6]:",
-        "    [4] stone 4 / walk 4",
-        "    [5] stone 5 / walk 5",
-        "    [6] stone 6 / walk 6",
+        "    [4] walk 4 / stone 4",
+        "    [5] walk 5 / stone 5",
+        "    [6] walk 6 / stone 6",
         "what is known at 6",
     ]
     assert succeed("state", "show", "3", *NAMED, **at).splitlines() == [

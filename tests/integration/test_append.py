@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,8 @@ from grpc import aio
 import palimpsest
 from palimpsest import convert, errors
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from service.domain.chunks import Chunk, ChunkKind
+from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.rpc.convert import logged_chunk
 
 
 @pytest.fixture
@@ -259,7 +261,36 @@ def test_client_and_server_agree_on_digests() -> None:
             log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t")),
             Chunk(kind=ChunkKind.STEP, thought="t"),
         ),
+        (
+            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=True)),
+            Chunk(kind=ChunkKind.STEP, thought="t", observed_first=True),
+        ),
+        (
+            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=False)),
+            Chunk(kind=ChunkKind.STEP, thought="t"),
+        ),
     ]
     for message, chunk in pairs:
         assert convert.digest(message) == chunk.digest()
         assert convert.size_bytes(message) == chunk.size_bytes()
+
+
+@pytest.mark.parametrize("observed_first", [False, True, None])
+def test_client_and_server_agree_on_the_order_of_a_step(observed_first: bool | None) -> None:
+    chunk = Chunk(
+        kind=ChunkKind.STEP,
+        observation="seen",
+        thought="known",
+        action="done",
+        observed_first=observed_first,
+    )
+    logged = LoggedChunk(
+        position=1,
+        chunk=chunk,
+        producer_id="p",
+        producer_sequence=1,
+        created_at=datetime.now(UTC),
+    )
+    found = convert.chunk(logged_chunk(logged))
+    assert found.observed_first is observed_first
+    assert "\n".join(f"{name}: {text}" for name, text in found.step_parts) == chunk.as_text()

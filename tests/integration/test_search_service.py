@@ -74,7 +74,18 @@ async def test_the_text_of_each_kind_is_as_the_service_counts_it(
     assert found["message"].text == "ann: Where is the lamp?"
     assert found["message"].excerpt == "ann: Where is the lamp?"
     assert found["step"].text == "Thought: light the lamp\nAction: strike\nObservation: dark"
+    assert found["step"].chunk.observed_first is False
     assert found["step"].excerpt == "Thought: light the lamp"
+
+
+async def test_a_step_that_observed_first_is_read_so(client: palimpsest.Client) -> None:
+    session = await client.create_session("first")
+    async with session.producer("p") as producer:
+        await producer.append_step(observation="dim", action="open wick", observed_first=True)
+        await producer.flush()
+    (found,) = (await session.search("wick")).chunks
+    assert found.chunk.observed_first is True
+    assert found.text == "Observation: dim\nAction: open wick"
 
 
 async def test_filters(session: palimpsest.Session) -> None:

@@ -14,7 +14,7 @@ from service.cli.step_lines import Step, read_steps
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 STEPS = st.lists(
     st.one_of(
-        st.builds(Step, observation=TEXT, thought=TEXT, action=TEXT),
+        st.builds(Step, observation=TEXT, thought=TEXT, action=TEXT, observed_first=st.booleans()),
         st.builds(Step, action=TEXT, metadata=st.dictionaries(TEXT, TEXT, max_size=2)),
         st.builds(Step, role=TEXT, text=TEXT),
         st.builds(Step, text=TEXT),
@@ -25,7 +25,7 @@ STEPS = st.lists(
 
 
 def line_of(step: Step) -> str:
-    names = ("observation", "thought", "action", "role", "text", "metadata")
+    names = ("observation", "thought", "action", "observed_first", "role", "text", "metadata")
     held = {name: getattr(step, name) for name in names if getattr(step, name)}
     return json.dumps(held, ensure_ascii=False)
 
@@ -51,6 +51,9 @@ def test_steps_are_read_as_they_were_written(
         ('{"action": 3}', "action is no text"),
         ('{"action": "go", "metadata": {"a": 1}}', "metadata is no object of texts"),
         ('{"action": "go", "role": "user", "text": "x"}', "is a step and a message in one"),
+        ('{"action": "go", "observed_first": 1}', "observed_first is neither true nor false"),
+        ('{"observed_first": true}', "has no observation, thought, action or text"),
+        ('{"text": "x", "observed_first": true}', "is a step and a message in one"),
         ('{"action": "a\\u0000"}', "action holds a NUL character"),
         ('{"thought": "\\ud83d"}', "thought holds half of a surrogate pair"),
         ('{"action": "go", "metadata": {"\\ud83d": "a"}}', "metadata holds half of a"),

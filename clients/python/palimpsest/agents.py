@@ -167,10 +167,13 @@ class Agent:
         action: str = "",
         metadata: Mapping[str, str] | None = None,
         *,
+        observed_first: bool = False,
         cut_bytes: int | None = None,
     ) -> Ack:
         """Appends a step; it is durable, and in the next context, when this returns.
 
+        The observation is what came of the action, and stands behind it; with
+        `observed_first`, where a world speaks before the agent acts, before thought and action.
         Any part may be empty, not all of them. A part of more than `cut_bytes` bytes is cut
         there, with a mark that says how much is missing; without it a step that is too large
         is refused. A lost connection is gone around, and the step is stored once.
@@ -188,7 +191,11 @@ class Agent:
             )
         return await self._append(
             lambda producer: producer.append_step(
-                observation=observation, thought=thought, action=action, metadata=metadata
+                observation=observation,
+                thought=thought,
+                action=action,
+                observed_first=observed_first,
+                metadata=metadata,
             )
         )
 

@@ -14,6 +14,7 @@ MAX_METADATA = (16, 64, 1024)
 #: Keys of a message and of a step of an agent.
 _MESSAGE_KEYS = frozenset({"role", "content"})
 _STEP_KEYS = frozenset({"observation", "thought", "action"})
+_OBSERVED_FIRST = "observed_first"
 _FORMS = (
     "a text, a message {'role': …, 'content': …}, a step {'observation': …, 'thought': …,"
     " 'action': …}, or a chunk of a log"
@@ -49,11 +50,20 @@ def message_chunk(role: str, text: str, metadata: Mapping[str, str] | None) -> l
 
 
 def step_chunk(
-    observation: str, thought: str, action: str, metadata: Mapping[str, str] | None
+    observation: str,
+    thought: str,
+    action: str,
+    metadata: Mapping[str, str] | None,
+    *,
+    observed_first: bool = False,
 ) -> log_pb2.Chunk:
     """Returns a step of an agent; otherwise as `text_chunk`."""
     step = specs.message_of(
-        log_pb2.Chunk.Step, observation=observation, thought=thought, action=action
+        log_pb2.Chunk.Step,
+        observation=observation,
+        thought=thought,
+        action=action,
+        observed_first=observed_first or None,
     )
     return specs.message_of(log_pb2.Chunk, step=step, metadata=metadata)
 
@@ -106,7 +116,13 @@ def _logged(chunk: values.Chunk, metadata: Mapping[str, str]) -> log_pb2.Chunk:
     if chunk.kind == "message":
         return message_chunk(chunk.role, chunk.text, metadata)
     if chunk.kind == "step":
-        return step_chunk(chunk.observation, chunk.thought, chunk.action, metadata)
+        return step_chunk(
+            chunk.observation,
+            chunk.thought,
+            chunk.action,
+            metadata,
+            observed_first=bool(chunk.observed_first),
+        )
     return text_chunk(chunk.text, metadata)
 
 
@@ -116,9 +132,10 @@ def _mapped(item: Mapping[str, Any], metadata: dict[str, str]) -> log_pb2.Chunk:
     metadata |= given.pop("metadata", {})
     if given.keys() == _MESSAGE_KEYS:
         return message_chunk(given["role"], given["content"], metadata)
-    if given and given.keys() <= _STEP_KEYS:
+    if _STEP_KEYS & given.keys() and given.keys() <= {*_STEP_KEYS, _OBSERVED_FIRST}:
+        first = given.get(_OBSERVED_FIRST, False)
         parts = {key: given.get(key, "") for key in _STEP_KEYS}
-        return step_chunk(**parts, metadata=metadata)
+        return step_chunk(**parts, metadata=metadata, observed_first=first)
     keys = ", ".join(sorted(map(str, given))) or "nothing"
     raise ValueError(f"a mapping of {keys} is not {_FORMS}; what else it has can be metadata")
 

@@ -41,6 +41,8 @@ def digest(chunk: log_pb2.Chunk) -> bytes:
         for part in (key, chunk.metadata[key]):
             raw = part.encode()
             pieces += (struct.pack(">Q", len(raw)), raw)
+    if chunk.step.observed_first:
+        pieces.append(b"\x01")
     return hashlib.sha256(b"".join(pieces)).digest()
 
 
@@ -78,6 +80,7 @@ def chunk(message: log_pb2.LoggedChunk) -> values.Chunk:
     content = message.chunk
     kind = content.WhichOneof("content") or ""
     text = content.message.text if kind == "message" else content.text
+    is_said = kind != "step" or content.step.HasField("observed_first")
     return values.Chunk(
         position=message.position,
         kind=kind,
@@ -86,6 +89,7 @@ def chunk(message: log_pb2.LoggedChunk) -> values.Chunk:
         observation=content.step.observation,
         thought=content.step.thought,
         action=content.step.action,
+        observed_first=content.step.observed_first if is_said else None,
         metadata=dict(content.metadata),
         producer_id=message.producer_id,
         producer_sequence=message.producer_sequence,

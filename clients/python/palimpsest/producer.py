@@ -140,10 +140,18 @@ class Producer:
         observation: str = "",
         thought: str = "",
         action: str = "",
+        observed_first: bool = False,
         metadata: Mapping[str, str] | None = None,
     ) -> int:
-        """Appends a step of an agent; otherwise as `append`."""
-        return await self._append(chunks.step_chunk(observation, thought, action, metadata))
+        """Appends a step of an agent; otherwise as `append`.
+
+        The observation is what came of the action, and is read behind it; with
+        `observed_first` it came before thought and action, and is read before them.
+        """
+        chunk = chunks.step_chunk(
+            observation, thought, action, metadata, observed_first=observed_first
+        )
+        return await self._append(chunk)
 
     async def flush(self) -> Ack | None:
         """Waits until everything appended so far is durable; the newest ack.

@@ -122,12 +122,7 @@ def _text_of(chunk: Chunk) -> str:
     if chunk.kind == "message":
         return f"{chunk.role}: {chunk.text}"
     if chunk.kind == "step":
-        named = (
-            ("Thought", chunk.thought),
-            ("Action", chunk.action),
-            ("Observation", chunk.observation),
-        )
-        return "\n".join(f"{name}: {text}" for name, text in named if text)
+        return "\n".join(f"{name}: {text}" for name, text in chunk.step_parts)
     return chunk.text
 
 

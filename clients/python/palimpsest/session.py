@@ -81,8 +81,9 @@ class Session(SessionQuestions):
         """Appends a text, a message or a step, or several of them; durable when it returns.
 
         From any number of processes and tasks at once. A message is {"role": …, "content": …},
-        a step of an agent has "observation", "thought" or "action"; either may have "metadata",
-        besides the `metadata` of all. All are stored, or none: 256 at most, of 1 MiB together.
+        a step of an agent has "observation", "thought" or "action", and "observed_first" where
+        that is so; either may have "metadata", besides the `metadata` of all. All are stored,
+        or none: 256 at most, of 1 MiB together.
 
         It is tried for `timeout` seconds and stored once. `request_id`, 1 to 128 characters,
         keeps that true over a restart of the program: the same content under the same id is

@@ -76,10 +76,22 @@ class Chunk:
     observation: str = ""
     thought: str = ""
     action: str = ""
+    #: Of a step: the observation came before the thought and the action. None: it was appended
+    #: before a service could say; its text has the observation first.
+    observed_first: bool | None = False
     metadata: dict[str, str] = field(default_factory=dict)
     producer_id: str
     producer_sequence: int
     created_at: datetime
+
+    @property
+    def step_parts(self) -> tuple[tuple[str, str], ...]:
+        """The parts of a step that are not empty, each behind its name, in the order in which
+        a model reads them."""
+        seen = ("Observation", self.observation)
+        done = (("Thought", self.thought), ("Action", self.action))
+        parts = (*done, seen) if self.observed_first is False else (seen, *done)
+        return tuple((name, text) for name, text in parts if text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17palimpsest/v1/log.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x03\n\x05\x43hunk\x12\x17\n\x04text\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00\x12/\n\x07message\x18\x02 \x01(\x0b\x32\x1c.palimpsest.v1.Chunk.MessageH\x00\x12)\n\x04step\x18\x03 \x01(\x0b\x32\x19.palimpsest.v1.Chunk.StepH\x00\x12M\n\x08metadata\x18\x04 \x03(\x0b\x32\".palimpsest.v1.Chunk.MetadataEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x1a\x39\n\x07Message\x12\x17\n\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x1a<\n\x04Step\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0f\n\x07thought\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xcd\x01\n\rProducedChunk\x12*\n\x11producer_sequence\x18\x01 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.ChunkB\x06\xbaH\x03\xc8\x01\x01\x12\x63\n\x06\x64igest\x18\x03 \x01(\x0c\x42S\xbaHP\xba\x01M\n\rdigest.length\x12\x15\x61 digest has 32 bytes\x1a%this.size() == 0 || this.size() == 32\"\xa5\x01\n\x0bLoggedChunk\x12\x10\n\x08position\x18\x01 \x01(\x04\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.Chunk\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x19\n\x11producer_sequence\x18\x04 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x07\x43redits\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xb0\x03\n\x13\x41ppendChunksRequest\x12\x37\n\x04open\x18\x01 \x01(\x0b\x32\'.palimpsest.v1.AppendChunksRequest.OpenH\x00\x12\x39\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32(.palimpsest.v1.AppendChunksRequest.BatchH\x00\x1a\xd0\x01\n\x04Open\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12>\n\x0bproducer_id\x18\x02 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_expected_head\x1a\x42\n\x05\x42\x61tch\x12\x39\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x42\x0e\n\x05\x66rame\x12\x05\xbaH\x02\x08\x01\"\xe1\x01\n\x14\x41ppendChunksResponse\x12<\n\x06opened\x18\x01 \x01(\x0b\x32*.palimpsest.v1.AppendChunksResponse.OpenedH\x00\x12!\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x12.palimpsest.v1.AckH\x00\x1a_\n\x06Opened\x12\x1e\n\x16last_producer_sequence\x18\x01 \x01(\x04\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12\'\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x16.palimpsest.v1.CreditsB\x07\n\x05\x66rame\"z\n\x03\x41\x63k\x12!\n\x19through_producer_sequence\x18\x01 \x01(\x04\x12\x18\n\x10through_position\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t\x12\'\n\x07\x63redits\x18\x04 \x01(\x0b\x32\x16.palimpsest.v1.Credits\"\xca\x02\n\rAppendRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x41\n\x0bproducer_id\x18\x02 \x01(\tB,\xbaH)r\'\x18\x80\x01\x32\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x39\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x10\n\x0e_expected_head\"I\n\x0e\x41ppendResponse\x12\x1f\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x12.palimpsest.v1.Ack\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\x04\"\x94\x01\n\x11ListChunksRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12&\n\rfrom_position\x18\x02 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\"e\n\x12ListChunksResponse\x12*\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x32\x89\x02\n\nLogService\x12]\n\x0c\x41ppendChunks\x12\".palimpsest.v1.AppendChunksRequest\x1a#.palimpsest.v1.AppendChunksResponse\"\x00(\x01\x30\x01\x12G\n\x06\x41ppend\x12\x1c.palimpsest.v1.AppendRequest\x1a\x1d.palimpsest.v1.AppendResponse\"\x00\x12S\n\nListChunks\x12 .palimpsest.v1.ListChunksRequest\x1a!.palimpsest.v1.ListChunksResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17palimpsest/v1/log.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x03\n\x05\x43hunk\x12\x17\n\x04text\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00\x12/\n\x07message\x18\x02 \x01(\x0b\x32\x1c.palimpsest.v1.Chunk.MessageH\x00\x12)\n\x04step\x18\x03 \x01(\x0b\x32\x19.palimpsest.v1.Chunk.StepH\x00\x12M\n\x08metadata\x18\x04 \x03(\x0b\x32\".palimpsest.v1.Chunk.MetadataEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x1a\x39\n\x07Message\x12\x17\n\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x1al\n\x04Step\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0f\n\x07thought\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x1b\n\x0eobserved_first\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_observed_first\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xcd\x01\n\rProducedChunk\x12*\n\x11producer_sequence\x18\x01 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.ChunkB\x06\xbaH\x03\xc8\x01\x01\x12\x63\n\x06\x64igest\x18\x03 \x01(\x0c\x42S\xbaHP\xba\x01M\n\rdigest.length\x12\x15\x61 digest has 32 bytes\x1a%this.size() == 0 || this.size() == 32\"\xa5\x01\n\x0bLoggedChunk\x12\x10\n\x08position\x18\x01 \x01(\x04\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.Chunk\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x19\n\x11producer_sequence\x18\x04 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x07\x43redits\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xb0\x03\n\x13\x41ppendChunksRequest\x12\x37\n\x04open\x18\x01 \x01(\x0b\x32\'.palimpsest.v1.AppendChunksRequest.OpenH\x00\x12\x39\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32(.palimpsest.v1.AppendChunksRequest.BatchH\x00\x1a\xd0\x01\n\x04Open\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12>\n\x0bproducer_id\x18\x02 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_expected_head\x1a\x42\n\x05\x42\x61tch\x12\x39\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x42\x0e\n\x05\x66rame\x12\x05\xbaH\x02\x08\x01\"\xe1\x01\n\x14\x41ppendChunksResponse\x12<\n\x06opened\x18\x01 \x01(\x0b\x32*.palimpsest.v1.AppendChunksResponse.OpenedH\x00\x12!\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x12.palimpsest.v1.AckH\x00\x1a_\n\x06Opened\x12\x1e\n\x16last_producer_sequence\x18\x01 \x01(\x04\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12\'\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x16.palimpsest.v1.CreditsB\x07\n\x05\x66rame\"z\n\x03\x41\x63k\x12!\n\x19through_producer_sequence\x18\x01 \x01(\x04\x12\x18\n\x10through_position\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t\x12\'\n\x07\x63redits\x18\x04 \x01(\x0b\x32\x16.palimpsest.v1.Credits\"\xca\x02\n\rAppendRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x41\n\x0bproducer_id\x18\x02 \x01(\tB,\xbaH)r\'\x18\x80\x01\x32\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x39\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x10\n\x0e_expected_head\"I\n\x0e\x41ppendResponse\x12\x1f\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x12.palimpsest.v1.Ack\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\x04\"\x94\x01\n\x11ListChunksRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12&\n\rfrom_position\x18\x02 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\"e\n\x12ListChunksResponse\x12*\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x32\x89\x02\n\nLogService\x12]\n\x0c\x41ppendChunks\x12\".palimpsest.v1.AppendChunksRequest\x1a#.palimpsest.v1.AppendChunksResponse\"\x00(\x01\x30\x01\x12G\n\x06\x41ppend\x12\x1c.palimpsest.v1.AppendRequest\x1a\x1d.palimpsest.v1.AppendResponse\"\x00\x12S\n\nListChunks\x12 .palimpsest.v1.ListChunksRequest\x1a!.palimpsest.v1.ListChunksResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -78,39 +78,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_CHUNK']._serialized_start=105
-  _globals['_CHUNK']._serialized_end=496
+  _globals['_CHUNK']._serialized_end=544
   _globals['_CHUNK_MESSAGE']._serialized_start=310
   _globals['_CHUNK_MESSAGE']._serialized_end=367
   _globals['_CHUNK_STEP']._serialized_start=369
-  _globals['_CHUNK_STEP']._serialized_end=429
-  _globals['_CHUNK_METADATAENTRY']._serialized_start=431
-  _globals['_CHUNK_METADATAENTRY']._serialized_end=478
-  _globals['_PRODUCEDCHUNK']._serialized_start=499
-  _globals['_PRODUCEDCHUNK']._serialized_end=704
-  _globals['_LOGGEDCHUNK']._serialized_start=707
-  _globals['_LOGGEDCHUNK']._serialized_end=872
-  _globals['_CREDITS']._serialized_start=874
-  _globals['_CREDITS']._serialized_end=914
-  _globals['_APPENDCHUNKSREQUEST']._serialized_start=917
-  _globals['_APPENDCHUNKSREQUEST']._serialized_end=1349
-  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_start=1057
-  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_end=1265
-  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_start=1267
-  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_end=1333
-  _globals['_APPENDCHUNKSRESPONSE']._serialized_start=1352
-  _globals['_APPENDCHUNKSRESPONSE']._serialized_end=1577
-  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_start=1473
-  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_end=1568
-  _globals['_ACK']._serialized_start=1579
-  _globals['_ACK']._serialized_end=1701
-  _globals['_APPENDREQUEST']._serialized_start=1704
-  _globals['_APPENDREQUEST']._serialized_end=2034
-  _globals['_APPENDRESPONSE']._serialized_start=2036
-  _globals['_APPENDRESPONSE']._serialized_end=2109
-  _globals['_LISTCHUNKSREQUEST']._serialized_start=2112
-  _globals['_LISTCHUNKSREQUEST']._serialized_end=2260
-  _globals['_LISTCHUNKSRESPONSE']._serialized_start=2262
-  _globals['_LISTCHUNKSRESPONSE']._serialized_end=2363
-  _globals['_LOGSERVICE']._serialized_start=2366
-  _globals['_LOGSERVICE']._serialized_end=2631
+  _globals['_CHUNK_STEP']._serialized_end=477
+  _globals['_CHUNK_METADATAENTRY']._serialized_start=479
+  _globals['_CHUNK_METADATAENTRY']._serialized_end=526
+  _globals['_PRODUCEDCHUNK']._serialized_start=547
+  _globals['_PRODUCEDCHUNK']._serialized_end=752
+  _globals['_LOGGEDCHUNK']._serialized_start=755
+  _globals['_LOGGEDCHUNK']._serialized_end=920
+  _globals['_CREDITS']._serialized_start=922
+  _globals['_CREDITS']._serialized_end=962
+  _globals['_APPENDCHUNKSREQUEST']._serialized_start=965
+  _globals['_APPENDCHUNKSREQUEST']._serialized_end=1397
+  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_start=1105
+  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_end=1313
+  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_start=1315
+  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_end=1381
+  _globals['_APPENDCHUNKSRESPONSE']._serialized_start=1400
+  _globals['_APPENDCHUNKSRESPONSE']._serialized_end=1625
+  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_start=1521
+  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_end=1616
+  _globals['_ACK']._serialized_start=1627
+  _globals['_ACK']._serialized_end=1749
+  _globals['_APPENDREQUEST']._serialized_start=1752
+  _globals['_APPENDREQUEST']._serialized_end=2082
+  _globals['_APPENDRESPONSE']._serialized_start=2084
+  _globals['_APPENDRESPONSE']._serialized_end=2157
+  _globals['_LISTCHUNKSREQUEST']._serialized_start=2160
+  _globals['_LISTCHUNKSREQUEST']._serialized_end=2308
+  _globals['_LISTCHUNKSRESPONSE']._serialized_start=2310
+  _globals['_LISTCHUNKSRESPONSE']._serialized_end=2411
+  _globals['_LOGSERVICE']._serialized_start=2414
+  _globals['_LOGSERVICE']._serialized_end=2679
 # @@protoc_insertion_point(module_scope)

@@ -53,31 +53,44 @@ class Chunk(_message.Message):
 
     @_typing.final
     class Step(_message.Message):
-        """One step of an agent. Any part may be empty, not all of them."""
+        """One step of an agent. Any part may be empty, not all of them. A model reads
+        it as thought, action and observation, each on a line of its own behind its
+        name.
+        """
 
         DESCRIPTOR: _descriptor.Descriptor
 
         OBSERVATION_FIELD_NUMBER: _builtins.int
         THOUGHT_FIELD_NUMBER: _builtins.int
         ACTION_FIELD_NUMBER: _builtins.int
+        OBSERVED_FIRST_FIELD_NUMBER: _builtins.int
         observation: _builtins.str
-        """Optional. What the agent saw. UTF-8."""
+        """Optional. What the agent saw: what came of the action. UTF-8."""
         thought: _builtins.str
         """Optional. What it thought. UTF-8."""
         action: _builtins.str
         """Optional. What it did. UTF-8."""
+        observed_first: _builtins.bool
+        """Optional. The observation came before the thought and the action, and is
+        read before them. Unset means false where a chunk is appended. Where it is
+        read, unset is a step that was appended before there was this field: its
+        text has the observation first, as it always had.
+        """
         def __init__(
             self,
             *,
             observation: _builtins.str = ...,
             thought: _builtins.str = ...,
             action: _builtins.str = ...,
+            observed_first: _builtins.bool | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_observed_first", b"_observed_first", "observed_first", b"observed_first"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "observation", b"observation", "thought", b"thought"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_observed_first", b"_observed_first", "action", b"action", "observation", b"observation", "observed_first", b"observed_first", "thought", b"thought"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
+        _WhichOneofReturnType__observed_first: _TypeAlias = _typing.Literal["observed_first"]  # noqa: Y015
+        _WhichOneofArgType__observed_first: _TypeAlias = _typing.Literal["_observed_first", b"_observed_first"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__observed_first) -> _WhichOneofReturnType__observed_first | None: ...
 
     @_typing.final
     class MetadataEntry(_message.Message):

@@ -45,7 +45,10 @@ class StateKeeper:
         """Appends the step, durably."""
         try:
             await self._producer.append_step(
-                observation=step.observation, thought=step.thought, action=step.action
+                observation=step.observation,
+                thought=step.thought,
+                action=step.action,
+                observed_first=True,
             )
             await self._producer.flush()
         except palimpsest.PalimpsestError as error:

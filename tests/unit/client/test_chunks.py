@@ -1,6 +1,6 @@
 """What `session.append` takes, and what it refuses before anything is sent."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,10 @@ LOGGED = Chunk(
     producer_sequence=1,
     created_at=datetime.now(UTC),
 )
+
+
+FIRST = replace(LOGGED, observation="a wall", action="turn", observed_first=True, metadata={})
+SEEN_FIRST = log_pb2.Chunk.Step(observation="a wall", action="turn", observed_first=True)
 
 
 @dataclass
@@ -41,6 +45,10 @@ def message(role: str, text: str) -> log_pb2.Chunk:
         (SdkMessage("user", "hi"), [message("user", "hi")]),
         ([ChatMessage(role="user", content="hi"), "x"], [message("user", "hi"), "x"]),
         ({"action": "jump"}, [log_pb2.Chunk(step=log_pb2.Chunk.Step(action="jump"))]),
+        (
+            [{"observation": "a wall", "action": "turn", "observed_first": True}, FIRST],
+            2 * [log_pb2.Chunk(step=SEEN_FIRST)],
+        ),
         (("a", "b"), ["a", "b"]),
         ((text for text in "ab"), ["a", "b"]),
     ],
