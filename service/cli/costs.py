@@ -53,6 +53,12 @@ def cost(
         str, typer.Option("--from", help=f"{_DAY_HELP} The first.", metavar="DAY")
     ] = "",
     last: Annotated[str, typer.Option("--to", help=f"{_DAY_HELP} The last.", metavar="DAY")] = "",
+    system_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0, max=10_000_000, help="Tokens of the agent's system prompt, in each context."
+        ),
+    ] = 0,
     address: Address = DEFAULT_ADDRESS,
     as_json: Json = False,
 ) -> None:
@@ -64,6 +70,8 @@ def cost(
     """
     if memory and not session:
         raise CommandError("--memory needs the session: palimpsest cost SESSION --memory NAME")
+    if system_tokens and not memory:
+        raise CommandError("--system-tokens is for the steps of a state memory: give --memory")
     days = _days(day, first, last)
 
     async def work() -> None:
@@ -72,7 +80,9 @@ def cost(
                 report = await _spend(client, session, memory, by_day, days)
                 _print_spend(report, as_json)
             else:
-                found = await client.session(session).cost(memory, **days)
+                found = await client.session(session).cost(
+                    memory, system_tokens=system_tokens, **days
+                )
                 _print_cost(found, memory, as_json)
 
     run(work())
@@ -293,6 +303,8 @@ def _print_accounting(found: Accounting) -> None:
 
 def _means(found: Accounting) -> str:
     known = f"task prompt {found.task_tokens:,} tokens, a step {found.step_tokens:,.1f}"
+    if found.system_tokens:
+        known = f"system prompt {found.system_tokens:,} tokens, {known}"
     if not found.period:
         return f"{known}; nothing is compressed: formula and simulation take the memory's settings"
     return f"{known}, vectors {found.state_tokens:,.1f}, {found.period:,.1f} steps a compression"

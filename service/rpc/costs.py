@@ -115,6 +115,7 @@ def _accounting(found: Accounting) -> usage_pb2.GetCostResponse.Accounting:
     return usage_pb2.GetCostResponse.Accounting(
         steps=found.steps,
         task_tokens=found.task_tokens,
+        system_tokens=found.system_tokens,
         step_tokens=found.step_tokens,
         state_tokens=found.state_tokens,
         period=found.period,

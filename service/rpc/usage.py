@@ -67,5 +67,7 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
         self, request: usage_pb2.GetCostRequest, context: Context
     ) -> usage_pb2.GetCostResponse:
         """Says what a session or a memory came to."""
-        cost = await self._costs.cost(current_tenant(), costs.asked(request))
+        cost = await self._costs.cost(
+            current_tenant(), costs.asked(request), system_tokens=request.system_tokens
+        )
         return costs.cost_response(cost)

@@ -125,3 +125,6 @@ def test_the_loops_over_an_agents_steps_are_shown(address: str) -> None:
     assert rows["this memory  "][3:5] == [f"{pcc['total_tokens']:,}", "1.00"]
     assert "task prompt 9 tokens, a step 33.4, vectors " in shown
     assert ", 5.0 steps a compression" in shown
+    shown = succeed("cost", session, "-m", "state", "--system-tokens", "1000", **at)
+    assert "system prompt 1,000 tokens, task prompt 9 tokens, a step 33.4" in shown
+    assert f"{3702 + 14 * 1000:,}" in shown

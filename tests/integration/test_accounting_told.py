@@ -41,8 +41,8 @@ async def lived(
     return contexts, sizes
 
 
-async def told(session: palimpsest.Session) -> tuple[Cost, Accounting]:
-    found = await session.cost("state")
+async def told(session: palimpsest.Session, system_tokens: int = 0) -> tuple[Cost, Accounting]:
+    found = await session.cost("state", system_tokens=system_tokens)
     assert found.accounting is not None
     return found, found.accounting
 
@@ -78,6 +78,16 @@ async def test_it_is_what_an_agent_was_given(
         assert paid > 0
         held = [one.memory_tokens for one in contexts if one.vectors[-1].revision or one.revision]
         assert found.state_tokens == pytest.approx(sum(held) / len(held))
+    _, instructed = await told(session, system_tokens=3_000)
+    assert (found.system_tokens, instructed.system_tokens) == (0, 3_000)
+    for before, after in (
+        (found.standard, instructed.standard),
+        (found.recursive, instructed.recursive),
+        (found.pcc, instructed.pcc),
+    ):
+        assert after.processed_tokens == before.processed_tokens + 3_000 * steps
+        assert after.max_context_tokens == before.max_context_tokens + 3_000
+    assert abs(instructed.standard_ratio - 1) <= abs(found.standard_ratio - 1)
 
 
 async def test_answers_cost_what_they_cost_and_no_compression(client: palimpsest.Client) -> None:

@@ -171,6 +171,8 @@ class Accounting:
     steps: int
     #: L_P: of the task prompt; it and steps are counted at one for every four bytes.
     task_tokens: int
+    #: L_sys: of the agent's system prompt, as it was given; in every context of all three.
+    system_tokens: int
     #: L_S: of a step, in the mean.
     step_tokens: float
     #: L_M: of the vectors in a context together, in the mean, as their models count.
@@ -245,11 +247,16 @@ async def read_cost(
     *,
     from_day: date | None = None,
     to_day: date | None = None,
+    system_tokens: int = 0,
 ) -> Cost:
     """See `palimpsest.client.Session.cost`."""
     stub = usage_pb2_grpc.UsageServiceStub(connection.channel)
     request = usage_pb2.GetCostRequest(
-        session=session, memory=memory, from_day=_day(from_day), to_day=_day(to_day)
+        session=session,
+        memory=memory,
+        from_day=_day(from_day),
+        to_day=_day(to_day),
+        system_tokens=system_tokens,
     )
     found = await connection.call(stub.GetCost, request)
     return Cost(
@@ -325,6 +332,7 @@ def _accounting(message: usage_pb2.GetCostResponse.Accounting) -> Accounting:
     return Accounting(
         steps=message.steps,
         task_tokens=message.task_tokens,
+        system_tokens=message.system_tokens,
         step_tokens=message.step_tokens,
         state_tokens=message.state_tokens,
         period=message.period,

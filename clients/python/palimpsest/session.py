@@ -439,14 +439,25 @@ class Session(SessionQuestions):
         )
 
     async def cost(
-        self, memory: str = "", *, from_day: date | None = None, to_day: date | None = None
+        self,
+        memory: str = "",
+        *,
+        from_day: date | None = None,
+        to_day: date | None = None,
+        system_tokens: int = 0,
     ) -> Cost:
         """What the session, or a memory, came to by purpose and model, and why caches differed.
 
         For a memory, without days, also: what a PRISM memory's newest steps would have come
         to under other ways of folding; what the session's steps come to with a state memory
-        and without it. Raises NotFound.
+        and without it; `system_tokens` of the agent's system prompt are in each context there.
+        Raises NotFound.
         """
         return await costs.read_cost(
-            self._client, self.name, memory, from_day=from_day, to_day=to_day
+            self._client,
+            self.name,
+            memory,
+            from_day=from_day,
+            to_day=to_day,
+            system_tokens=system_tokens,
         )

@@ -301,6 +301,7 @@ class GetCostRequest(_message.Message):
     MEMORY_FIELD_NUMBER: _builtins.int
     FROM_DAY_FIELD_NUMBER: _builtins.int
     TO_DAY_FIELD_NUMBER: _builtins.int
+    SYSTEM_TOKENS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. Unknown names are NOT_FOUND."""
     memory: _builtins.str
@@ -308,6 +309,12 @@ class GetCostRequest(_message.Message):
     from_day: _builtins.str
     """Optional. Days in UTC as YYYY-MM-DD, both included; empty leaves that end open."""
     to_day: _builtins.str
+    system_tokens: _builtins.int
+    """Optional. Tokens of the system prompt and the instructions that the agent
+    sends with every context, at most 10,000,000; for `accounting`, which cannot
+    know them. 0 counts none: the ratios are then higher than what such an agent
+    saves.
+    """
     def __init__(
         self,
         *,
@@ -315,10 +322,11 @@ class GetCostRequest(_message.Message):
         memory: _builtins.str = ...,
         from_day: _builtins.str = ...,
         to_day: _builtins.str = ...,
+        system_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_day", b"from_day", "memory", b"memory", "session", b"session", "to_day", b"to_day"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_day", b"from_day", "memory", b"memory", "session", b"session", "system_tokens", b"system_tokens", "to_day", b"to_day"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -567,6 +575,7 @@ class GetCostResponse(_message.Message):
         PCC_FIELD_NUMBER: _builtins.int
         STANDARD_RATIO_FIELD_NUMBER: _builtins.int
         RECURSIVE_RATIO_FIELD_NUMBER: _builtins.int
+        SYSTEM_TOKENS_FIELD_NUMBER: _builtins.int
         steps: _builtins.int
         """T."""
         task_tokens: _builtins.int
@@ -585,6 +594,8 @@ class GetCostResponse(_message.Message):
         pcc.
         """
         recursive_ratio: _builtins.float
+        system_tokens: _builtins.int
+        """L_sys, as the request has it: in every context of all three."""
         @_builtins.property
         def standard(self) -> Global___GetCostResponse.Loop:
             """The whole history in every context."""
@@ -616,10 +627,11 @@ class GetCostResponse(_message.Message):
             pcc: Global___GetCostResponse.Loop | None = ...,
             standard_ratio: _builtins.float = ...,
             recursive_ratio: _builtins.float = ...,
+            system_tokens: _builtins.int = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["pcc", b"pcc", "recursive", b"recursive", "standard", b"standard"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["pcc", b"pcc", "period", b"period", "recursive", b"recursive", "recursive_ratio", b"recursive_ratio", "standard", b"standard", "standard_ratio", b"standard_ratio", "state_tokens", b"state_tokens", "step_tokens", b"step_tokens", "steps", b"steps", "task_tokens", b"task_tokens"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["pcc", b"pcc", "period", b"period", "recursive", b"recursive", "recursive_ratio", b"recursive_ratio", "standard", b"standard", "standard_ratio", b"standard_ratio", "state_tokens", b"state_tokens", "step_tokens", b"step_tokens", "steps", b"steps", "system_tokens", b"system_tokens", "task_tokens", b"task_tokens"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
