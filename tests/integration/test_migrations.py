@@ -16,8 +16,9 @@ import migrations
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.domain.tree.nodes import Place
 from service.domain.work import WorkItem, WorkKind
-from storage import log, memories
+from storage import log, memories, tree_views
 from storage.chunk_text import AS_TEXT
 from storage.database import Database, sqlalchemy_url
 from tests.harness import Servers, with_database
@@ -146,6 +147,7 @@ async def test_steps_of_the_release_before_read_as_they_were_cited(
             found = await log.read(tx, KEY, 2, 10)
             texts = await log.read_texts(tx, KEY, [(2, 5)])
             ranges = await log.read_ranges(tx, KEY, [(2, 5)], 1_000)
+            leaf = await tree_views.read_text(tx, KEY, Place(3, 45), Place(6), 1_000)
             said = await tx.connection.execute(
                 text(f"SELECT {AS_TEXT} FROM chunk c WHERE position > 2 ORDER BY position")
             )
@@ -160,6 +162,7 @@ async def test_steps_of_the_release_before_read_as_they_were_cited(
         step.observation,
         "Thought: It is for a lock.\nAction: take note",
     )
+    assert [one.text for one in leaf] == [texts[3][45:], texts[4], texts[5]]
     assert texts[5] == "Thought: b\nAction: c\nObservation: a"
     assert in_sql == [texts[position] for position in (3, 4, 5)]
     assert in_sql == [one.chunk.as_text() for one in ranges[2]]

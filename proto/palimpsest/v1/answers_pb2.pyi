@@ -812,8 +812,9 @@ class Citation(_message.Message):
     """The characters of the chunk's text that the answer rests on, counted in code
     points: from `from_character` to before `to_character`. The text is that of a
     text chunk; "ROLE: TEXT" of a message; of a step its parts that are not empty,
-    as "Observation: …", "Thought: …" and "Action: …", one a line. Both 0: the
-    citation is of the chunk as a whole. Checked against the log when it was made.
+    as "Thought: …", "Action: …" and "Observation: …", one a line, in the order
+    that `Chunk.Step.observed_first` says. Both 0: the citation is of the chunk as
+    a whole. Checked against the log when it was made.
     """
     to_character: _builtins.int
     def __init__(
