@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.config import Config
+from service.domain.flows import Purpose
 from service.llm.allowed import AllowedModels
 from service.llm.prices import Prices
 from service.llm.transport import LitellmTransport
@@ -52,7 +53,7 @@ def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert config.embedding_query_prefix == "search_query: "
     assert AllowedModels(config).allows("openai/gpt-5-mini")
     assert LitellmTransport(config).structured("openai/qwen3")
-    assert LitellmTransport(config).output_settings("openai/qwen3") != b""
+    assert LitellmTransport(config).output_settings("openai/qwen3", Purpose.REVISE) != b""
     found = [
         Prices(config).of(model).input_usd
         for model in ("openai/qwen3", "anthropic/claude-sonnet-4-5")
