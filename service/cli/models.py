@@ -61,11 +61,15 @@ async def _check(config: Config, name: str, *, dry_run: bool, as_json: bool) -> 
 
     check = ModelCheck(config, name)
     most = check.most_micro_usd()
-    price = "a price that is not known" if most is None else f"at most ${most / _MICRO:.4f}"
+    price = (
+        "their price is not known"
+        if most is None
+        else f"at most ${most / _MICRO:.4f}, and most likely far less"
+    )
     bound = max(map(check.reply_tokens, check.probes))
     say(
         f"{len(check.probes)} requests to {name}, of about 60 tokens each, with replies of up to"
-        f" {bound:,} tokens: {price}, and most likely far less"
+        f" {bound:,} tokens: {price}"
     )
     done: list[Checked] = []
     for probe in () if dry_run else check.probes:
@@ -117,16 +121,21 @@ def _show(done: list[Any], profile: dict[str, Any]) -> None:
             )
         show_table(table)
         show()
+    show("the profile:")
     for field, value in profile.items():
         shown = " ".join(value) if isinstance(value, list) else value
-        show(f"{field:18} {'' if shown is None else shown}")
+        show(f"  {field:18} {'' if shown is None else shown}")
 
 
 def _profile(values: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: sorted(value) if isinstance(value, frozenset) else value
+        name: sorted(value, key=str) if isinstance(value, frozenset) else _listed(value)
         for name, value in values.items()
     }
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _json(one: Any) -> dict[str, Any]:

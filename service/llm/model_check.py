@@ -116,7 +116,7 @@ def probes_of(profile: Profile) -> list[Probe]:
                 name=form.value,
                 profile="sent" if sent else "not sent",
                 needed=sent,
-                override={"system": profile.system, "structured": form, "any_schema": True},
+                override={**plain, "structured": form, "any_schema": True},
                 wants_json=True,
             )
             for form, sent in forms.items()

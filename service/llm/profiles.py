@@ -306,8 +306,14 @@ def _at_provider(found: Profile, provider: str, name: str, entry: MapEntry | Non
             return _at_bedrock(found, name, entry)
         case "deepseek":
             # The list says json_schema; its API answers that with a 400.
-            levels = (Effort.NONE, Effort.HIGH)
-            return replace(found, structured=Form.JSON_OBJECT, effort_levels=levels)
+            # Thinking is on or off; where it is on unasked, it is high.
+            thinks = found.default_effort is not Effort.NONE
+            return replace(
+                found,
+                structured=Form.JSON_OBJECT,
+                effort_levels=(Effort.NONE, Effort.HIGH),
+                default_effort=Effort.HIGH if thinks else Effort.NONE,
+            )
         case "mistral":
             return _at_mistral(found, name, entry)
         case "groq":

@@ -48,7 +48,7 @@ def profile(model: str, **settings: Any) -> Profile:
         ("gemini/gemini-2.5-flash-lite", "json_schema", "none", "always", True, "body"),
         ("gemini/gemini-3-pro-preview", "json_schema", "high", "always", True, "body"),
         ("deepseek/deepseek-chat", "json_object", "none", "always", True, "body"),
-        ("deepseek/deepseek-v4-pro", "json_object", "medium", "always", True, "body"),
+        ("deepseek/deepseek-v4-pro", "json_object", "high", "always", True, "body"),
         ("mistral/mistral-large-latest", "strict", "none", "always", True, "body"),
         ("mistral/magistral-medium-latest", "strict", "medium", "always", True, "body"),
         ("groq/openai/gpt-oss-120b", "strict", "medium", "always", True, "body"),
