@@ -83,6 +83,8 @@ class ProfileOverride(BaseModel):
     bound: Literal["max_tokens", "max_completion_tokens"] | None = None
     #: Parameters that it refuses, and that are left out.
     refuses: tuple[Literal["seed", "temperature", "top_p"], ...] | None = None
+    #: Whether its replies may be streamed.
+    streams: bool | None = None
     #: The longest reply, thinking included.
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     #: Tokens of a prompt and its reply together.

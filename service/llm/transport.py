@@ -25,6 +25,7 @@ from service.llm.failures import (
 )
 from service.llm.forms import Refusals, Shape
 from service.llm.library import litellm_library, unrecorded
+from service.llm.native import NativeEnd
 from service.llm.plans import PLAIN, Plan, place_of
 from service.llm.prices import Prices
 from service.llm.requests import Requests
@@ -127,7 +128,8 @@ class LitellmTransport:
         if model.startswith("offline/"):
             return self._offline(ask, model)
         await self.warm()
-        response = await self._replied(ask, model, plan)
+        native = NativeEnd()
+        response = await self._replied(ask, model, plan, native)
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure(
@@ -135,9 +137,9 @@ class LitellmTransport:
                 retryable=True,
                 fault=Fault.NO_REPLY,
             )
-        return self._completion(response, ask, model)
+        return self._completion(response, ask, model, native.read())
 
-    async def _replied(self, ask: ModelAsk, model: str, plan: Plan) -> Any:
+    async def _replied(self, ask: ModelAsk, model: str, plan: Plan, native: NativeEnd) -> Any:
         """litellm's response, asked for again in another form where one is refused."""
         place = place_of(model, plan.deployment)
         profile = self._requests.profiles.of(model)
@@ -148,7 +150,7 @@ class LitellmTransport:
             try:
                 with unrecorded():
                     async with asyncio.timeout_at(deadline):
-                        return await self._try(ask, model, plan, shape)
+                        return await self._try(ask, model, plan, shape, native)
             except BrokenStream as error:
                 raise ModelFailure(str(error), retryable=True) from error
             except Exception as error:
@@ -161,10 +163,15 @@ class LitellmTransport:
                     ) from error
                 shape = lesser
 
-    async def _try(self, ask: ModelAsk, model: str, plan: Plan, shape: Shape) -> Any:
+    async def _try(
+        self, ask: ModelAsk, model: str, plan: Plan, shape: Shape, native: NativeEnd
+    ) -> Any:
         arguments = self._requests.arguments(ask, model, plan, shape)
+        profile = self._requests.profiles.of(model)
         # Of a stream litellm loses how it ended, which counts where a schema is to be kept.
-        if plan.on_text is None or shape.has_schema:
+        if plan.on_text is None or shape.has_schema or not profile.streams:
+            if profile.loses_ends:
+                arguments["logger_fn"] = native
             return await self._response(arguments, plan)
         return await self._streamed(arguments, plan, plan.on_text)
 
@@ -209,9 +216,11 @@ class LitellmTransport:
         stream = await self._response({**arguments, **STREAMED}, plan)
         return await whole_response(self._litellm, stream, lambda text: on_text(storable(text)))
 
-    def _completion(self, response: Any, ask: ModelAsk, model: str) -> Completion:
+    def _completion(
+        self, response: Any, ask: ModelAsk, model: str, seen: tuple[str, str] = ("", "")
+    ) -> Completion:
         text = storable(response.choices[0].message.content or "")
-        end, said = read_end(response, text)
+        end, said = read_end(response, text, seen)
         usage = usage_of(response, ask, text)
         return Completion(
             text=text + CUT_OFF if end is End.LENGTH and ask.purpose in _MARKED else text,

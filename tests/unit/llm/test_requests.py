@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.config import Config
+from service.domain.ends import End
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.llm.facts import Facts
@@ -416,3 +417,98 @@ async def test_an_o_series_model_gets_one_message(provider: FakeModel) -> None:
 )
 def test_a_closed_schema_is_what_every_provider_takes(schema: dict[str, Any], closed: bool) -> None:
     assert is_closed(schema) is closed
+
+
+@dataclass
+class Ending:
+    """Claude, or Bedrock, with replies that end in its own ways."""
+
+    reason: str = ""
+    url: str = ""
+    content: list[dict[str, Any]] = field(default_factory=list)
+    details: dict[str, str] | None = None
+
+    def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
+        said: dict[str, Any]
+        if "inferenceConfig" in request:
+            said = {
+                "output": {"message": {"role": "assistant", "content": [{"text": "half a"}]}},
+                "stopReason": self.reason,
+                "usage": {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15},
+                "metrics": {"latencyMs": 1},
+            }
+            return 200, {}, json.dumps(said)
+        said = {
+            "id": "msg",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude",
+            "content": self.content or [{"type": "text", "text": "half a"}],
+            "stop_reason": self.reason,
+            "stop_sequence": None,
+            "stop_details": self.details,
+            "usage": {"input_tokens": 10, "output_tokens": 5},
+        }
+        return 200, {}, json.dumps(said)
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
+    one = Ending()
+    with served(one) as url:
+        one.url = url
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        monkeypatch.setenv("ANTHROPIC_API_BASE", url)
+        monkeypatch.setenv("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
+        monkeypatch.setenv("AWS_BEDROCK_RUNTIME_ENDPOINT", url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAFAKE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+        monkeypatch.setenv("AWS_REGION_NAME", "us-east-1")
+        yield one
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [
+        ("end_turn", End.COMPLETE),
+        ("model_context_window_exceeded", End.LENGTH),
+        ("max_tokens", End.LENGTH),
+        ("pause_turn", End.UNKNOWN),
+        ("malformed_model_output", End.UNKNOWN),
+    ],
+)
+@pytest.mark.parametrize(
+    "model",
+    [
+        "anthropic/claude-sonnet-4-5",
+        "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "bedrock/amazon.nova-pro-v1:0",
+    ],
+)
+async def test_an_end_that_litellm_takes_for_complete_is_what_it_is(
+    ending: Ending, model: str, reason: str, end: End
+) -> None:
+    ending.reason = reason
+    assert (await transport().complete(ASK, model)).end is end
+
+
+async def test_a_refusal_of_claude_says_why(ending: Ending) -> None:
+    ending.reason, ending.details = "refusal", {"type": "refusal", "category": "cyber"}
+    done = await transport().complete(ASK, "anthropic/claude-sonnet-4-5")
+    assert (done.end, done.said) == (End.REFUSAL, "cyber")
+
+
+async def test_a_tool_that_was_cut_off_is_no_whole_reply(ending: Ending) -> None:
+    ending.reason = "max_tokens"
+    ending.content = [{"type": "tool_use", "id": "t", "name": "json_tool_call", "input": {}}]
+    held = transport(model_profiles={"anthropic/*": {"structured": "tool"}})
+    done = await held.complete(SHAPED, "anthropic/claude-opus-4-1")
+    assert done.end is not End.COMPLETE
+
+
+async def test_an_end_is_seen_at_deployments_too(ending: Ending) -> None:
+    ending.reason = "model_context_window_exceeded"
+    places = [{"name": "one", "model": "anthropic/claude-sonnet-4-5", "api_base": ending.url}]
+    one = transport(deployments=places)
+    done = await one.complete(ASK, "anthropic/claude-sonnet-4-5", Plan(deployment="one"))
+    assert done.end is End.LENGTH
