@@ -206,6 +206,9 @@ class Config(BaseSettings):
     auto_whole_tokens: Count = 32_768
     #: Several deployments of models: a JSON list, or the path of a file with one.
     deployments: Deployments = ()
+    #: A folder in which every exchange with a model is written, prompts and replies with it, for
+    #: `palimpsest replay`; unset: none is.
+    record: Path | None = None
     #: How long a model call may take.
     model_timeout_seconds: Seconds = 120.0
     #: Transport tries of one model call before its step counts as failed.

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     model = typer.Typer(no_args_is_help=True, help="Models: what they take.")
     model.command("check")(model_check)
     app.add_typer(model, name="model")
+    app.command("replay")(replay)
 
 
 def model_check(
@@ -54,6 +56,56 @@ def model_check(
         raise CommandError(f"{name} has no provider that could be asked")
     if not asyncio.run(_check(config, name, dry_run=dry_run, as_json=as_json)):
         raise typer.Exit(1)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A file that PALIMPSEST_RECORD wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Read a recorded exchange with a model once more, and show what it comes to.
+
+    No model is asked. Exit code 1 when the reply would not be taken for a complete one.
+    """
+    if not asyncio.run(_replay(read_config(), file, as_json=as_json)):
+        raise typer.Exit(1)
+
+
+async def _replay(config: Config, file: Path, *, as_json: bool) -> bool:
+    from service.domain.ends import End
+    from service.llm import recording
+    from service.llm.failures import ModelFailure
+    from service.llm.transport import LitellmTransport
+
+    try:
+        recorded = recording.read(file)
+    except recording.NoRecord as error:
+        raise CommandError(str(error)) from None
+    said: dict[str, Any] = {
+        "model": recorded.model,
+        "purpose": recorded.ask.purpose.value,
+        "template": recorded.ask.template,
+    }
+    try:
+        done = await LitellmTransport(config).replay(recorded)
+    except ModelFailure as failure:
+        is_whole = False
+        said |= {"fault": failure.fault.value, "said": str(failure)}
+    else:
+        is_whole = done.end is End.COMPLETE
+        said |= {
+            "end": done.end.value,
+            "said": done.said,
+            "input_tokens": done.input_tokens,
+            "output_tokens": done.output_tokens,
+            "reasoning_tokens": done.reasoning_tokens,
+            "text": done.text,
+        }
+    if as_json:
+        show_json(said)
+    else:
+        for name, value in said.items():
+            show(f"{name:17} {'' if value is None else value}")
+    return is_whole
 
 
 async def _check(config: Config, name: str, *, dry_run: bool, as_json: bool) -> bool:

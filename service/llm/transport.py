@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
+
 from service.config import Config
 from service.domain.ends import End
 from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
+from service.llm import recording
 from service.llm.deployments import DeploymentCalls
 from service.llm.ends import read_end
 from service.llm.failures import (
@@ -32,6 +35,8 @@ from service.llm.requests import Requests
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
 from service.llm.usage import Usage, usage_of
 from service.profile_config import Form
+
+_log = structlog.get_logger("palimpsest.llm")
 
 #: Of the name that a server gives the model. litellm looks for a price by that too, with
 #: hundreds of regular expressions, and remembers it.
@@ -130,6 +135,9 @@ class LitellmTransport:
         await self.warm()
         native = NativeEnd()
         response = await self._replied(ask, model, plan, native)
+        return self._read(response, ask, model, native.read())
+
+    def _read(self, response: Any, ask: ModelAsk, model: str, seen: tuple[str, str]) -> Completion:
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure(
@@ -137,7 +145,7 @@ class LitellmTransport:
                 retryable=True,
                 fault=Fault.NO_REPLY,
             )
-        return self._completion(response, ask, model, native.read())
+        return self._completion(response, ask, model, seen)
 
     async def _replied(self, ask: ModelAsk, model: str, plan: Plan, native: NativeEnd) -> Any:
         """litellm's response, asked for again in another form where one is refused."""
@@ -167,13 +175,63 @@ class LitellmTransport:
         self, ask: ModelAsk, model: str, plan: Plan, shape: Shape, native: NativeEnd
     ) -> Any:
         arguments = self._requests.arguments(ask, model, plan, shape)
+        try:
+            response = await self._sent(arguments, model, plan, shape, native)
+        except Exception as error:
+            await self._record(ask, model, arguments, error=error)
+            raise
+        await self._record(ask, model, arguments, response=response, native=native.read())
+        return response
+
+    async def _sent(
+        self,
+        arguments: dict[str, Any],
+        model: str,
+        plan: Plan,
+        shape: Shape,
+        native: NativeEnd,
+    ) -> Any:
         profile = self._requests.profiles.of(model)
         # Of a stream litellm loses how it ended, which counts where a schema is to be kept.
         if plan.on_text is None or shape.has_schema or not profile.streams:
             if profile.loses_ends:
-                arguments["logger_fn"] = native
+                arguments = {**arguments, "logger_fn": native}
             return await self._response(arguments, plan)
         return await self._streamed(arguments, plan, plan.on_text)
+
+    async def _record(
+        self, ask: ModelAsk, model: str, arguments: dict[str, Any], **came: Any
+    ) -> None:
+        """Writes an exchange where that is wanted; a call does not fail because it cannot be."""
+        folder = self._config.record
+        if folder is None:
+            return
+        try:
+            await asyncio.to_thread(
+                recording.write,
+                folder,
+                model=model,
+                ask=ask,
+                arguments=arguments,
+                secrets=self._secrets,
+                **came,
+            )
+        except OSError as error:
+            _log.warning("an exchange is not recorded", cause=str(error))
+
+    async def replay(self, recorded: recording.Recorded) -> Completion:
+        """What a recorded exchange comes to. Raises ModelFailure."""
+        await self.warm()
+        if recorded.error is not None:
+            raise failure_of(
+                self._litellm,
+                _error_of(self._litellm, recorded.error, recorded.model),
+                recorded.model,
+                secrets=self._secrets,
+                prompt=_texts(recorded.ask),
+            )
+        response = self._litellm.ModelResponse(**(recorded.response or {}))
+        return self._read(response, recorded.ask, recorded.model, recorded.native)
 
     def _lesser(
         self, error: Exception, place: str, ask: ModelAsk, model: str, sent: Shape
@@ -247,6 +305,24 @@ class LitellmTransport:
             written=usage.cache_write_tokens or 0,
             output_tokens=usage.output_tokens,
         )
+
+
+def _error_of(litellm: Any, said: dict[str, Any], model: str) -> Exception:
+    """The error that was recorded, as litellm raises it."""
+    kind = getattr(litellm.exceptions, str(said.get("name")), None)
+    values: dict[str, Any] = {
+        "message": str(said.get("message")),
+        "model": model,
+        "llm_provider": model.partition("/")[0],
+    }
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            error: Exception = kind(**values)
+        except TypeError:
+            error = litellm.exceptions.APIError(status_code=said.get("status") or 500, **values)
+    else:
+        error = TimeoutError(values["message"])
+    return error
 
 
 def _texts(ask: ModelAsk) -> Sequence[str]:

@@ -49,7 +49,7 @@ def examples() -> list[dict[str, str]]:
 
 def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = examples()
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     for block in blocks:
         for name, value in block.items():
             monkeypatch.setenv(name, value)
