@@ -49,7 +49,7 @@ class Facts:
     """The facts of every model that one worker process asks."""
 
     def __init__(self, config: Config) -> None:
-        self._requests = Requests(config, Prices(config))
+        self._requests = Requests(config, Prices(config), warns=False)
         self._known: dict[str, ModelFacts] = {}
 
     def of(self, model: str) -> ModelFacts:

@@ -25,11 +25,13 @@ MAX_WARNED = 1000
 class Requests:
     """Writes the requests of one process."""
 
-    def __init__(self, config: Config, prices: Prices) -> None:
+    def __init__(self, config: Config, prices: Prices, *, warns: bool = True) -> None:
+        """`warns`: whether settings that are not sent as they are go into the log, once each."""
         self._config = config
         self._prices = prices
         self._settings = Settings(config)
         self.profiles = Profiles(config)
+        self._warns = warns
         self._warned: set[tuple[str, str]] = set()
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
@@ -163,7 +165,7 @@ class Requests:
         return taken
 
     def _warn(self, model: str, name: str, said: str) -> None:
-        if (model, name) in self._warned:
+        if not self._warns or (model, name) in self._warned:
             return
         if len(self._warned) >= MAX_WARNED:
             self._warned.clear()

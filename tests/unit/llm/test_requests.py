@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from structlog.testing import capture_logs
 
 from service.config import Config
@@ -369,6 +372,30 @@ def test_a_refused_form_is_tried_again_after_an_hour() -> None:
     assert refusals.allowed("other", SHAPED, wanted, profile) == wanted
     now[0] = REMEMBERED_SECONDS
     assert refusals.allowed("p", SHAPED, wanted, profile) == wanted
+
+
+def test_refused_forms_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
+    refusals, profile = Refusals(), Profiles(Config()).of("openai/gpt-4.1")
+    sent = shape_of(SHAPED, profile, Effort.NONE)
+    for refused in (Refused.SCHEMA, Refused.SCHEMA_ONCE, Refused.SYSTEM):
+        refusals.without("p", "openai/gpt-4.1", SHAPED, sent, refused, profile)
+    found = reader.get_metrics_data()
+    assert found is not None
+    points = [
+        (point.attributes, point.value)  # type: ignore[union-attr]
+        for resource in found.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "palimpsest.llm.forms_refused"
+        for point in metric.data.data_points
+    ]
+    assert sorted((said["form"], count) for said, count in points) == [  # type: ignore[index]
+        ("schema", 1),
+        ("system message", 1),
+    ]
 
 
 async def test_a_reply_with_a_schema_is_not_streamed(provider: FakeModel) -> None:
