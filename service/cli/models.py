@@ -87,6 +87,8 @@ async def _replay(config: Config, file: Path, *, as_json: bool) -> bool:
     }
     try:
         done = await LitellmTransport(config).replay(recorded)
+    except recording.NoRecord as error:
+        raise CommandError(f"{file}: {error}") from None
     except ModelFailure as failure:
         is_whole = False
         said |= {"fault": failure.fault.value, "said": str(failure)}

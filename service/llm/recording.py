@@ -50,9 +50,13 @@ def write(
     response: Any = None,
     error: Exception | None = None,
     native: tuple[str, str] = ("", ""),
+    extras: Collection[str] = (),
     secrets: Collection[str] = (),
 ) -> Path:
-    """Writes one exchange, which only its owner may read. Raises OSError."""
+    """Writes one exchange, which only its owner may read. Raises OSError.
+
+    Neither `secrets` nor the values of the fields that are named by `extras` are in it.
+    """
     said = {
         "version": VERSION,
         "model": model,
@@ -61,7 +65,7 @@ def write(
         "segments": [{"kind": one.kind.value, "text": one.text} for one in ask.segments],
         "max_output_tokens": ask.max_output_tokens,
         "reply_schema": ask.reply_schema,
-        "arguments": {name: one for name, one in arguments.items() if name not in _LEFT_OUT},
+        "arguments": _shown(arguments, extras),
         "response": None if response is None else response.model_dump(mode="json"),
         "error": None if error is None else _error(error),
         "native": native,
@@ -75,6 +79,20 @@ def write(
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     return path
+
+
+def _shown(arguments: Mapping[str, Any], extras: Collection[str]) -> dict[str, Any]:
+    shown = {
+        name: REMOVED if name in extras else one
+        for name, one in arguments.items()
+        if name not in _LEFT_OUT
+    }
+    body = shown.get("extra_body")
+    if isinstance(body, dict):
+        shown["extra_body"] = {
+            name: REMOVED if name in extras else one for name, one in body.items()
+        }
+    return shown
 
 
 def _error(error: Exception) -> dict[str, Any]:
@@ -98,23 +116,35 @@ def read(path: Path) -> Recorded:
     if not isinstance(said, dict) or said.get("version") != VERSION:
         raise NoRecord(f"{path} is no exchange that PALIMPSEST_RECORD wrote")
     try:
-        reason, words = said["native"]
+        reason, words = map(_text, said["native"])
         return Recorded(
-            model=said["model"],
+            model=_text(said["model"]),
             ask=ModelAsk(
                 purpose=Purpose(said["purpose"]),
                 template=said["template"],
                 segments=tuple(
-                    Segment(kind=SegmentKind(one["kind"]), text=one["text"])
+                    Segment(kind=SegmentKind(one["kind"]), text=_text(one["text"]))
                     for one in said["segments"]
                 ),
                 content=None,
                 max_output_tokens=said["max_output_tokens"],
                 reply_schema=said["reply_schema"],
             ),
-            response=said["response"],
-            error=said["error"],
+            response=_object(said["response"]),
+            error=_object(said["error"]),
             native=(reason, words),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise NoRecord(f"{path} is no whole exchange: {error}") from None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is missing")
+    return value
+
+
+def _object(value: object) -> dict[str, Any] | None:
+    if value is not None and not isinstance(value, dict):
+        raise TypeError("an object is missing")
+    return value

@@ -58,6 +58,11 @@ class Requests:
             found.append(setting.max_output_tokens or profile.headroom(effort))
         return min(max(found), profile.window_tokens // 2)
 
+    def extras(self, ask: ModelAsk, model: str) -> frozenset[str]:
+        """The names of the provider's own fields that a call has; their values may be secrets."""
+        setting = self._settings.of(model, ask.purpose)
+        return frozenset(setting.extra or setting.extra_body or ())
+
     def shape(self, ask: ModelAsk, model: str) -> Shape:
         """How a call is asked for its reply, by the profile alone."""
         profile = self.profiles.of(model)

@@ -213,6 +213,7 @@ class LitellmTransport:
                 model=model,
                 ask=ask,
                 arguments=arguments,
+                extras=self._requests.extras(ask, model),
                 secrets=self._secrets,
                 **came,
             )
@@ -220,7 +221,7 @@ class LitellmTransport:
             _log.warning("an exchange is not recorded", cause=str(error))
 
     async def replay(self, recorded: recording.Recorded) -> Completion:
-        """What a recorded exchange comes to. Raises ModelFailure."""
+        """What a recorded exchange comes to. Raises ModelFailure, NoRecord."""
         await self.warm()
         if recorded.error is not None:
             raise failure_of(
@@ -230,7 +231,10 @@ class LitellmTransport:
                 secrets=self._secrets,
                 prompt=_texts(recorded.ask),
             )
-        response = self._litellm.ModelResponse(**(recorded.response or {}))
+        try:
+            response = self._litellm.ModelResponse(**(recorded.response or {}))
+        except (TypeError, ValueError, AttributeError, KeyError):
+            raise recording.NoRecord("the response in it is none of a model's") from None
         return self._read(response, recorded.ask, recorded.model, recorded.native)
 
     def _lesser(

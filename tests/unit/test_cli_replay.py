@@ -105,6 +105,18 @@ async def test_a_recorded_exchange_holds_no_key_and_is_its_owners(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+async def test_fields_of_the_provider_may_be_secrets(
+    model: FakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = '{"openai/*": {"extra": {"token": "secret-word"}}}'
+    monkeypatch.setenv("PALIMPSEST_MODEL_SETTINGS", setting)
+    path = await recorded(tmp_path / "exchanges", monkeypatch)
+    said = path.read_text()
+    assert model.requests[0]["token"] == "secret-word"
+    assert "secret-word" not in said
+    assert json.loads(said)["arguments"]["extra_body"] == {"token": "[removed]"}
+
+
 async def test_a_folder_that_cannot_be_written_fails_no_call(
     model: FakeModel, tmp_path: Path
 ) -> None:
@@ -121,3 +133,16 @@ def test_another_file_is_refused_in_one_sentence(tmp_path: Path, content: str) -
     assert "exchange" in str(done.exception)
     gone = CliRunner().invoke(app, ["replay", str(tmp_path / "gone")])
     assert "cannot be read: No such file" in str(gone.exception)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"native": [1, 2]}, {"response": [1]}, {"segments": [{"kind": "task"}]}]
+)
+async def test_what_was_changed_is_refused_in_one_sentence(
+    model: FakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    path = await recorded(tmp_path / "exchanges", monkeypatch)
+    said = await asyncio.to_thread(path.read_text)
+    await asyncio.to_thread(path.write_text, json.dumps({**json.loads(said), **changed}))
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["replay", str(path)])
+    assert "is no whole exchange" in str(done.exception)
