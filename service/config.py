@@ -13,7 +13,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.deployment_config import Deployments
 from service.health import default_run_dir
-from service.model_config import ModelName, ModelPatterns, ModelPriceOverrides, ModelSettings
+from service.model_config import (
+    ModelName,
+    ModelPatterns,
+    ModelPriceOverrides,
+    ModelProfiles,
+    ModelSettings,
+)
 
 _HOST = r"(\[[^\]]*\]|[^/:@,]*)(:\d{1,5})?"
 #: Several hosts are tried in their order. A password may hold what ought to be escaped.
@@ -187,9 +193,12 @@ class Config(BaseSettings):
     #: JSON: from a model's name, or its beginning and "*", to prices and habits of its
     #: cache that win over litellm's list; docs/guides/models.md has the fields.
     model_prices: ModelPriceOverrides = Field(default_factory=dict)
-    #: JSON: from a model's name, or its beginning and "*", to seed, temperature and
-    #: extra_body of its calls.
+    #: JSON: from a model's name, or its beginning and "*", to settings of its calls: effort,
+    #: bound, temperature and more, and those of single purposes; docs/guides/models.md.
     model_settings: ModelSettings = Field(default_factory=dict)
+    #: JSON: from a model's name, or its beginning and "*", to how it is asked, where the
+    #: tables of `service.llm.profiles` do not know it or are wrong; docs/guides/models.md.
+    model_profiles: ModelProfiles = Field(default_factory=dict)
     #: Tokens of a prompt and its reply, for models that litellm's list does not know.
     model_window_tokens: Count = 32_768
     #: A log is read whole by the automatic reader when prompt and reply have no more tokens
@@ -197,6 +206,9 @@ class Config(BaseSettings):
     auto_whole_tokens: Count = 32_768
     #: Several deployments of models: a JSON list, or the path of a file with one.
     deployments: Deployments = ()
+    #: A folder in which every exchange with a model is written, prompts and replies with it, for
+    #: `palimpsest replay`; unset: none is.
+    record: Path | None = None
     #: How long a model call may take.
     model_timeout_seconds: Seconds = 120.0
     #: Transport tries of one model call before its step counts as failed.

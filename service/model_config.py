@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,11 +12,14 @@ from pydantic import (
     PlainValidator,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 
+from service.domain.flows import Purpose
 from service.domain.prices import CacheFamily
+from service.profile_config import MAX_TOKENS, Effort, ProfileOverride
 
 _Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Whole = Annotated[int, Field(ge=0)]
@@ -71,6 +74,14 @@ RESERVED = frozenset(
         "response_format",
         "prompt_cache_key",
         "prompt_cache_options",
+        "api_base",
+        "api_key",
+        "timeout",
+        "num_retries",
+        "max_retries",
+        "caching",
+        "drop_params",
+        "mock_response",
     }
 )
 
@@ -81,8 +92,11 @@ def _unreserved(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-class ModelSetting(BaseModel):
-    """What else one model is asked with; None leaves it to the provider."""
+_Extra = Annotated[dict[str, Any], AfterValidator(_unreserved)]
+
+
+class CallSetting(BaseModel):
+    """What else calls are asked with; None leaves it to the provider."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,8 +104,41 @@ class ModelSetting(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     #: How freely it writes; 0 is least.
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
-    #: Fields of the request's body that litellm does not know.
-    extra_body: Annotated[dict[str, Any], AfterValidator(_unreserved)] | None = None
+    #: Of the likeliest tokens it takes those that make up so much together.
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    #: How much it thinks before it replies.
+    reasoning_effort: Effort | None = None
+    #: Tokens of the reply, thinking included, in place of the bound of the call's purpose.
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    #: Fields of the provider's own, which go where it takes them.
+    extra: _Extra | None = None
+    #: The same, by its older name.
+    extra_body: _Extra | None = None
+
+    @model_validator(mode="after")
+    def _has_one_extra(self) -> Self:
+        if self.extra is not None and self.extra_body is not None:
+            said = "extra is the newer name of extra_body: give one of them"
+            raise PydanticCustomError("extra", "{said}", {"said": said})
+        return self
+
+
+def _not_embed(purpose: Purpose) -> Purpose:
+    if purpose is Purpose.EMBED:
+        said = "embed is no call that is asked with a prompt"
+        raise PydanticCustomError("purpose", "{said}", {"said": said})
+    return purpose
+
+
+class ModelSetting(CallSetting):
+    """What else one model is asked with, and how it differs by purpose."""
+
+    #: How long Anthropic's cache keeps a prefix: writing it costs twice the price for an hour.
+    cache_ttl: Literal["5m", "1h"] | None = None
+    #: By the purpose of a call, over what stands above.
+    purposes: dict[Annotated[Purpose, AfterValidator(_not_embed)], CallSetting] = Field(
+        default_factory=dict
+    )
 
 
 def matching(settings: dict[str, Any], model: str) -> Any:
@@ -137,6 +184,7 @@ def _wrong(name: str, said: str) -> PydanticCustomError:
 
 _SETTINGS: TypeAdapter[dict[str, ModelSetting]] = TypeAdapter(dict[str, ModelSetting])
 _PRICES: TypeAdapter[dict[str, PriceOverride]] = TypeAdapter(dict[str, PriceOverride])
+_PROFILES: TypeAdapter[dict[str, ProfileOverride]] = TypeAdapter(dict[str, ProfileOverride])
 
 
 #: Names and patterns of models that are configured by `PALIMPSEST_MODELS`.
@@ -179,7 +227,13 @@ def _read_settings(value: Any) -> dict[str, ModelSetting]:
     return read
 
 
+def _read_profiles(value: Any) -> dict[str, ProfileOverride]:
+    read: dict[str, ProfileOverride] = _read(value, _PROFILES, "model_profiles")
+    return read
+
+
 ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
 ModelSettings = Annotated[dict[str, ModelSetting], NoDecode, PlainValidator(_read_settings)]
+ModelProfiles = Annotated[dict[str, ProfileOverride], NoDecode, PlainValidator(_read_profiles)]
 ModelName = Annotated[str, AfterValidator(checked_model)]
 ModelPatterns = Annotated[tuple[str, ...], NoDecode, PlainValidator(_read_patterns)]

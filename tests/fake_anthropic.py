@@ -22,8 +22,13 @@ class FakeAnthropic:
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a request for a message."""
         self.requests.append(request)
-        content = request["messages"][-1]["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        # As Anthropic has it: what is kept begins with the system prompt.
+        contents = (request.get("system", []), request["messages"][-1]["content"])
+        blocks = [
+            block
+            for one in contents
+            for block in ([{"type": "text", "text": one}] if isinstance(one, str) else one)
+        ]
         marks = [at for at, block in enumerate(blocks) if block.get("cache_control")]
         self.marks.append(marks)
         if len(marks) > MAX_MARKS or any(not block["text"].strip() for block in blocks):

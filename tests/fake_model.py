@@ -43,10 +43,7 @@ class FakeModel:
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
         """The response to a completion request."""
-        content = request["messages"][-1]["content"]
-        # In one piece or in blocks: a model sees the same text.
-        is_text = isinstance(content, str)
-        prompt = content if is_text else "".join(block["text"] for block in content)
+        prompt = prompt_of(request)
         with self._lock:
             self.prompts.append(prompt)
             self.requests.append(request)
@@ -73,6 +70,15 @@ class FakeModel:
             },
         }
         return 200, {}, json.dumps(body)
+
+
+def prompt_of(request: dict[str, Any]) -> str:
+    """The text of a request: in one message or several, in one piece or in blocks."""
+    # Anthropic has the instructions beside the messages.
+    contents = (request.get("system", ""), *(one["content"] for one in request["messages"]))
+    return "".join(
+        one if isinstance(one, str) else "".join(block["text"] for block in one) for one in contents
+    )
 
 
 class _Server(ThreadingHTTPServer):

@@ -16,6 +16,7 @@ from service.cli import (
     evaluate,
     health,
     memories,
+    models,
     restored,
     run,
     schemas,
@@ -38,6 +39,7 @@ answers.register(app)
 sessions.register(app)
 search.register(app)
 memories.register(app)
+models.register(app)
 trees.register(app)
 states.register(app)
 trajectories.register(app)

@@ -108,7 +108,8 @@ ADVICE = {
     Fault.QUOTA_EXHAUSTED: "add credit or raise the quota at the provider",
     Fault.PACKAGE_MISSING: "install the package that is named",
     Fault.NOT_ALLOWED: "add it to PALIMPSEST_MODELS, or give the memory another model",
-    Fault.REQUEST_REFUSED: "check PALIMPSEST_MODEL_SETTINGS against what the model takes",
+    Fault.REQUEST_REFUSED: "check PALIMPSEST_MODEL_SETTINGS, and what the model takes, with"
+    " `palimpsest model check`",
     Fault.NO_REPLY: "check what the endpoint answers",
     Fault.CONTENT_REFUSED: "skip the text (on_failure), or use another model",
     Fault.TOO_LONG: "use a model with a larger window, or smaller chunks",

@@ -39,6 +39,8 @@ class ModelPrices:
     ttl_seconds: int
     #: Marks that a prompt may carry; 0 for providers that take none.
     max_marks: int = 0
+    #: The lifetime that a mark asks for, as the provider writes it; empty: its usual one.
+    mark_ttl: str = ""
 
 
 #: Millionths of a dollar in a dollar.

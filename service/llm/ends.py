@@ -40,18 +40,21 @@ _ENDS = {
 _NO_FILTERS = frozenset({"other", "language"})
 
 
-def read_end(response: Any, text: str) -> tuple[End, str]:
-    """Returns how a response ended, and what is said of that; `text` is its reply."""
+def read_end(response: Any, text: str, seen: tuple[str, str] = ("", "")) -> tuple[End, str]:
+    """Returns how a response ended, and what is said of that; `text` is its reply.
+
+    `seen`: the provider's own name of the end and its words, where litellm loses them.
+    """
     choice = response.choices[0]
     message = choice.message
     refusal = _field(message, "refusal")
-    native = _field(choice, "native_finish_reason")
+    native = _field(choice, "native_finish_reason") or seen[0]
     end = _end_of(choice, native)
     if refusal:
         return End.REFUSAL, refusal[:MAX_SAID_CHARACTERS]
     if end.is_refused:
         # What was said before it is no reply, and may be why.
-        return end, (native or text.strip())[:MAX_SAID_CHARACTERS]
+        return end, (seen[1] or native or text.strip())[:MAX_SAID_CHARACTERS]
     if end is End.UNKNOWN:
         return end, (native or str(choice.finish_reason))[:MAX_SAID_CHARACTERS]
     if not without_thoughts(text).strip():
@@ -64,9 +67,12 @@ def _end_of(choice: Any, native: str) -> End:
     told = _ENDS.get(str(reason).lower(), End.UNKNOWN)
     if native.lower() in _NO_FILTERS:
         return End.UNKNOWN
-    if told is not End.COMPLETE or not native:
+    if not native:
         return told
-    return _ENDS.get(native.lower(), End.UNKNOWN)
+    named = _ENDS.get(native.lower(), End.UNKNOWN)
+    # litellm makes a filter's of a refusal.
+    is_nearer = told.is_refused and named.is_refused
+    return named if told is End.COMPLETE or is_nearer else told
 
 
 def _nothing(response: Any, text: str, end: End) -> End:

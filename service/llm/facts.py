@@ -12,7 +12,9 @@ from typing import Any
 
 from service.config import Config
 from service.domain.tokens import estimate_tokens
-from service.llm.model_map import entry_of, library_folder
+from service.llm.model_map import library_folder
+from service.llm.prices import Prices
+from service.llm.requests import Requests
 
 #: The offline model reads values, not tokens.
 OFFLINE_WINDOW_TOKENS = 1_000_000
@@ -32,7 +34,7 @@ _VOCABULARIES = {
 class ModelFacts:
     """What a step has to know about its model."""
 
-    #: Tokens of a prompt and its reply together.
+    #: Tokens of a prompt and its reply together, besides what the model may think.
     window_tokens: int
     #: Tokens of a text: the model's own tokenizer where it is at hand, else the estimate
     #: of `service.domain.tokens`.
@@ -47,7 +49,7 @@ class Facts:
     """The facts of every model that one worker process asks."""
 
     def __init__(self, config: Config) -> None:
-        self._default_window = config.model_window_tokens
+        self._requests = Requests(config, Prices(config), warns=False)
         self._known: dict[str, ModelFacts] = {}
 
     def of(self, model: str) -> ModelFacts:
@@ -65,15 +67,12 @@ class Facts:
     def _find(self, model: str) -> ModelFacts:
         if model.startswith("offline/"):
             return ModelFacts(window_tokens=OFFLINE_WINDOW_TOKENS, count=estimate_tokens)
+        # What thinking may take is nobody's: prompts and replies have to fit without it.
+        window = self._requests.profiles.of(model).window_tokens
         return ModelFacts(
-            window_tokens=_window(model) or self._default_window,
+            window_tokens=window - self._requests.besides(model),
             count=_tokenizer(model) or estimate_tokens,
         )
-
-
-def _window(model: str) -> int | None:
-    entry = entry_of(model)
-    return entry.window_tokens if entry else None
 
 
 def _tokenizer(model: str) -> Callable[[str], int] | None:

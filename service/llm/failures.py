@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from service.config import Config
@@ -144,6 +145,49 @@ def failure_of(
         fault = _fault(litellm, error, status, model, text)
         label = f"{type(error).__name__}, status {status}"
     return _failure(fault, model, said, label, _retry_after(error))
+
+
+#: How providers say that they do not take the schema of a reply, and not the text.
+_FORM = re.compile(
+    r"response_format|json_?schema|output_format|output_?config|tool_choice|structured output"
+    r"|schema.{0,200}(grammar|constraint|states)|grammar.{0,200}(schema|too large)"
+    r"|json_validate_failed|union types|optional parameters",
+    re.IGNORECASE | re.DOTALL,
+)
+#: The same of a system message: templates of open models raise it.
+_SYSTEM = re.compile(
+    r"system (role|message|prompt|instruction)s?\b.{0,40}\b(not|un)\s?(be )?(supported|allowed"
+    r"|enabled)|developer instruction is not enabled|not support .{0,20}system"
+    r"|roles must alternate",
+    re.IGNORECASE | re.DOTALL,
+)
+#: Groq's word for one reply that did not fit, which says nothing of the next one.
+_OF_ONE_REPLY = "json_validate_failed"
+
+
+class Refused(StrEnum):
+    """What of a request's form a provider does not take."""
+
+    #: The schema of the reply.
+    SCHEMA = "schema"
+    #: The schema of this reply only.
+    SCHEMA_ONCE = "schema once"
+    #: The system message.
+    SYSTEM = "system message"
+
+
+def refused_form(error: Exception, prompt: Sequence[str] = ()) -> Refused | None:
+    """What of the form an error refuses; None: it is about something else."""
+    status = getattr(error, "status_code", None)
+    if status not in (400, 422, 500):
+        return None
+    named = " ".join(str(getattr(error, name, None) or "") for name in ("code", "param"))
+    text = without_echo(f"{named} {error}"[:_LOOKED_AT], prompt)
+    if _SYSTEM.search(text):
+        return Refused.SYSTEM
+    if status == 500 or not _FORM.search(text):
+        return None
+    return Refused.SCHEMA_ONCE if _OF_ONE_REPLY in text else Refused.SCHEMA
 
 
 def _failure(

@@ -19,7 +19,7 @@ from uuid import UUID
 from opentelemetry import metrics
 
 from service.domain.fail_points import FailPoint, reach
-from service.domain.flows import ModelAsk, ModelReply
+from service.domain.flows import ModelAsk, ModelReply, Purpose
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.domain.prices import ModelPrices, most_micro_usd
 from service.domain.tokens import estimate_prompt_tokens
@@ -71,8 +71,12 @@ class KnowsForms(Protocol):
         """Whether the model writes its reply by a JSON Schema."""
         ...
 
-    def output_settings(self, model: str) -> bytes:
-        """What the configuration adds to the model's calls, in one form; empty if nothing."""
+    def output_settings(self, model: str, purpose: Purpose) -> bytes:
+        """What the configuration adds to a model's calls, in one form; empty if nothing."""
+        ...
+
+    def reply_tokens(self, ask: ModelAsk, model: str) -> int:
+        """The bound that a call's reply is sent with, thinking included."""
         ...
 
 
@@ -135,7 +139,7 @@ class Gateway:
         prefix = prefix_of(
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
         )
-        settings = b"" if self._forms is None else self._forms.output_settings(model)
+        settings = b"" if self._forms is None else self._forms.output_settings(model, ask.purpose)
         wanted = _Wanted(
             ask=ask,
             model=model,
@@ -299,6 +303,8 @@ class Gateway:
 
     def _reservation(self, wanted: "_Wanted", route: Route) -> Reservation:
         prompt, most = wanted.prompt_tokens, wanted.ask.max_output_tokens
+        if self._forms is not None:
+            most = self._forms.reply_tokens(wanted.ask, wanted.model)
         return Reservation(
             purpose=wanted.ask.purpose,
             model=wanted.model,

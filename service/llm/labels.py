@@ -21,7 +21,10 @@ class ModelLabels:
         named = (OFFLINE_MODEL, config.model, config.embedding_model)
         served = (one.model for one in config.deployments)
         self._configured = frozenset(
-            (*named, *served, *config.model_prices, *config.model_settings)
+            (
+                *(*named, *served),
+                *(*config.model_prices, *config.model_settings, *config.model_profiles),
+            )
         )
 
     def of(self, model: str) -> str:

@@ -7,7 +7,7 @@ and a worker that waits for its first call know windows and prices without it.
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,8 @@ _FILE = "model_prices_and_context_window_backup.json"
 
 #: Providers that keep to a schema whatever the list says of their models, as litellm has it.
 _ALWAYS_STRUCTURED = frozenset({"predibase", "fireworks_ai", "lm_studio", "nebius", "databricks"})
+#: Levels of effort of which the list says whether a model takes them.
+_TOLD_EFFORTS = ("none", "minimal", "xhigh", "max")
 #: In front of Bedrock's names: how it is asked, and where it runs.
 _BEDROCK_ROUTE = re.compile(r"(?:converse_like|converse|invoke)/")
 _BEDROCK_REGION = re.compile(r"(?:us|eu|apac|global|jp|au|ca|us-gov)\.")
@@ -34,16 +36,33 @@ class MapEntry:
     #: US dollars for a token that is read from the cache, or written to it.
     cached_usd: float | None
     written_usd: float | None
+    #: US dollars for a token that is written for an hour.
+    written_hour_usd: float | None
     #: Numbers of a vector, by default, of a model that makes vectors.
     vector_size: int | None
     #: Tokens of the longest prompt.
     window_tokens: int | None
+    #: Tokens of the longest reply.
+    output_tokens: int | None
     #: Prefixes with fewer tokens are not kept.
     min_tokens: int | None
     #: Whether it writes replies by a JSON Schema.
     structured: bool | None
+    #: Whether its provider's own parameter for schemas holds it to them, not a tool.
+    native_schemas: bool
     #: Whether it takes OpenAI's explicit breakpoints.
     breakpoints: bool
+    #: Whether it can think before it replies, and whether it always does.
+    reasons: bool
+    always_reasons: bool
+    #: Whether it takes temperature and top_p.
+    samples: bool | None
+    #: What the list says of levels of effort: by name, None where it says nothing.
+    efforts: Mapping[str, bool | None]
+    #: All levels, where the list has them; None where it has not.
+    effort_levels: Sequence[str] | None
+    #: The level when nothing is said; "" where the list does not know.
+    default_effort: str
 
 
 def library_folder() -> Path | None:
@@ -121,6 +140,7 @@ def _entries() -> Mapping[str, MapEntry]:
 
 def _entry(said: Mapping[str, Any]) -> MapEntry:
     window = said.get("max_input_tokens") or said.get("max_tokens")
+    most = said.get("max_output_tokens")
     least = said.get("prompt_cache_min_tokens")
     vector_size = said.get("output_vector_size")
     return MapEntry(
@@ -129,9 +149,19 @@ def _entry(said: Mapping[str, Any]) -> MapEntry:
         output_usd=said.get("output_cost_per_token"),
         cached_usd=said.get("cache_read_input_token_cost"),
         written_usd=said.get("cache_creation_input_token_cost"),
+        written_hour_usd=said.get("cache_creation_input_token_cost_above_1hr"),
         vector_size=int(vector_size) if vector_size else None,
         window_tokens=int(window) if window else None,
+        output_tokens=int(most) if isinstance(most, int | float) and most > 0 else None,
         min_tokens=int(least) if least else None,
         structured=said.get("supports_response_schema"),
+        native_schemas=said.get("supports_native_structured_output") is True
+        or said.get("supports_bedrock_native_structured_output") is True,
         breakpoints=said.get("supports_prompt_cache_breakpoint") is True,
+        reasons=said.get("supports_reasoning") is True,
+        always_reasons=said.get("thinking_always_on") is True,
+        samples=said.get("supports_sampling_params"),
+        efforts={one: said.get(f"supports_{one}_reasoning_effort") for one in _TOLD_EFFORTS},
+        effort_levels=said.get("reasoning_effort_levels"),
+        default_effort=said.get("default_reasoning_effort") or "",
     )

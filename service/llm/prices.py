@@ -7,12 +7,12 @@ be for a server of one's own, whose price nobody else knows.
 
 import re
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from service.config import Config
 from service.domain.prices import CacheFamily, ModelPrices, cost_micro_usd
 from service.llm.model_map import MapEntry, entry_of, provider_of
-from service.model_config import PriceOverride, matching
+from service.llm.served import Served
+from service.model_config import ModelSetting, PriceOverride, matching
 
 #: Marks that a prompt may carry where there are marks.
 MAX_MARKS = 4
@@ -22,6 +22,9 @@ TTL_SECONDS = 300
 SERVER_TTL_SECONDS = 3600
 #: OpenAI's models with breakpoints keep a prefix for at least half an hour.
 BREAKPOINT_TTL_SECONDS = 1800
+#: Anthropic's longer lifetime, and what writing for it costs to the input price.
+HOUR_SECONDS = 3600
+HOUR_WRITE = 2.0
 #: The first of OpenAI's models that take breakpoints.
 _BREAKPOINTS_FROM = (5, 6)
 _GPT = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
@@ -76,8 +79,6 @@ _PROVIDERS = {
 }
 #: Who serves Anthropic's models with their marks.
 _CLAUDE_PROVIDERS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
-#: The end of the names of OpenAI's own hosts.
-_OPENAI_HOST = "api.openai.com"
 #: Where litellm passes OpenAI's breakpoints on.
 _BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
 
@@ -91,8 +92,8 @@ class Prices:
 
     def __init__(self, config: Config) -> None:
         self._overrides = config.model_prices
-        self._has_own = bool(config.model_base_url)
-        self._deployments = {one.model: one for one in reversed(config.deployments)}
+        self._settings = config.model_settings
+        self._served = Served(config)
         self._known: dict[str, ModelPrices] = {}
 
     def of(self, model: str) -> ModelPrices:
@@ -122,31 +123,28 @@ class Prices:
         That is where one is configured, and for a server of one's own.
         """
         override: PriceOverride | None = matching(self._overrides, model)
-        if self._is_own(model) or (override is not None and override.is_priced):
+        if self._served.is_own(model) or (override is not None and override.is_priced):
             return None
-        return None if model.startswith("offline/") else self._served_as(model)
-
-    def _served_as(self, model: str) -> str:
-        # Deployments of a model are alike: the first says what serves it.
-        deployment = self._deployments.get(model)
-        return deployment.target if deployment else model
-
-    def _is_own(self, model: str) -> bool:
-        deployment = self._deployments.get(model)
-        if deployment is None:
-            return self._has_own and model.startswith("openai/")
-        base = urlsplit(deployment.api_base or "").hostname
-        is_openais = base is None or base.endswith(_OPENAI_HOST)
-        return deployment.target.startswith("openai/") and not is_openais
+        return None if model.startswith("offline/") else self._served.name(model)
 
     def _find(self, model: str) -> ModelPrices:
-        served = self._served_as(model)
+        served = self._served.name(model)
         # What an endpoint of one's own calls gpt-4o need not be OpenAI's, or its price.
-        entry = None if self._is_own(model) else entry_of(served)
-        habits = _SERVER if self._is_own(model) else _habits(served, entry)
+        entry = None if self._served.is_own(model) else entry_of(served)
+        habits = _SERVER if self._served.is_own(model) else _habits(served, entry)
         override: PriceOverride | None = matching(self._overrides, model)
         found = _from_list(model, entry, habits)
+        setting: ModelSetting | None = matching(self._settings, model)
+        if setting is not None and setting.cache_ttl == "1h" and habits is _CLAUDE:
+            found = _for_an_hour(found, entry)
         return found if override is None else _overridden(found, override)
+
+
+def _for_an_hour(found: ModelPrices, entry: MapEntry | None) -> ModelPrices:
+    write = HOUR_WRITE
+    if entry is not None and entry.written_hour_usd and entry.input_usd:
+        write = _ratio(entry.written_hour_usd, entry.input_usd)
+    return replace(found, ttl_seconds=HOUR_SECONDS, write=write, mark_ttl="1h")
 
 
 def _habits(model: str, entry: MapEntry | None) -> _Habits:

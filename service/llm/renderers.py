@@ -27,6 +27,8 @@ CACHE_KEY_BYTES = 16
 _OWN_REUSES = {Purpose.REVISE: 1}
 #: The same for task and schema: other memories and later prompts have them too.
 _TASK_REUSES = 1
+#: How many times as often while a prefix is kept for an hour, because an operator asked for it.
+LONG_REUSES = 2
 #: OpenAI's models by their names, wherever they are served.
 _OPENAI_NAME = re.compile(r"(?:^|[/.])(?:gpt-|o\d)")
 
@@ -38,18 +40,48 @@ def render(
     cache_key: str,
     model: str,
     prices: ModelPrices,
+    system: bool = False,
 ) -> dict[str, Any]:
     """litellm's arguments for a prompt: `messages`, and `extra_body` where there is need.
 
     `marks` are the numbers of the segments whose ends are marked, from 0. `cache_key` is
-    what the provider may find the memory's prompts by; empty for nothing.
+    what the provider may find the memory's prompts by; empty for nothing. With `system` the
+    instructions, which no text from outside can imitate then, are a system message.
     """
+    told = _instructions(segments) if system else 0
+    body: dict[str, Any] = {}
     if prices.family is CacheFamily.EXPLICIT:
+        mark: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+        if prices.mark_ttl:
+            mark["cache_control"]["ttl"] = prices.mark_ttl
         if _OPENAI_NAME.search(model):
-            return _breakpoints(segments, marks, cache_key)
-        return _arguments(_blocks(segments, marks, {"cache_control": {"type": "ephemeral"}}), {})
-    text = "".join(segment.text for segment in segments)
-    return _arguments(text, _key(cache_key) if prices.family is CacheFamily.KEYED else {})
+            # In explicit mode also without a mark: left to itself the provider writes the
+            # whole prompt, which ends with what never comes again.
+            mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+            body = {**_key(cache_key), "prompt_cache_options": {"mode": "explicit"}}
+        first: object = _blocks(segments, marks, mark, stop=told)
+        rest: object = _blocks(segments, marks, mark, start=told)
+    else:
+        first = "".join(segment.text for segment in segments[:told])
+        rest = "".join(segment.text for segment in segments[told:])
+        body = _key(cache_key) if prices.family is CacheFamily.KEYED else {}
+    messages = [{"role": "user", "content": rest}]
+    if told:
+        messages.insert(0, {"role": "system", "content": first})
+    return {"messages": messages, **({"extra_body": body} if body else {})}
+
+
+def _instructions(segments: Sequence[Segment]) -> int:
+    """How many of the first segments are instructions; 0 where nothing else is there.
+
+    Anthropic and Bedrock refuse a prompt without a user's message.
+    """
+    count = 0
+    while count < len(segments) and segments[count].kind is SegmentKind.TASK:
+        count += 1
+    has_text = any(one.text.strip() for one in segments[:count])
+    has_rest = any(one.text.strip() for one in segments[count:])
+    return count if has_text and has_rest else 0
 
 
 def cache_key_of(memory_key: str) -> str:
@@ -109,11 +141,13 @@ def _paid_end(
 ) -> int | None:
     """The deepest end that is worth the price of writing it."""
     enough = (prices.write - 1) / (1 - prices.read)
-    own = 0 if last else _OWN_REUSES.get(ask.purpose, 0)
+    # Who asks for the longer lifetime expects more to follow in it.
+    often = LONG_REUSES if prices.mark_ttl else 1
+    own = 0 if last else often * _OWN_REUSES.get(ask.purpose, 0)
     lasting = _lasting(ask.segments[: len(prefix.ids)])
     if lasting and own > enough:
         return lasting - 1
-    return task if enough < _TASK_REUSES else None
+    return task if enough < often * _TASK_REUSES else None
 
 
 def _lasting(segments: Sequence[Segment]) -> int:
@@ -136,37 +170,23 @@ def _before_latest(segments: Sequence[Segment], prefix: Prefix) -> int | None:
     return latest - 1 if is_batch else None
 
 
-def _breakpoints(
-    segments: Sequence[Segment], marks: Collection[int], cache_key: str
-) -> dict[str, Any]:
-    """As OpenAI's models from 5.6 on take it.
-
-    In explicit mode also without a mark: left to itself the provider writes the whole
-    prompt, which ends with what never comes again.
-    """
-    content = _blocks(segments, marks, {"prompt_cache_breakpoint": {"mode": "explicit"}})
-    return _arguments(content, {**_key(cache_key), "prompt_cache_options": {"mode": "explicit"}})
-
-
 def _key(cache_key: str) -> dict[str, Any]:
     return {"prompt_cache_key": cache_key} if cache_key else {}
 
 
-def _arguments(content: object, extra_body: dict[str, Any]) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"messages": [{"role": "user", "content": content}]}
-    if extra_body:
-        arguments["extra_body"] = extra_body
-    return arguments
-
-
 def _blocks(
-    segments: Sequence[Segment], marks: Collection[int], mark: dict[str, Any]
+    segments: Sequence[Segment],
+    marks: Collection[int],
+    mark: dict[str, Any],
+    *,
+    start: int = 0,
+    stop: int | None = None,
 ) -> list[dict[str, Any]]:
-    """A block each, except where many are joined; none goes on behind a mark."""
+    """A block each from `start` on, except where many are joined; none goes on behind a mark."""
     joined, run = _joined(len(segments))
     blocks: list[dict[str, Any]] = []
     goes_on = False
-    for at, segment in enumerate(segments):
+    for at, segment in list(enumerate(segments))[start:stop]:
         goes_on = goes_on and at < joined and at % run != 0
         # Some providers refuse a block without a letter: such a segment joins another.
         has_text = blocks and blocks[-1]["text"].strip() and segment.text.strip()

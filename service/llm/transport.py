@@ -4,10 +4,11 @@ litellm is imported off the event loop, since that takes seconds.
 """
 
 import asyncio
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import structlog
 
 from service.config import Config
 from service.domain.ends import End
@@ -15,17 +16,27 @@ from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import CUT_OFF, ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
+from service.llm import recording
 from service.llm.deployments import DeploymentCalls
 from service.llm.ends import read_end
-from service.llm.failures import ModelFailure, failure_of, secrets_of, shown_words
+from service.llm.failures import (
+    ModelFailure,
+    failure_of,
+    refused_form,
+    secrets_of,
+    shown_words,
+)
+from service.llm.forms import Refusals, Shape
 from service.llm.library import litellm_library, unrecorded
-from service.llm.model_map import keeps_to_schemas
-from service.llm.plans import PLAIN, Plan
+from service.llm.native import NativeEnd
+from service.llm.plans import PLAIN, Plan, place_of
 from service.llm.prices import Prices
-from service.llm.renderers import render
-from service.llm.settings import Settings
+from service.llm.requests import Requests
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
 from service.llm.usage import Usage, usage_of
+from service.profile_config import Form
+
+_log = structlog.get_logger("palimpsest.llm")
 
 #: Of the name that a server gives the model. litellm looks for a price by that too, with
 #: hundreds of regular expressions, and remembers it.
@@ -79,10 +90,13 @@ class Transport(Protocol):
 class LitellmTransport:
     """Calls models by litellm's names, and the offline model."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, falls_back: bool = True) -> None:
+        """Without `falls_back` a request whose form is refused fails."""
         self._config = config
+        self._falls_back = falls_back
         self._prices = Prices(config)
-        self._settings = Settings(config)
+        self._requests = Requests(config, self._prices)
+        self._refusals = Refusals()
         self._deployments = DeploymentCalls(config.deployments)
         self._secrets = secrets_of(config)
         self._litellm: Any = None
@@ -97,51 +111,33 @@ class LitellmTransport:
     def structured(self, model: str) -> bool:
         """Whether the model writes its reply by a JSON Schema.
 
-        By litellm's list, or the configuration for an endpoint of one's own.
-        The same from the first call on: a step that is made again must be asked for in
-        the same form.
+        By its profile, whatever it has refused meanwhile: a step that is made again must be
+        asked for in the same form.
         """
         if model.startswith("offline/"):
             return False
-        if self._is_own(model) and self._config.model_structured_output:
-            return True
-        return keeps_to_schemas(model)
+        return self._requests.profiles.of(model).structured is not Form.NONE
 
-    def output_settings(self, model: str) -> bytes:
-        """What the configuration adds to this model's calls, for their keys; empty if nothing."""
-        return self._settings.output_settings(model)
+    def output_settings(self, model: str, purpose: Purpose) -> bytes:
+        """What the configuration adds to a model's calls, for their keys; empty if nothing."""
+        return self._requests.output_settings(model, purpose)
 
-    def _is_own(self, model: str) -> bool:
-        return model.startswith("openai/") and bool(self._config.model_base_url)
+    def reply_tokens(self, ask: ModelAsk, model: str) -> int:
+        """The bound that a call's reply is sent with, thinking included."""
+        if model.startswith("offline/"):
+            return ask.max_output_tokens
+        return self._requests.reply_tokens(ask, model)
 
     async def complete(self, ask: ModelAsk, model: str, plan: Plan = PLAIN) -> Completion:
         """One try. Raises ModelFailure."""
         if model.startswith("offline/"):
             return self._offline(ask, model)
         await self.warm()
-        litellm = self._litellm
-        assert litellm is not None, "warm() imported it"
-        try:
-            with unrecorded():
-                arguments = self._arguments(ask, model, plan)
-                # litellm's own bound holds between two parts of a response, not for all of it.
-                async with asyncio.timeout(self._config.model_timeout_seconds):
-                    if plan.on_text is not None:
-                        response = await self._streamed(arguments, plan, plan.on_text)
-                    else:
-                        response = await self._response(arguments, plan)
-        except BrokenStream as error:
-            raise ModelFailure(str(error), retryable=True) from error
-        except Exception as error:
-            # litellm raises the errors of fifty providers; what is none of them is a
-            # defect and goes on as it is.
-            raise failure_of(
-                litellm,
-                error,
-                model,
-                secrets=self._secrets,
-                prompt=_texts(ask),
-            ) from error
+        native = NativeEnd()
+        response = await self._replied(ask, model, plan, native)
+        return self._read(response, ask, model, native.read())
+
+    def _read(self, response: Any, ask: ModelAsk, model: str, seen: tuple[str, str]) -> Completion:
         if not getattr(response, "choices", None):
             # Servers of one's own answer like this while they load, or filter a prompt.
             raise ModelFailure(
@@ -149,7 +145,107 @@ class LitellmTransport:
                 retryable=True,
                 fault=Fault.NO_REPLY,
             )
-        return self._completion(response, ask, model)
+        return self._completion(response, ask, model, seen)
+
+    async def _replied(self, ask: ModelAsk, model: str, plan: Plan, native: NativeEnd) -> Any:
+        """litellm's response, asked for again in another form where one is refused."""
+        place = place_of(model, plan.deployment)
+        profile = self._requests.profiles.of(model)
+        shape = self._refusals.allowed(place, ask, self._requests.shape(ask, model), profile)
+        # litellm's own bound holds between two parts of a response, not for all of it.
+        deadline = asyncio.get_running_loop().time() + self._config.model_timeout_seconds
+        while True:
+            try:
+                with unrecorded():
+                    async with asyncio.timeout_at(deadline):
+                        return await self._try(ask, model, plan, shape, native)
+            except BrokenStream as error:
+                raise ModelFailure(str(error), retryable=True) from error
+            except Exception as error:
+                lesser = self._lesser(error, place, ask, model, shape)
+                if lesser is None:
+                    # litellm raises the errors of fifty providers; what is none of them is a
+                    # defect and goes on as it is.
+                    raise failure_of(
+                        self._litellm, error, model, secrets=self._secrets, prompt=_texts(ask)
+                    ) from error
+                shape = lesser
+
+    async def _try(
+        self, ask: ModelAsk, model: str, plan: Plan, shape: Shape, native: NativeEnd
+    ) -> Any:
+        arguments = self._requests.arguments(ask, model, plan, shape)
+        try:
+            response = await self._sent(arguments, model, plan, shape, native)
+        except Exception as error:
+            await self._record(ask, model, arguments, error=error)
+            raise
+        await self._record(ask, model, arguments, response=response, native=native.read())
+        return response
+
+    async def _sent(
+        self,
+        arguments: dict[str, Any],
+        model: str,
+        plan: Plan,
+        shape: Shape,
+        native: NativeEnd,
+    ) -> Any:
+        profile = self._requests.profiles.of(model)
+        # Of a stream litellm loses how it ended, which counts where a schema is to be kept.
+        if plan.on_text is None or shape.has_schema or not profile.streams:
+            if profile.loses_ends:
+                arguments = {**arguments, "logger_fn": native}
+            return await self._response(arguments, plan)
+        return await self._streamed(arguments, plan, plan.on_text)
+
+    async def _record(
+        self, ask: ModelAsk, model: str, arguments: dict[str, Any], **came: Any
+    ) -> None:
+        """Writes an exchange where that is wanted; a call does not fail because it cannot be."""
+        folder = self._config.record
+        if folder is None:
+            return
+        try:
+            await asyncio.to_thread(
+                recording.write,
+                folder,
+                model=model,
+                ask=ask,
+                arguments=arguments,
+                extras=self._requests.extras(ask, model),
+                secrets=self._secrets,
+                **came,
+            )
+        except OSError as error:
+            _log.warning("an exchange is not recorded", cause=str(error))
+
+    async def replay(self, recorded: recording.Recorded) -> Completion:
+        """What a recorded exchange comes to. Raises ModelFailure, NoRecord."""
+        await self.warm()
+        if recorded.error is not None:
+            raise failure_of(
+                self._litellm,
+                _error_of(self._litellm, recorded.error, recorded.model),
+                recorded.model,
+                secrets=self._secrets,
+                prompt=_texts(recorded.ask),
+            )
+        try:
+            response = self._litellm.ModelResponse(**(recorded.response or {}))
+        except (TypeError, ValueError, AttributeError, KeyError):
+            raise recording.NoRecord("the response in it is none of a model's") from None
+        return self._read(response, recorded.ask, recorded.model, recorded.native)
+
+    def _lesser(
+        self, error: Exception, place: str, ask: ModelAsk, model: str, sent: Shape
+    ) -> Shape | None:
+        """How to ask again where a provider refuses the form of a request, and not its text."""
+        refused = refused_form(error, _texts(ask))
+        if refused is None or not self._falls_back:
+            return None
+        profile = self._requests.profiles.of(model)
+        return self._refusals.without(place, model, ask, sent, refused, profile)
 
     def _offline(self, ask: ModelAsk, model: str) -> Completion:
         """What the offline model says, in no time; litellm need not be there for it."""
@@ -182,38 +278,11 @@ class LitellmTransport:
         stream = await self._response({**arguments, **STREAMED}, plan)
         return await whole_response(self._litellm, stream, lambda text: on_text(storable(text)))
 
-    def _arguments(self, ask: ModelAsk, model: str, plan: Plan) -> dict[str, Any]:
-        prices = self._prices.of(model)
-        rendered = render(
-            ask.segments, plan.marks, cache_key=plan.cache_key, model=model, prices=prices
-        )
-        extra = self._settings.arguments(model)
-        body = {**extra.pop("extra_body", {}), **rendered.pop("extra_body", {})}
-        arguments: dict[str, Any] = {
-            **extra,
-            **rendered,
-            **({"extra_body": body} if body else {}),
-            "model": model,
-            "max_tokens": ask.max_output_tokens,
-            "timeout": self._config.model_timeout_seconds,
-            "num_retries": 0,
-            "max_retries": 0,
-            "caching": False,
-        }
-        if ask.reply_schema is not None and self.structured(model):
-            # A copy: providers' adapters change what they are given.
-            shape = {"name": "revision", "schema": copy.deepcopy(ask.reply_schema)}
-            arguments["response_format"] = {"type": "json_schema", "json_schema": shape}
-        if self._is_own(model):
-            arguments["api_base"] = self._config.model_base_url
-            key = self._config.model_api_key
-            # Servers of one's own often want none, the protocol always does.
-            arguments["api_key"] = key.get_secret_value() if key else "none"
-        return arguments
-
-    def _completion(self, response: Any, ask: ModelAsk, model: str) -> Completion:
+    def _completion(
+        self, response: Any, ask: ModelAsk, model: str, seen: tuple[str, str] = ("", "")
+    ) -> Completion:
         text = storable(response.choices[0].message.content or "")
-        end, said = read_end(response, text)
+        end, said = read_end(response, text, seen)
         usage = usage_of(response, ask, text)
         return Completion(
             text=text + CUT_OFF if end is End.LENGTH and ask.purpose in _MARKED else text,
@@ -240,6 +309,24 @@ class LitellmTransport:
             written=usage.cache_write_tokens or 0,
             output_tokens=usage.output_tokens,
         )
+
+
+def _error_of(litellm: Any, said: dict[str, Any], model: str) -> Exception:
+    """The error that was recorded, as litellm raises it."""
+    kind = getattr(litellm.exceptions, str(said.get("name")), None)
+    values: dict[str, Any] = {
+        "message": str(said.get("message")),
+        "model": model,
+        "llm_provider": model.partition("/")[0],
+    }
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            error: Exception = kind(**values)
+        except TypeError:
+            error = litellm.exceptions.APIError(status_code=said.get("status") or 500, **values)
+    else:
+        error = TimeoutError(values["message"])
+    return error
 
 
 def _texts(ask: ModelAsk) -> Sequence[str]:

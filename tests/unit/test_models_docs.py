@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from service.config import Config
+from service.domain.flows import Purpose
 from service.llm.allowed import AllowedModels
 from service.llm.prices import Prices
+from service.llm.profiles import HEADROOM_TOKENS, Profiles
+from service.llm.settings import Settings
 from service.llm.transport import LitellmTransport
-from service.model_config import PriceOverride
+from service.model_config import ModelSetting, PriceOverride
+from service.profile_config import Effort, ProfileOverride
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 #: A model for each row of the table of habits.
@@ -35,6 +39,9 @@ def examples() -> list[dict[str, str]]:
     blocks = re.findall(r"(?:^ {4}.*\n)+", PAGE.read_text(), re.MULTILINE)
     found = []
     for block in blocks:
+        if "export" not in block:
+            # A command.
+            continue
         words = shlex.split(block, comments=True)
         found.append(dict(word.split("=", 1) for word in words if word != "export"))
     return found
@@ -42,7 +49,7 @@ def examples() -> list[dict[str, str]]:
 
 def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = examples()
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     for block in blocks:
         for name, value in block.items():
             monkeypatch.setenv(name, value)
@@ -51,8 +58,13 @@ def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert (config.embedding_model, config.embedding_dimensions) == ("openai/nomic-embed-text", 768)
     assert config.embedding_query_prefix == "search_query: "
     assert AllowedModels(config).allows("openai/gpt-5-mini")
+    profiles = Profiles(config)
+    assert profiles.of("openai/qwen3").headroom(Effort.LOW) == 6000
+    assert profiles.of("azure/my-deployment").default_effort is Effort.MEDIUM
+    answers = Settings(config).of("openai/gpt-5-mini", Purpose.ANSWER)
+    assert (answers.reasoning_effort, answers.max_output_tokens) == (Effort.HIGH, 30_000)
     assert LitellmTransport(config).structured("openai/qwen3")
-    assert LitellmTransport(config).output_settings("openai/qwen3") != b""
+    assert LitellmTransport(config).output_settings("openai/qwen3", Purpose.REVISE) != b""
     found = [
         Prices(config).of(model).input_usd
         for model in ("openai/qwen3", "anthropic/claude-sonnet-4-5")
@@ -81,3 +93,33 @@ def test_the_fields_of_prices_are_the_codes() -> None:
     assert [name for name in fields if name in PriceOverride.model_fields] == list(
         PriceOverride.model_fields
     )
+
+
+def test_the_table_of_profiles_is_the_codes() -> None:
+    found = re.findall(
+        r"^\| (`.+`.*?) \| (\w+) \| (\w+) \| (always|unthinking|never) \| (system|user)"
+        r" \| (\w+) \|$",
+        PAGE.read_text(),
+        re.MULTILINE,
+    )
+    assert len(found) == 22
+    profiles = Profiles(Config())
+    for names, *row in found:
+        for model in re.findall(r"`(\S+)`", names):
+            one = profiles.of(model)
+            role = "system" if one.system else "user"
+            said = [one.structured, one.default_effort, one.sampling, role, one.extras]
+            assert said == row, model
+
+
+def test_the_tables_of_settings_and_profiles_name_every_field() -> None:
+    page = PAGE.read_text()
+    for heading, fields in (
+        ("| setting | values |", {*ModelSetting.model_fields} - {"extra_body"}),
+        ("| field | values |", {*ProfileOverride.model_fields}),
+    ):
+        table = page.partition(heading)[2].partition("\n\n")[0]
+        assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == fields
+    efforts = re.findall(r"^\| (`\S+`(?:, `\S+`)?) \| ([\d,]+) \|$", page, re.MULTILINE)
+    shown = {name: tokens for names, tokens in efforts for name in re.findall(r"`(\w+)`", names)}
+    assert shown == {level.value: f"{tokens:,}" for level, tokens in HEADROOM_TOKENS.items()}

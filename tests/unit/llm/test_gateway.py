@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from service.domain.flows import ModelAsk, ModelReply
+from service.domain.flows import ModelAsk, ModelReply, Purpose
 from service.domain.ledger import Call, CallScope, Lease
 from service.llm.gateway import call_key
 from service.llm.prefix_cache import (
@@ -84,8 +84,11 @@ def test_it_is_told_which_models_keep_to_a_schema() -> None:
         def structured(self, model: str) -> bool:
             return model == "m/strict"
 
-        def output_settings(self, model: str) -> bytes:
+        def output_settings(self, model: str, purpose: Purpose) -> bytes:
             return b""
+
+        def reply_tokens(self, ask: ModelAsk, model: str) -> int:
+            return ask.max_output_tokens
 
     knowing = gateway(Script([]), Ledger(), DictIndex(), [], Forms())
     assert knowing.structured("m/strict")
@@ -100,8 +103,11 @@ async def test_what_is_configured_of_a_model_makes_another_call() -> None:
         def structured(self, model: str) -> bool:
             return False
 
-        def output_settings(self, model: str) -> bytes:
+        def output_settings(self, model: str, purpose: Purpose) -> bytes:
             return self.settings
+
+        def reply_tokens(self, ask: ModelAsk, model: str) -> int:
+            return ask.max_output_tokens
 
     script, ledger, forms = Script(["one", "two", "three"]), Ledger(), Forms()
     calls = gateway(script, ledger, DictIndex(), [], forms)

@@ -127,6 +127,12 @@ def test_a_mark_must_pay(read: float, write: float, marked: tuple[int, ...]) -> 
     assert marks(step(3), replace(ANTHROPIC, read=read, write=write)) == marked
 
 
+def test_the_longer_lifetime_pays_where_an_operator_asks_for_it() -> None:
+    hour = replace(ANTHROPIC, write=2.0, ttl_seconds=3600, mark_ttl="1h")
+    assert marks(step(3), hour) == (0, 1, 3, 4)
+    assert marks(step(3), replace(hour, write=4.0)) == (), "not at any price"
+
+
 def test_what_is_warm_is_read_even_where_writing_does_not_pay() -> None:
     prices = replace(ANTHROPIC, write=2.0)
     one = step(4)
@@ -237,6 +243,58 @@ def test_every_family_shows_the_same_text(texts: list[str], at: set[int]) -> Non
         assert all(block["text"].strip() for block in blocks[1:]), "some refuse a blank block"
         assert len(blocks) <= len(one.segments)
     assert content(one, (), "x/y", PRICES.of("x/y")) == one.text
+
+
+@given(TEXTS, TEXTS, st.sets(st.integers(0, 23)))
+def test_a_system_message_moves_neither_text_nor_marks(
+    told: list[str], texts: list[str], at: set[int]
+) -> None:
+    tasks = [task(text) for text in told]
+    one = ask(*tasks, *(Segment(kind=SegmentKind.BASE, text=text) for text in texts))
+    at = {number for number in at if number < len(one.segments)}
+
+    def marked(*, system: bool) -> tuple[str, list[str], list[str]]:
+        rendered = render(
+            one.segments, at, cache_key=KEY, model=CLAUDE, prices=ANTHROPIC, system=system
+        )
+        text, ends, roles = "", [], []
+        for message in rendered["messages"]:
+            roles.append(message["role"])
+            for block in message["content"]:
+                text += block["text"]
+                if "cache_control" in block:
+                    ends.append(text.rstrip())
+        return text, ends, roles
+
+    text, _, roles = marked(system=False)
+    assert (text, roles) == (one.text, ["user"])
+    text, ends, roles = marked(system=True)
+    has_told = any(one.strip() for one in told)
+    assert roles == (["system", "user"] if has_told else ["user"])
+    assert text == one.text
+    assert len(ends) <= len(at)
+    plain = render(
+        one.segments, at, cache_key=KEY, model="x/y", prices=PRICES.of("x/y"), system=True
+    )
+    assert "".join(message["content"] for message in plain["messages"]) == one.text
+    if has_told:
+        assert plain["messages"][0]["content"] == "".join(told)
+
+
+def test_instructions_alone_are_a_users_message() -> None:
+    # Anthropic and Bedrock refuse a prompt without one.
+    arguments = render([task()], (), cache_key="", model="x/y", prices=ANTHROPIC, system=True)
+    assert [message["role"] for message in arguments["messages"]] == ["user"]
+
+
+def test_marks_in_the_system_message_stand_where_they_stood() -> None:
+    one = step(2)
+    rendered = render(
+        one.segments, (0, 1, 3), cache_key=KEY, model=CLAUDE, prices=ANTHROPIC, system=True
+    )
+    system, user = rendered["messages"]
+    assert ["cache_control" in block for block in system["content"]] == [True]
+    assert ["cache_control" in block for block in user["content"]] == [True, False, True, False]
 
 
 def test_many_batches_are_joined_but_never_across_a_mark() -> None:

@@ -142,7 +142,7 @@ async def test_a_replys_schema_goes_to_models_that_keep_to_it(
     await strict.complete(replace(ASK, reply_schema=SCHEMA), name)
     await strict.complete(ASK, name)
     formats = [request.get("response_format") for request in model.requests]
-    shape = {"type": "json_schema", "json_schema": {"name": "revision", "schema": SCHEMA}}
+    shape = {"type": "json_schema", "json_schema": {"name": "reply", "schema": SCHEMA}}
     assert formats == [shape if given else None, None]
 
 

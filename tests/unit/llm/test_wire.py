@@ -16,7 +16,7 @@ from service.llm.prices import Prices
 from service.llm.renderers import cache_key_of, kept_ends, plan_marks
 from service.llm.transport import Completion, LitellmTransport
 from tests.fake_anthropic import FakeAnthropic
-from tests.fake_model import FakeModel, fake_model, served
+from tests.fake_model import FakeModel, fake_model, prompt_of, served
 
 KEY = cache_key_of("t:m")
 CLAUDE = "anthropic/claude-sonnet-4-5"
@@ -62,10 +62,16 @@ def config(**settings: Any) -> Config:
     return Config(**settings)
 
 
+def in_messages(ask: ModelAsk) -> list[dict[str, str]]:
+    """The instructions by themselves, and the rest."""
+    first, *rest = (segment.text for segment in ask.segments)
+    return [{"role": "system", "content": first}, {"role": "user", "content": "".join(rest)}]
+
+
 async def test_openais_breakpoints_go_out_in_explicit_mode(openai: FakeModel) -> None:
     await LitellmTransport(config()).complete(step(2), "openai/gpt-5.6", PLAN)
     (request,) = openai.requests
-    blocks = request["messages"][0]["content"]
+    blocks = [block for message in request["messages"] for block in message["content"]]
     assert [n for n, block in enumerate(blocks) if "prompt_cache_breakpoint" in block] == [0, 2]
     assert blocks[0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
     assert request["prompt_cache_options"] == {"mode": "explicit"}
@@ -78,7 +84,7 @@ async def test_older_models_of_openai_get_the_key_only(openai: FakeModel) -> Non
     await transport.complete(step(2), "openai/gpt-4o", PLAN)
     await transport.complete(step(2), "openai/gpt-4o", Plan())
     first, second = openai.requests
-    assert first["messages"] == [{"role": "user", "content": step(2).text}]
+    assert first["messages"] == in_messages(step(2))
     assert first["prompt_cache_key"] == KEY
     assert "prompt_cache_options" not in first
     assert "prompt_cache_key" not in second
@@ -89,7 +95,7 @@ async def test_a_server_of_ones_own_gets_the_text_and_nothing_else() -> None:
         transport = LitellmTransport(config(model_base_url=model.url))
         await transport.complete(step(2), "openai/gpt-5.6", PLAN)
         (request,) = model.requests
-    assert request["messages"] == [{"role": "user", "content": step(2).text}]
+    assert request["messages"] == in_messages(step(2))
     assert not [name for name in request if "cache" in name]
 
 
@@ -111,8 +117,9 @@ async def test_anthropic_reads_what_the_step_before_marked(anthropic: FakeAnthro
     assert [one.cached_tokens for one in done] == [0, 50, 52, 54, 114]
     assert [one.cache_write_tokens for one in done] == [50, 2, 2, 60, 2]
     assert [one.input_tokens for one in done] == [52, 54, 56, 116, 118]
-    texts = ["".join(b["text"] for b in r["messages"][0]["content"]) for r in anthropic.requests]
-    assert texts == [step(batches).text for batches in (0, 1, 2, 32, 33)]
+    assert [prompt_of(one) for one in anthropic.requests] == [
+        step(batches).text for batches in (0, 1, 2, 32, 33)
+    ]
     # What the list says: 3 dollars a million, .1 to read, 1.25 to write, 15 for the reply.
     assert done[-1].cost_micro_usd == round(3 * (2 + 11.4 + 2.5) + 2 * 15)
 
@@ -196,15 +203,14 @@ async def test_settings_of_a_model_go_out_with_its_calls_and_into_their_keys() -
     first, second = model.requests
     assert (first["seed"], first["temperature"], first["top_k"]) == (7, 0.0, 1)
     assert not {"seed", "temperature", "top_k"} & set(second)
-    assert transport.output_settings("openai/other") == b""
+    assert transport.output_settings("openai/other", Purpose.ANSWER) == b""
     same = config(model_settings={"openai/*": dict(reversed(extra["openai/m"].items()))})
-    assert LitellmTransport(same).output_settings("openai/m") == transport.output_settings(
-        "openai/m"
-    )
+    first_key = transport.output_settings("openai/m", Purpose.ANSWER)
+    assert LitellmTransport(same).output_settings("openai/m", Purpose.ANSWER) == first_key
     other = config(model_settings={"openai/m": {"seed": 8}})
-    assert LitellmTransport(other).output_settings("openai/m") not in (
+    assert LitellmTransport(other).output_settings("openai/m", Purpose.ANSWER) not in (
         b"",
-        transport.output_settings("openai/m"),
+        transport.output_settings("openai/m", Purpose.ANSWER),
     )
 
 
@@ -214,7 +220,18 @@ async def test_settings_of_a_model_go_out_with_its_calls_and_into_their_keys() -
         ({"m/x": {"seed": -1}}, "m/x: seed: Input should be greater than or equal to 0"),
         ({"m/x": {"temperature": 3}}, "m/x: temperature: Input should be less than or equal"),
         ({"m/x": {"extra_body": {"messages": []}}}, "m/x: extra_body: messages is not to be set"),
-        ({"m/x": {"top_p": 1}}, "m/x: top_p: Extra inputs are not permitted"),
+        ({"m/x": {"top_k": 1}}, "m/x: top_k: Extra inputs are not permitted"),
+        ({"m/x": {"extra": {"api_base": "x"}}}, "m/x: extra: api_base is not to be set"),
+        ({"m/x": {"extra": {}, "extra_body": {}}}, "m/x: extra is the newer name of extra_body"),
+        ({"m/x": {"reasoning_effort": "much"}}, "m/x: reasoning_effort: Input should be 'none'"),
+        (
+            {"m/x": {"purposes": {"embed": {"seed": 1}}}},
+            "m/x: purposes.embed.[key]: embed is no call that is asked with a prompt",
+        ),
+        (
+            {"m/x": {"purposes": {"answer": {"cache_ttl": "1h"}}}},
+            "m/x: purposes.answer.cache_ttl: Extra inputs are not permitted",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(
