@@ -102,13 +102,9 @@ def check_refused(reply: ModelReply) -> None:
     if not reply.end.is_refused:
         return
     words = f": {' '.join(reply.said.split())}" if reply.said else ""
-    who = (
-        "the model refused the text"
-        if reply.end is End.REFUSAL
-        else ("the provider's filter refused the text")
-    )
-    advice = ADVICE[Fault.CONTENT_REFUSED]
-    raise NoUse(f"{who}{words}; {advice}", end=reply.end, plain=f"{who}; {advice}")
+    who = "it" if reply.end is End.REFUSAL else "the provider's filter"
+    why, advice = f"{NO_USE} reply of use: {who} refused the text", ADVICE[Fault.CONTENT_REFUSED]
+    raise NoUse(f"{why}{words}; {advice}", end=reply.end, plain=f"{why}; {advice}")
 
 
 def asked_again(ask: ModelAsk, reply: ModelReply, fault: str, *, most_tokens: int) -> ModelAsk:
