@@ -1,5 +1,6 @@
 """What a made-up model's call comes to."""
 
+from service.domain.ends import End
 from service.llm.transport import Completion
 
 
@@ -11,6 +12,8 @@ def completion(
     output_tokens: int = 3,
     cached_tokens: int | None = 0,
     cost_micro_usd: int | None = None,
+    end: End = End.COMPLETE,
+    said: str = "",
 ) -> Completion:
     """A reply, and what the provider says that it took."""
     return Completion(
@@ -21,4 +24,6 @@ def completion(
         cached_tokens=cached_tokens,
         cache_write_tokens=None,
         cost_micro_usd=cost_micro_usd,
+        end=end,
+        said=said,
     )

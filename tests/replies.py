@@ -47,7 +47,21 @@ _STRUCTURED = {
     "remove": ["$.people[1]", "$.attributes['it\\'s'][0]", "/rows/0/1"],
 }
 
+#: As it is asked for: each value is JSON text, or a text as it is.
+_CHANGES = {
+    "changes": [
+        {"op": "update", "path": "$.'rating'", "value": "4.5"},
+        {"op": "add", "path": "$.'people'[2]", "value": '{"name": "Eve", "age": 5, "said": []}'},
+        {"op": "add", "path": "$.'attributes'.'Noise'", "value": '["some noise, it\'s \\u00e4"]'},
+        {"op": "add", "path": "$.'people'[1].'name'", "value": 'plain "text" \\ \u00e4'},
+        {"op": "remove", "path": "$.'rows'[0]", "value": ""},
+    ]
+}
+
 CORPUS = (
+    json.dumps(_CHANGES),
+    "```json\n" + json.dumps({"notes": "x", **_CHANGES}, indent=2, ensure_ascii=False) + "\n```",
+    '{"changes": []}',
     """[OBJECTS FOR UPDATE]
 {"$.'attributes'.'Food & Beverage'": {"update": ["limited breakfast", "good dinners"]}}
 {"$.'rating'": {"update": 4}}
@@ -138,6 +152,7 @@ NOISE = (
         "[PATHS]\n",
         "\n[CUT OFF]",
     ),
+    *('{"changes": [', '{"op": "add", "path": "$.rating", "value": "', '\\"', "[]"),
     *('{"$.rating": {"add": ', '{"path": "', '"value": ', '{"add": [', '"remove": [', "<think>"),
     *("</think>\n", "```", "{'$.people[0]': ", '\n{"$.rows": [', '"$.rows[0][-]": ', "1_0", "-"),
 )

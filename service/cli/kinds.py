@@ -14,6 +14,7 @@ KINDS_WITH: Mapping[str, Kinds] = {
             "schema",
             "json_schema",
             "question",
+            "final_task",
             "encoding",
             "operations",
             "coercion",

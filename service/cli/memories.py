@@ -66,6 +66,9 @@ def memory_create(
     session: SessionName = DEFAULT_NAME,
     task: Annotated[str, typer.Option(help="What the memory is for.")] = "",
     question: Annotated[str, typer.Option(help="The question that it serves.")] = "",
+    final_task: Annotated[
+        str, typer.Option(help="How answers are to be: their form, length, language.")
+    ] = "",
     model: Annotated[str, typer.Option(help="Model as provider/name.")] = "",
     encoding: Annotated[
         values.Encoding, typer.Option(help="How prompts show the memory.")
@@ -185,6 +188,7 @@ def memory_create(
             schema=shape,
             task=task,
             question=question,
+            final_task=final_task,
             encoding=encoding,
             operations=operations,
             coercion=coercion,

@@ -13,7 +13,16 @@ from typing import Generic, TypeVar
 
 from service.domain.ends import End
 from service.domain.faults import ADVICE, Fault
-from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply, Segment, SegmentKind
+from service.domain.flows import (
+    CUT_OFF,
+    MAX_SAID_CHARACTERS,
+    NO_USE,
+    Flow,
+    ModelAsk,
+    ModelReply,
+    Segment,
+    SegmentKind,
+)
 
 #: Replies to one prompt, the first one included.
 MAX_TRIES = 3
@@ -36,10 +45,13 @@ class NoUse(Exception):
     #: The same prompt was asked again already, or would be refused again.
     retryable = False
 
-    def __init__(self, message: str, *, end: End) -> None:
+    def __init__(self, message: str, *, end: End, text: str = "", plain: str = "") -> None:
         super().__init__(message)
-        #: Of the last reply.
+        #: Of the last reply: how it ended, and what it says.
         self.end = end
+        self.text = text
+        #: The message without words of the model, for logs.
+        self.plain = plain or message
 
 
 class Then(Enum):
@@ -89,13 +101,10 @@ def check_refused(reply: ModelReply) -> None:
     """Raises NoUse where the text of the prompt was refused."""
     if not reply.end.is_refused:
         return
-    words = f": {reply.said}" if reply.said else ""
-    who = (
-        "the model refused the text"
-        if reply.end is End.REFUSAL
-        else ("the provider's filter refused the text")
-    )
-    raise NoUse(f"{who}{words}; {ADVICE[Fault.CONTENT_REFUSED]}", end=reply.end)
+    words = f": {' '.join(reply.said.split())}" if reply.said else ""
+    who = "it" if reply.end is End.REFUSAL else "the provider's filter"
+    why, advice = f"{NO_USE} reply of use: {who} refused the text", ADVICE[Fault.CONTENT_REFUSED]
+    raise NoUse(f"{why}{words}; {advice}", end=reply.end, plain=f"{why}; {advice}")
 
 
 def asked_again(ask: ModelAsk, reply: ModelReply, fault: str, *, most_tokens: int) -> ModelAsk:
@@ -121,6 +130,8 @@ class _Open(Generic[T]):
     first: ModelAsk
     ask: ModelAsk
     tries: int = 0
+    #: Replies that used up their bound.
+    cut: int = 0
 
 
 def usable(
@@ -130,13 +141,17 @@ def usable(
     what: str,
     most_tokens: int | None = None,
     tries: int = MAX_TRIES,
+    cut_tries: int = MAX_TRIES,
 ) -> Flow[T]:
     """The first reply of use, as `read` has it, which raises Unusable. Raises NoUse.
 
     `what` is wanted, for the message: "revision". `most_tokens` bounds a reply that needs more
-    room than its ask gives; None: twice as much.
+    room than its ask gives; None: twice as much. `cut_tries`: after so many replies that used
+    up their bound it is not asked again, for those who can ask for less.
     """
-    (found,) = yield from all_usable([(ask, read)], what=what, most_tokens=most_tokens, tries=tries)
+    (found,) = yield from all_usable(
+        [(ask, read)], what=what, most_tokens=most_tokens, tries=tries, cut_tries=cut_tries
+    )
     if isinstance(found, NoUse):
         raise found
     return found
@@ -148,6 +163,7 @@ def all_usable(
     what: str,
     most_tokens: int | None = None,
     tries: int = MAX_TRIES,
+    cut_tries: int = MAX_TRIES,
 ) -> Flow[list[T | NoUse]]:
     """As `usable`, for prompts that are asked at once: each by itself, in their order."""
     found: dict[int, T | NoUse] = {}
@@ -158,21 +174,27 @@ def all_usable(
         replies = yield [one.ask for one in waiting.values()]
         for (number, one), reply in zip(list(waiting.items()), replies, strict=True):
             one.tries += 1
+            one.cut += THEN[reply.end] is Then.MORE_ROOM
             try:
                 found[number] = _read(reply, asks[number][1])
             except NoUse as error:
                 found[number] = error
             except Unusable as error:
-                if one.tries < tries:
+                if one.tries < tries and one.cut < cut_tries:
                     most = (
                         GROWTH * one.first.max_output_tokens if most_tokens is None else most_tokens
                     )
                     again = asked_again(one.first, reply, str(error), most_tokens=most)
                     one.ask = replace(again, attempt=one.first.attempt + one.tries)
                     continue
+                why = f"{NO_USE} {what} in {one.tries} replies; of the last one: {error}"
+                text = reply.text.removesuffix(CUT_OFF)
+                words = " ".join(text[:MAX_SAID_CHARACTERS].split())
                 found[number] = NoUse(
-                    f"{NO_USE} {what} in {one.tries} replies; of the last one: {error}",
+                    f"{why}; it begins: {words}" if words else why,
                     end=reply.end,
+                    text=text,
+                    plain=why,
                 )
             del waiting[number]
     return [found[number] for number in range(len(asks))]

@@ -176,6 +176,7 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
         reply_format=_REPLY_FORMATS[message.reply_format],
         memory_tokens=message.memory_tokens,
         linger_ms=message.linger.ToMilliseconds(),
+        final_task=message.final_task,
     )
 
 
@@ -194,6 +195,7 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
         coercion=_named(_COERCIONS, spec.coercion),
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
         memory_tokens=spec.memory_tokens,
+        final_task=spec.final_task,
     )
     message.linger.FromMilliseconds(spec.linger_ms)
     return message

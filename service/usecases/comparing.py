@@ -7,7 +7,6 @@ from uuid import UUID
 
 from service.config import Config
 from service.domain.costs import LogCost, added
-from service.domain.memory_choices import ReplyFormat
 from service.domain.prices import ModelPrices, cost_micro_usd
 from service.domain.prism import asking as prism
 from service.domain.prism import schedules
@@ -129,9 +128,7 @@ class Comparer:
 
     def _task(self, spec: PrismSpec) -> str:
         rules = spec.rules(self._config.limits.max_memory_bytes)
-        # Whether a model is asked for structured replies is for workers to know.
-        structured = spec.reply_format is ReplyFormat.STRUCTURED
-        return prism.task_text(spec, rules, structured=structured)
+        return prism.task_text(spec, rules)
 
 
 def _logged(

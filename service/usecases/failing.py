@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 
 from service.config import Config
+from service.domain.asking import NoUse
 from service.domain.errors import FailedPrecondition
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
@@ -86,7 +87,7 @@ class Failing:
             return True
         self._pauses.forget(held.memory_id)
         FAILED.add(1)
-        known = isinstance(error, ModelFailure | FailedPrecondition)
+        known = isinstance(error, ModelFailure | FailedPrecondition | NoUse)
         names = await self._names(tenant_id, held)
         _log.warning(
             "step failed",
@@ -94,7 +95,7 @@ class Failing:
             memory=names.memory,
             after_position=held.applied_position,
             attempt=held.attempts + 1,
-            cause=cause_of(error),
+            cause=logged_cause_of(error),
             exc_info=None if known else error,
         )
         if is_final(error) or held.attempts + 1 >= self._config.step_tries:
@@ -177,3 +178,8 @@ def cause_of(error: Exception) -> str:
     """An error in one line."""
     text = str(error).strip().splitlines()
     return (text[0] if text else type(error).__name__)[:MAX_CAUSE_CHARACTERS]
+
+
+def logged_cause_of(error: Exception) -> str:
+    """An error in one line, without words of the model: they may be those of a text."""
+    return error.plain[:MAX_CAUSE_CHARACTERS] if isinstance(error, NoUse) else cause_of(error)

@@ -29,8 +29,6 @@ class HeldPrism:
     memory: PrismMemory
     #: The model that is asked, and what is known about it.
     model: str
-    #: Whether it is asked for replies by a schema.
-    structured: bool
     facts: ModelFacts
     prices: ModelPrices
     bounds: Bounds

@@ -5,6 +5,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from service.config import Config
+from service.domain.asking import NoUse
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.fitting import TextTooLong
@@ -15,7 +16,7 @@ from service.llm.driver import WindowPassed
 from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
 from service.telemetry import tracer
-from service.usecases.failing import Pauses, is_final
+from service.usecases.failing import Pauses, is_final, logged_cause_of
 from storage import settling, waiting
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -86,13 +87,13 @@ class Maker(Generic[T]):
 
     async def _put_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
         """Writes a failed try down: another follows, with growing pauses, or it is given up."""
-        known = isinstance(error, ModelFailure | NoSchema | BudgetExhausted | TextTooLong)
+        known = isinstance(error, ModelFailure | NoSchema | NoUse | BudgetExhausted | TextTooLong)
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
         _log.warning(
             f"{item.kind.value} failed",
             item=str(item.item_id),
             attempt=attempts + 1,
-            cause=cause,
+            cause=logged_cause_of(error),
             exc_info=None if known else error,
         )
         waits = isinstance(error, ModelFailure) and error.is_deployment
@@ -116,8 +117,8 @@ class Maker(Generic[T]):
 
 def _is_final(error: Exception) -> bool:
     match error:
-        case NoSchema() | TextTooLong() | WindowPassed():
-            # The journal would give the replies without a schema once more, and the text,
+        case NoSchema() | NoUse() | TextTooLong() | WindowPassed():
+            # The journal would give the replies that were no use once more, and the text,
             # or the prompt, would not be shorter.
             return True
         case BudgetExhausted():

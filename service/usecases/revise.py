@@ -20,8 +20,9 @@ from opentelemetry.trace import Span
 from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
+from service.domain.flows import Flow
 from service.domain.ledger import CallScope
-from service.domain.memory_choices import OnFailure, ReplyFormat
+from service.domain.memory_choices import OnFailure
 from service.domain.prices import ModelPrices
 from service.domain.prism import asking as prism
 from service.domain.prism import losses, pacing
@@ -37,7 +38,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.telemetry import tracer
 from service.usecases import budgets
-from service.usecases.failing import Failing, cause_of
+from service.usecases.failing import Failing, asked_anew, cause_of
 from service.usecases.held_prism import MAX_STEP_CHUNKS, HeldPrism, next_group, no_room
 from service.usecases.step_meters import FENCED, STEPS
 from storage import calls, intents, log, prism_states, revisions, sessions, stalls
@@ -116,8 +117,7 @@ class Reviser:
         spec = held.prism
         model = spec.model or self._config.model
         facts = self._facts(model)
-        structured = self._structured(spec, model)
-        task = prism.task_text(spec, self._rules(spec), structured=structured)
+        task = prism.task_text(spec, self._rules(spec))
         memory = PrismMemory.load(
             spec.schema(),
             base_json=rows.base,
@@ -130,7 +130,6 @@ class Reviser:
             held=held,
             memory=memory,
             model=model,
-            structured=structured,
             facts=facts,
             prices=self._prices(model),
             bounds=Bounds.of(
@@ -228,12 +227,10 @@ class Reviser:
             number=state.held.revision + 1,
             marker_key=self._marker_key,
             rules=self._rules(state.spec),
-            structured=state.structured,
             output_tokens=state.bounds.step_output_tokens,
+            most_tokens=pacing.most_step_tokens(state.memory, state.bounds, group, limit),
         )
-        revision = await drive(
-            flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
-        )
+        revision = await self._drive(state, flow, scope)
         reach(FailPoint.STEP_THOUGHT)
         consolidated = state.held.consolidated_tokens
         if revision.lacked_room and pacing.may_make_room(state.memory, consolidated):
@@ -268,13 +265,11 @@ class Reviser:
             state.memory,
             marker_key=self._marker_key,
             rules=self._rules(state.spec),
-            structured=state.structured,
             budget_tokens=pacing.budget_tokens(state.spec, state.memory, state.bounds),
             output_tokens=state.bounds.consolidation_output_tokens,
+            most_tokens=pacing.most_consolidation_tokens(state.memory, state.bounds),
         )
-        revision: Revision = await drive(
-            flow, lambda ask: self._gateway.call(ask, model=state.model, scope=scope)
-        )
+        revision = await self._drive(state, flow, scope)
         reach(FailPoint.CONSOLIDATION_THOUGHT)
         memory = state.memory.apply(number, revision.amendments).fold()
         changed = memory.value_json if revision.amendments else None
@@ -293,6 +288,14 @@ class Reviser:
         await self._commit(state, new, may_rest=False)
         reach(FailPoint.CONSOLIDATED)
         return state.moved(new, memory)
+
+    async def _drive(self, state: HeldPrism, flow: Flow[Revision], scope: CallScope) -> Revision:
+        return await drive(
+            flow,
+            lambda ask: self._gateway.call(
+                asked_anew(ask, state.held), model=state.model, scope=scope
+            ),
+        )
 
     async def _fold(self, state: HeldPrism, group: Sequence[SizedChunk] = ()) -> HeldPrism:
         reach(FailPoint.FOLD_DUE)
@@ -387,11 +390,6 @@ class Reviser:
 
     def _rules(self, spec: PrismSpec) -> Rules:
         return spec.rules(self._config.limits.max_memory_bytes)
-
-    def _structured(self, spec: PrismSpec, model: str) -> bool:
-        if spec.reply_format is ReplyFormat.AUTO:
-            return self._gateway.structured(model)
-        return spec.reply_format is ReplyFormat.STRUCTURED
 
     def _span(self, name: str, state: HeldPrism) -> AbstractContextManager[Span]:
         return tracer().start_as_current_span(

@@ -260,7 +260,12 @@ def test_bad_schemas_names_and_tokens_are_one_clear_line(address: str, folder: P
         assert_one_clear_line(run(*create, **at), about)
     assert not evil.exists()
     schema.write_text("class A:\n    x: list[str]")
-    succeed(*create, **at)
+    assert_one_clear_line(run(*create, "--final-task", "x" * 8193, **at), "final_task")
+    assert_one_clear_line(
+        run("memory", "create", "t", "--kind", "tree", "--final-task", "x", "-s", session, **at),
+        "--final-task: a tree memory has no such setting",
+    )
+    succeed(*create, "--final-task", "One number.", **at)
     assert_one_clear_line(run(*create, **at), "has a memory 'm' already")
     asked = run("ask", "?", "--session", session, "--memory", "m", "--after", "nonsense", **at)
     assert_one_clear_line(asked, "not issued by this service")

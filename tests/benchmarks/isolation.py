@@ -55,7 +55,7 @@ def run(seconds: float, *, sessions: int, pairs: int, round_seconds: float) -> d
 def habits(slower: float) -> Sequence[Habit]:
     """How the model answers the two sessions."""
     return (
-        Habit(marker=SLOW, seconds=MODEL_SECONDS * slower, reply="[OBJECTS FOR ADD]\n{}"),
+        Habit(marker=SLOW, seconds=MODEL_SECONDS * slower, reply='{"changes": []}'),
         Habit(marker=POISON, seconds=MODEL_SECONDS, reply="I would rather not."),
     )
 

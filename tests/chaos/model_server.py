@@ -57,14 +57,18 @@ _LATE = (ModelFault.SLOW, ModelFault.DRIP)
 _NOT_PAID = (ModelFault.TOO_MANY, ModelFault.BROKEN, ModelFault.DROPPED)
 
 
+#: What a prompt for a revision asks for.
+CHANGES = '{"changes": ['
+
+
 def reply_text(prompt: str, serial: int) -> str:
     """What the model says to a prompt."""
     mark = f"[s{serial}]"
     head, found, text = prompt.rpartition("\n[TEXT]\n")
-    if found and "[OBJECTS FOR ADD]" in head:
+    if found and CHANGES in head:
         names = dict.fromkeys(one[0] for one in NAME.finditer(text))
-        lines = [json.dumps({f"$.topics.{name}": {"add": mark}}) for name in names]
-        return "\n".join(["[OBJECTS FOR ADD]", *lines, mark])
+        added = [{"op": "add", "path": f"$.topics.{name}", "value": mark} for name in names]
+        return json.dumps({"note": mark, "changes": added})
     if "\n[PATHS]\n" in prompt:
         names = dict.fromkeys(one[0] for one in NAME.finditer(prompt))
         paths = [f"$.topics.{name}" for name in list(names)[-3:]]
@@ -73,7 +77,7 @@ def reply_text(prompt: str, serial: int) -> str:
         return f"[ANSWER]\nIt is said so {mark}.\n[QUOTES]\n"
     if found or "\n[STEPS]\n" in prompt or "\n[STATES]\n" in prompt or "[SUMMARIES]\n" in prompt:
         return f"The river bends, and boats wait for rain {mark}."
-    return f"[OBJECTS FOR UPDATE]\n[OBJECTS FOR REMOVE]\n{mark}"
+    return json.dumps({"note": mark, "changes": []})
 
 
 def _strange_text(fault: ModelFault, serial: int) -> str:
@@ -81,7 +85,7 @@ def _strange_text(fault: ModelFault, serial: int) -> str:
     if fault is ModelFault.UNFITTING:
         lines = ('{"$.topics": {"add": 7}}', '{"$.nowhere.x": {"add": "y"}}', '{"$.edits": {')
         return "\n".join(["[OBJECTS FOR ADD]", *lines, mark])
-    return mark + "x" * OVERSIZE_CHARACTERS
+    return json.dumps({"note": mark + "x" * OVERSIZE_CHARACTERS, "changes": []})
 
 
 class _Server:

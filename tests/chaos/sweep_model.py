@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.history import ModelCalled, Writer
-from tests.chaos.model_server import reply_text
+from tests.chaos.model_server import CHANGES, reply_text
 from tests.chaos.workload import NAME
 
 #: How long a reply takes, as a rule, and a slow one: longer than the renewal of a lease.
@@ -75,7 +75,7 @@ class Model:
             self._failed.add(model)
             return 401, WRONG_KEY
         head, found, text = prompt.rpartition("\n[TEXT]\n")
-        if found and "[OBJECTS FOR ADD]" in head:
+        if found and CHANGES in head:
             for one in NAME.finditer(text):
                 said = {2: TOO_LONG, 1: NOT_NOW}.get(int(one[2]) % REFUSED_ONE_IN)
                 if said is not None and one[0] not in self._failed:

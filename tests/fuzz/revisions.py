@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from service.domain.asking import Unusable
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path
 from service.domain.prism.amending import amend, put, remove, replay
@@ -59,7 +60,12 @@ def check(text: str, value: Json, rules: Rules, *, tidies: bool) -> Revision:
     """Reads an input and raises Broken where a promise is not kept."""
     parse_one = parse_consolidation if tidies else parse_reply
     before = canonical(value)
-    revision = parse_one(text, SCHEMA, value, rules)
+    try:
+        revision = parse_one(text, SCHEMA, value, rules)
+    except Unusable as error:
+        if not str(error):
+            raise Broken("what is unreadable says why") from error
+        revision = Revision(amendments=(), rejections=())
     if canonical(value) != before:
         raise Broken("reading changes nothing")
     step: Json = value
@@ -103,7 +109,10 @@ def _made(rng: random.Random) -> Reply:
     if rng.random() < 0.5:
         # The next reply meets what another one left.
         value = parse(STATE)
-        left = parse_reply(text_of(rng, CORPUS, NOISE), SCHEMA, value, RULES[1])
+        try:
+            left = parse_reply(text_of(rng, CORPUS, NOISE), SCHEMA, value, RULES[1])
+        except Unusable:
+            left = Revision(amendments=(), rejections=())
         state = canonical(amend(SCHEMA, value, left.amendments))
     return Reply(text=text, rules=rules, tidies=tidies, state=state)
 
@@ -118,11 +127,15 @@ _ANSWERS = (
     "**[Answer]** It is open.\n\n**[PATHS]:**\n",
     "<think>\n[ANSWER] no\n</think>\n[ANSWER]\nyes",
     "No sections at all.",
+    "[ANSWER]\n**No answer.**\n[PATHS]\n",
 )
 
 
 def _answer(text: str) -> bool:
-    answer, paths = read_answer(text)
+    try:
+        answer, paths = read_answer(text)
+    except Unusable:
+        answer, paths = "", ()
     if any(not one.startswith(("$", "/")) or "\n" in one for one in paths):
         raise Broken("a path of an answer is one")
     if answer not in text or len(told_answer(text)) > len(text):

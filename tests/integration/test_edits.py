@@ -351,8 +351,10 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
         memory_tokens=9,
         linger=1.5,
         skip_failures=True,
+        final_task="One number.",
     )
     info = (await memory.get()).info
+    assert info.final_task == "One number."
     assert (info.task, info.question, info.encoding) == ("t", "q?", "in_place")
     assert (info.operations, info.coercion) == ("add_only", "lossless")
     assert (info.reply_format, info.linger_seconds) == ("structured", 1.5)
@@ -361,6 +363,8 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
     assert [info] == await session.memories()
     with pytest.raises(errors.InvalidArgument, match="linger"):
         await session.create_memory("n", SCHEMA, linger=3601)
+    with pytest.raises(errors.InvalidArgument, match="final_task"):
+        await session.create_memory("n", SCHEMA, final_task="x" * 8193)
     with pytest.raises(ValueError, match="exactly one"):
         await session.create_memory("n")
     with pytest.raises(ValueError, match="exactly one"):

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import Edit, errors
+from palimpsest import Edit, errors, values
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, worker
 from tests.sending import send
@@ -301,10 +301,13 @@ async def test_the_model_may_only_add_where_the_memory_says_so(
     assert (await memory.get()).value["topics"]["a"] == ["by hand"]
 
 
-async def test_structured_replies_are_asked_for_and_read(
-    session: palimpsest.Session, model: FakeModel
+@pytest.mark.parametrize("reply_format", ["structured", "text"])
+async def test_a_revision_is_asked_for_in_one_form_and_read(
+    session: palimpsest.Session, model: FakeModel, reply_format: values.ReplyFormat
 ) -> None:
-    memory = await session.create_memory("m", SCHEMA, reply_format="structured")
-    model.reply = lambda _: '{"amendments": []}'
-    await memory.get(after=await send(session, "one"))
-    assert "[OBJECTS FOR ADD]" not in model.prompts[0]
+    memory = await session.create_memory("m", SCHEMA, reply_format=reply_format)
+    change = {"op": "add", "path": "$.'topics'.'a'", "value": '["x"]'}
+    model.reply = lambda _: json.dumps({"changes": [change]})
+    state = await memory.get(after=await send(session, "one"))
+    assert state.value == {"topics": {"a": ["x"]}}
+    assert '{"changes": [...]}' in model.prompts[0]

@@ -27,6 +27,8 @@ from storage.history import StoredRevision
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
 from tests.integration.writing import append_texts, drop_hints
 
+NOTHING = '{"changes": []}'
+
 
 async def kinds(database: Database) -> list[str]:
     return [one.kind for one in await log_of(database)]
@@ -255,7 +257,7 @@ async def test_a_consolidation_that_does_not_help_is_not_made_again_and_again(
     await make(database, ["a", "b", "c", "d"], memory_tokens=100)
 
     def reply(ask: ModelAsk, number: int) -> str:
-        return "nothing" if ask.purpose is Purpose.CONSOLIDATE else put(f"t{number}", "w " * 300)
+        return NOTHING if ask.purpose is Purpose.CONSOLIDATE else put(f"t{number}", "w " * 300)
 
     script = Script(reply=reply)
     await reviser(database, script).drain(ITEM)
@@ -276,7 +278,7 @@ async def test_groups_shrink_before_the_window_is_full_and_then_there_is_no_room
 
     def reply(ask: ModelAsk, number: int) -> str:
         if ask.purpose is Purpose.CONSOLIDATE:
-            return "nothing"
+            return NOTHING
         return put(f"t{number}", "long " * 700)
 
     script = Script(reply=reply)
@@ -318,7 +320,7 @@ async def test_a_memory_that_was_set_back_is_consolidated_again(database: Databa
     await make(database, ["a"], memory_tokens=100)
 
     def reply(ask: ModelAsk, number: int) -> str:
-        return "nothing" if ask.purpose is Purpose.CONSOLIDATE else put(f"t{number}", "w " * 600)
+        return NOTHING if ask.purpose is Purpose.CONSOLIDATE else put(f"t{number}", "w " * 600)
 
     await reviser(database, Script(reply=reply)).drain(ITEM)
     await append_texts(database, "s", ["b"], first=2)
@@ -332,7 +334,7 @@ async def test_a_memory_that_was_set_back_is_consolidated_again(database: Databa
     await editor.rollback(DEFAULT_TENANT, Target(session="s", memory="m"), 0)
 
     def smaller(ask: ModelAsk, number: int) -> str:
-        return "nothing" if ask.purpose is Purpose.CONSOLIDATE else put(f"u{number}", "w " * 300)
+        return NOTHING if ask.purpose is Purpose.CONSOLIDATE else put(f"u{number}", "w " * 300)
 
     await append_texts(database, "s", ["c", "d"], first=3)
     await reviser(database, Script(reply=smaller)).drain(ITEM)

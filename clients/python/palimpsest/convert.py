@@ -127,6 +127,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         schema_source=prism.schema_source,
         task=prism.task,
         question=prism.question,
+        final_task=prism.final_task,
         model=prism.model,
         encoding=specs.name_of(specs.ENCODINGS, prism.encoding),
         operations=specs.name_of(specs.OPERATIONS, prism.operations),

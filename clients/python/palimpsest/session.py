@@ -214,6 +214,7 @@ class Session(SessionQuestions):
         schema_source: str = "",
         task: str = "",
         question: str = "",
+        final_task: str = "",
         encoding: values.Encoding | None = None,
         operations: values.Operations | None = None,
         coercion: values.Coercion | None = None,
@@ -230,7 +231,8 @@ class Session(SessionQuestions):
 
         `schema` is class source, which is parsed and never run, a JSON Schema as a
         dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
-        same for class source. `linger` is how long a step waits for more chunks while
+        same for class source. `final_task` says how answers are to be, their form, length
+        or language. `linger` is how long a step waits for more chunks while
         it has fewer than `chunk_tokens`, in seconds or as a timedelta. None, zeros and
         empty texts mean the service's defaults. With `exist_ok` one that is there is
         used, if all that is given here is as it has it; otherwise AlreadyExists says what
@@ -251,6 +253,7 @@ class Session(SessionQuestions):
             skip_failures=skip_failures,
             task=task,
             question=question,
+            final_task=final_task,
             chunk_tokens=chunk_tokens,
             fold_tokens=fold_tokens,
             memory_tokens=memory_tokens,

@@ -158,6 +158,8 @@ class MemoryInfo:
     schema_source: str
     task: str
     question: str
+    #: How answers are to be: their form, length, language; empty: in full sentences.
+    final_task: str
     #: Model that it names; empty for the service's default.
     model: str
     encoding: Encoding

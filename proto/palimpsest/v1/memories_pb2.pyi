@@ -222,10 +222,10 @@ class PrismSpec(_message.Message):
         REPLY_FORMAT_UNSPECIFIED: PrismSpec._ReplyFormat.ValueType  # 0
         """STRUCTURED where the model is known to offer it, else TEXT."""
         REPLY_FORMAT_TEXT: PrismSpec._ReplyFormat.ValueType  # 1
-        """The paper's sections, one JSON object a line."""
+        """One JSON object, which nothing but the prompt asks for."""
         REPLY_FORMAT_STRUCTURED: PrismSpec._ReplyFormat.ValueType  # 2
-        """One JSON object, held to a JSON schema by the provider. A model that is
-        not known to offer that is asked for the same form without it.
+        """The same object, held to a JSON schema by the provider. A model that is
+        not known to offer that is asked for it without the schema.
         """
 
     class ReplyFormat(_ReplyFormat, metaclass=_ReplyFormatEnumTypeWrapper):
@@ -234,10 +234,10 @@ class PrismSpec(_message.Message):
     REPLY_FORMAT_UNSPECIFIED: PrismSpec.ReplyFormat.ValueType  # 0
     """STRUCTURED where the model is known to offer it, else TEXT."""
     REPLY_FORMAT_TEXT: PrismSpec.ReplyFormat.ValueType  # 1
-    """The paper's sections, one JSON object a line."""
+    """One JSON object, which nothing but the prompt asks for."""
     REPLY_FORMAT_STRUCTURED: PrismSpec.ReplyFormat.ValueType  # 2
-    """One JSON object, held to a JSON schema by the provider. A model that is
-    not known to offer that is asked for the same form without it.
+    """The same object, held to a JSON schema by the provider. A model that is
+    not known to offer that is asked for it without the schema.
     """
 
     class _Coercion:
@@ -277,6 +277,7 @@ class PrismSpec(_message.Message):
     REPLY_FORMAT_FIELD_NUMBER: _builtins.int
     MEMORY_TOKENS_FIELD_NUMBER: _builtins.int
     LINGER_FIELD_NUMBER: _builtins.int
+    FINAL_TASK_FIELD_NUMBER: _builtins.int
     schema_source: _builtins.str
     """Required, unless `json_schema` is given. The shape of the memory as Python
     class source, at most 64 KiB. It is parsed, never run. Otherwise
@@ -328,6 +329,11 @@ class PrismSpec(_message.Message):
     1,000,000; 0 means half of the model's window. It is in any case when it
     passes half of the bytes that it may have.
     """
+    final_task: _builtins.str
+    """Optional. How the answers to questions are to be: their form, length or
+    language ("One number, and nothing else."); at most 8 KiB, without NUL. A
+    question may ask for another form. Empty: in full sentences.
+    """
     @_builtins.property
     def linger(self) -> _duration_pb2.Duration:
         """Optional. How long a step waits for more chunks while it has fewer than
@@ -353,10 +359,11 @@ class PrismSpec(_message.Message):
         reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
         memory_tokens: _builtins.int = ...,
         linger: _duration_pb2.Duration | None = ...,
+        final_task: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["linger", b"linger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "operations", b"operations", "question", b"question", "reply_format", b"reply_format", "schema_source", b"schema_source", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "final_task", b"final_task", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "operations", b"operations", "question", b"question", "reply_format", b"reply_format", "schema_source", b"schema_source", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,6 +28,9 @@ class Proposal:
     op: Op | None
     #: Not looked at when the op is remove.
     value: Json
+    #: The value is a string with the JSON text of what is meant; where text is meant, that
+    #: may stand there as it is.
+    is_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

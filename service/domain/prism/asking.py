@@ -4,27 +4,47 @@
 `consolidate` is a third, for a memory that has grown too long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from service.domain.asking import GROWTH, NoUse, Unusable, usable
 from service.domain.chunks import LoggedChunk
+from service.domain.ends import End
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.json_values import Json
+from service.domain.memory_choices import ReplyFormat
 from service.domain.paths import Path, PathError
-from service.domain.prism import prompts
+from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
 from service.domain.prism.amendments import Amendment, Rejection, Revision
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.pacing import CONSOLIDATION_OUTPUT_TOKENS, STEP_OUTPUT_TOKENS
+from service.domain.prism.pacing import (
+    CONSOLIDATION_OUTPUT_TOKENS,
+    MARGIN_TOKENS,
+    STEP_OUTPUT_TOKENS,
+)
 from service.domain.prism.replies import read_answer, told_answer
 from service.domain.prism.revisions import parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
-from service.domain.prism.structured import reply_schema
+from service.domain.prism.structured import REPLY_SCHEMA
 from service.domain.schemas.tree import Mismatch, Schema
+from service.domain.trajectory import NoAnswer
 
-#: Tokens that a reply may have.
-ANSWER_OUTPUT_TOKENS = 1024
+#: Tokens that an answer may have; never more than a quarter of the window, and twice as many
+#: where these were used up.
+ANSWER_OUTPUT_TOKENS = 2048
+#: The window of a model of which nobody said how large it is.
+DEFAULT_WINDOW_TOKENS = 32_768
+#: Replies that use up their bound, after which less is asked for.
+CUT_TRIES = 2
+#: How often the text of a step is halved, where the reply to it finds no room.
+MAX_HALVINGS = 6
+#: Tokens of a text that is not halved any more.
+MIN_PIECE_TOKENS = 64
+#: Stands behind an answer that was cut off.
+CUT_SIGN = " …"
 #: Paths that an answer may rest on.
 MAX_ANSWER_PATHS = 20
 
@@ -64,25 +84,25 @@ class AnswerContent:
     question: str
     schema: Schema
     value: Json
+    final_task: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerDraft:
     """An answer and the places of the memory that it rests on."""
 
+    #: Empty when there is none; with CUT_SIGN behind it when it was cut off.
     text: str
     #: Places that exist in the memory, most important first.
     paths: tuple[Path, ...]
+    is_cut: bool = False
+    no_answer: NoAnswer | None = None
 
 
-def task_text(spec: PrismSpec, rules: Rules, *, structured: bool) -> str:
+def task_text(spec: PrismSpec, rules: Rules) -> str:
     """The part of a revision's prompt that never changes within a memory."""
     return prompts.revise_task(
-        rules,
-        structured=structured,
-        task=spec.task,
-        question=spec.question,
-        schema=spec.shown_schema(),
+        rules, task=spec.task, question=spec.question, schema=spec.shown_schema()
     )
 
 
@@ -94,26 +114,35 @@ def revise_in_parts(
     number: int,
     marker_key: bytes,
     rules: Rules,
-    structured: bool,
     output_tokens: int,
+    most_tokens: int,
 ) -> Flow[Revision]:
     """A step whose text is too long for one prompt: a model call for each part, in order.
 
-    Each part is read with what the parts before it brought. Together they are revision
-    `number`.
+    Each part is read with what the parts before it brought, and in halves when the reply to
+    it finds no room. Together they are revision `number`. Raises NoUse.
     """
     amendments: list[Amendment] = []
     rejections: list[Rejection] = []
-    for part in parts:
-        made = yield from revise(
-            spec,
-            memory,
-            part,
-            marker_key=marker_key,
-            rules=rules,
-            structured=structured,
-            output_tokens=output_tokens,
-        )
+    waiting = [(part, MAX_HALVINGS) for part in reversed(parts)]
+    while waiting:
+        part, halvings = waiting.pop()
+        try:
+            made = yield from revise(
+                spec,
+                memory,
+                part,
+                marker_key=marker_key,
+                rules=rules,
+                output_tokens=output_tokens,
+                most_tokens=most_tokens,
+            )
+        except NoUse as error:
+            halves = halved(part, memory.count) if error.end is End.LENGTH and halvings else ()
+            if not halves:
+                raise
+            waiting += [(half, halvings - 1) for half in reversed(halves)]
+            continue
         memory = memory.apply(number, made.amendments)
         amendments += made.amendments
         rejections += made.rejections
@@ -127,24 +156,23 @@ def revise(
     *,
     marker_key: bytes,
     rules: Rules,
-    structured: bool = False,
     output_tokens: int = STEP_OUTPUT_TOKENS,
+    most_tokens: int = GROWTH * STEP_OUTPUT_TOKENS,
 ) -> Flow[Revision]:
     """One step: what the chunks change in the memory (algorithm 1, line 3).
 
-    `structured` asks for a JSON reply by a schema. A reply that cannot be read is a
-    revision without amendments.
+    A reply has `output_tokens`, and where these were used up `most_tokens`. Raises NoUse.
     """
     texts = [logged.chunk.as_text() for logged in chunks]
-    task = task_text(spec, rules, structured=structured)
-    text = prompts.text_segment(texts, marker_key)
     ask = ModelAsk(
         purpose=Purpose.REVISE,
-        template=prompts.REVISE_JSON if structured else prompts.REVISE,
+        template=prompts.REVISE,
         segments=(
-            Segment(kind=SegmentKind.TASK, text=task),
+            Segment(kind=SegmentKind.TASK, text=task_text(spec, rules)),
             *memory.segments(),
-            Segment(kind=SegmentKind.CHUNK, text=text, reusable=False),
+            Segment(
+                kind=SegmentKind.CHUNK, text=prompts.text_segment(texts, marker_key), reusable=False
+            ),
         ),
         content=ReviseContent(
             schema=memory.schema,
@@ -157,10 +185,15 @@ def revise(
             add_only=rules.add_only,
         ),
         max_output_tokens=output_tokens,
-        reply_schema=reply_schema(memory.schema, rules) if structured else None,
+        reply_schema=_reply_schema(spec),
     )
-    (reply,) = yield [ask]
-    return parse_reply(reply.text, memory.schema, memory.value, rules)
+
+    def read(reply: str) -> Revision:
+        return parse_reply(reply, memory.schema, memory.value, rules)
+
+    return (
+        yield from usable(ask, read, what="revision", most_tokens=most_tokens, cut_tries=CUT_TRIES)
+    )
 
 
 def consolidate(
@@ -169,27 +202,23 @@ def consolidate(
     *,
     marker_key: bytes,
     rules: Rules,
-    structured: bool = False,
     budget_tokens: int,
     output_tokens: int = CONSOLIDATION_OUTPUT_TOKENS,
+    most_tokens: int = GROWTH * CONSOLIDATION_OUTPUT_TOKENS,
 ) -> Flow[Revision]:
     """The same memory in fewer words: updates and removals, no additions.
 
     `budget_tokens` is what the memory should have at most; the model is told, and
-    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. A reply
-    that cannot be read is a revision without amendments.
+    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. Raises NoUse.
     """
     task = prompts.consolidate_task(
-        structured=structured,
-        task=spec.task,
-        question=spec.question,
-        schema=spec.shown_schema(),
+        task=spec.task, question=spec.question, schema=spec.shown_schema()
     )
     whole = prompts.whole_memory_segment(memory.value_json, marker_key)
     size = prompts.size_segment(memory.live_tokens, budget_tokens)
     ask = ModelAsk(
         purpose=Purpose.CONSOLIDATE,
-        template=prompts.CONSOLIDATE_JSON if structured else prompts.CONSOLIDATE,
+        template=prompts.CONSOLIDATE,
         segments=(
             Segment(kind=SegmentKind.TASK, text=task),
             Segment(kind=SegmentKind.BASE, text=whole, reusable=False),
@@ -203,18 +232,35 @@ def consolidate(
             budget_tokens=budget_tokens,
         ),
         max_output_tokens=output_tokens,
-        reply_schema=reply_schema(memory.schema, rules, may_add=False) if structured else None,
+        reply_schema=_reply_schema(spec),
     )
-    (reply,) = yield [ask]
-    return parse_consolidation(reply.text, memory.schema, memory.value, rules)
+
+    def read(reply: str) -> Revision:
+        return parse_consolidation(reply, memory.schema, memory.value, rules)
+
+    return (
+        yield from usable(
+            ask, read, what="consolidation", most_tokens=most_tokens, cut_tries=CUT_TRIES
+        )
+    )
 
 
 def answer(
-    spec: PrismSpec, memory: PrismMemory, query: str, *, marker_key: bytes
+    spec: PrismSpec,
+    memory: PrismMemory,
+    query: str,
+    *,
+    marker_key: bytes,
+    window_tokens: int = DEFAULT_WINDOW_TOKENS,
 ) -> Flow[AnswerDraft]:
-    """The final answer from the memory (algorithm 1, line 6)."""
-    schema = spec.shown_schema()
-    task = prompts.answer_task(task=spec.task, question=spec.question, schema=schema)
+    """The final answer from the memory (algorithm 1, line 6). Raises NoUse."""
+    task = prompts.answer_task(
+        task=spec.task,
+        question=spec.question,
+        final_task=spec.final_task,
+        schema=spec.shown_schema(),
+    )
+    output_tokens = max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
     ask = ModelAsk(
         purpose=Purpose.ANSWER,
         template=prompts.ANSWER,
@@ -231,15 +277,53 @@ def answer(
             query=query,
             task=spec.task,
             question=spec.question,
+            final_task=spec.final_task,
             schema=memory.schema,
             value=memory.value,
         ),
-        max_output_tokens=ANSWER_OUTPUT_TOKENS,
+        max_output_tokens=output_tokens,
         telling=told_answer,
     )
-    (reply,) = yield [ask]
-    text, named = read_answer(reply.text)
-    return AnswerDraft(text=text, paths=_existing(memory, named))
+    room = window_tokens - memory.count(ask.text) - MARGIN_TOKENS
+    is_cut = False
+    try:
+        text, named = yield from usable(
+            ask, read_answer, what="answer", most_tokens=room, cut_tries=CUT_TRIES
+        )
+    except NoUse as error:
+        if error.end is not End.LENGTH:
+            raise
+        try:
+            text, named = read_answer(error.text)
+        except Unusable:
+            raise error from None
+        is_cut = bool(text)
+    if not text:
+        return AnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
+    return AnswerDraft(
+        text=text + CUT_SIGN if is_cut else text, paths=_existing(memory, named), is_cut=is_cut
+    )
+
+
+def halved(
+    chunks: Sequence[LoggedChunk], count: Callable[[str], int]
+) -> Sequence[Sequence[LoggedChunk]]:
+    """What is read in place of these chunks, in order: halves by their number.
+
+    Of a single one, smaller pieces of its text; none when it is short.
+    """
+    if len(chunks) > 1:
+        middle = len(chunks) // 2
+        return chunks[:middle], chunks[middle:]
+    text = chunks[0].chunk.as_text()
+    tokens = count(text)
+    if tokens < 2 * MIN_PIECE_TOKENS:
+        return ()
+    return [[piece] for piece in pacing.pieces(chunks[0], -(-tokens // 2), count)]
+
+
+def _reply_schema(spec: PrismSpec) -> dict[str, Any] | None:
+    return None if spec.reply_format is ReplyFormat.TEXT else REPLY_SCHEMA
 
 
 def _existing(memory: PrismMemory, named: Sequence[str]) -> tuple[Path, ...]:

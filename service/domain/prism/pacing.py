@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from service.domain.asking import GROWTH
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import PrismSpec
@@ -172,6 +173,29 @@ class SizedChunk:
         return self.logged.position
 
 
+def most_step_tokens(
+    memory: PrismMemory, bounds: Bounds, group: Sequence[SizedChunk], max_tokens: int
+) -> int:
+    """What the reply to a step may have where its first bound was too small.
+
+    The group is read at once, or in pieces of `max_tokens` when it is one large chunk.
+    """
+    tokens = sum(one.tokens for one in group)
+    read = tokens if len(group) > 1 else min(tokens, max_tokens)
+    return _grown(bounds.step_output_tokens, room_tokens(memory, bounds) - read)
+
+
+def most_consolidation_tokens(memory: PrismMemory, bounds: Bounds) -> int:
+    """The same of the reply to a consolidation."""
+    first = bounds.consolidation_output_tokens
+    taken = bounds.task_tokens + memory.live_tokens + first + MARGIN_TOKENS
+    return _grown(first, bounds.window_tokens - taken)
+
+
+def _grown(tokens: int, spare: int) -> int:
+    return tokens + max(min(spare, (GROWTH - 1) * tokens), 0)
+
+
 def read_group(chunks: Sequence[SizedChunk], max_tokens: int) -> tuple[Sequence[SizedChunk], bool]:
     """The leading chunks that make one step, and whether no other chunk would fit.
 
@@ -192,7 +216,12 @@ def parts(
     first = group[0]
     if len(group) > 1 or first.tokens <= max_tokens:
         return [[one.logged for one in group]]
-    pieces = split(first.logged.chunk.as_text(), max_tokens, count)
-    return [
-        [replace(first.logged, chunk=Chunk(kind=ChunkKind.TEXT, text=piece))] for piece in pieces
-    ]
+    return [[piece] for piece in pieces(first.logged, max_tokens, count)]
+
+
+def pieces(
+    logged: LoggedChunk, max_tokens: int, count: Callable[[str], int]
+) -> Sequence[LoggedChunk]:
+    """A chunk in pieces of its text, each with `max_tokens` at most."""
+    texts = split(logged.chunk.as_text(), max_tokens, count)
+    return [replace(logged, chunk=Chunk(kind=ChunkKind.TEXT, text=text)) for text in texts]

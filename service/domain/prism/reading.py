@@ -1,9 +1,10 @@
 """Reading: what a reply proposes, in whichever form it was written.
 
-Two forms are asked for: sections of lines, each an object with a path and its value
-(the PRISM paper's appendix D), and one JSON object with a list for each op. Both are
-read as models really write them, with talk around them, in fences, cut off at the end;
-what is broken takes nothing else with it. Reading never raises.
+One form is asked for: a JSON object with a list of changes, each with its op, its path
+and its value as JSON text. Others are read as well: sections of lines, each an object with
+a path and its value (the PRISM paper's appendix D), and a JSON object with a list for each
+op. All are read as models really write them, with talk around them, in fences, cut off at
+the end; what is broken takes nothing else with it. Reading never raises.
 """
 
 import re
@@ -43,7 +44,7 @@ _ENTRY = re.compile(r"^[ \t,]{0,64}(?=[\"'][ \t]{0,4}[$/])", re.MULTILINE)
 #: Never within a line: what stands there may be a broken string's.
 _ITEM = re.compile(
     r"^[ \t,]{0,64}(?:(?P<item>\{\s{0,64}[\"'](?:path|op)[\"']\s{0,16}:)"
-    r"|[\"'](?:add|update|remove)[\"']\s{0,16}:\s{0,16}\[)",
+    r"|[\"'](?:add|update|remove|changes)[\"']\s{0,16}:\s{0,16}\[)",
     re.MULTILINE,
 )
 #: What may stand before a path in a list of paths: bullets, numbers, quotes of code.
@@ -56,6 +57,14 @@ _OPS = {
     "remove": Op.REMOVE,
     "delete": Op.REMOVE,
 }
+#: The key of the list that holds changes of every op.
+_CHANGES = "changes"
+#: What a section says in which nothing is to be changed.
+_EMPTY_SECTION = re.compile(
+    r"[\s`]{0,64}(?:json)?[\s`]{0,64}"
+    r"(?:\{\s{0,16}\}|\[\s{0,16}\]|\(?(?:none|nothing|no changes?|n/a)\)?\.?)?[\s`]{0,64}",
+    re.IGNORECASE,
+)
 _HEADERS = {"add": Op.ADD, "updat": Op.UPDATE, "remov": Op.REMOVE, "delet": Op.REMOVE}
 #: What stands for "yes, remove it" where a value would stand.
 _NOTHING: tuple[Json, ...] = (None, True, "", [], {})
@@ -69,8 +78,33 @@ class UnreadRemoval(Rejection):
 
 def read_proposals(text: str) -> Iterator[_Found]:
     """Every path and value of the reply, in order. Never raises."""
+    return iter(_read(text).read())
+
+
+def says_nothing_changes(text: str) -> bool:
+    """Whether a reply in which there is no proposal says so, in one of the forms."""
+    reply = _read(text)
+    return not reply.read() and (reply.has_empty_list or _are_empty_sections(reply.text))
+
+
+def _read(text: str) -> "_Reply":
     whole = text.removesuffix(CUT_OFF)
-    return iter(_Reply(spoken(whole), is_cut=whole != text).read())
+    return _Reply(spoken(whole), is_cut=whole != text)
+
+
+def _are_empty_sections(text: str) -> bool:
+    """Whether there are headers of sections, and nothing in any of them."""
+    headers = [found for found in _SECTION.finditer(text) if found["op"]]
+    ends = [*(found.start() for found in headers[1:]), len(text)]
+    return bool(headers) and all(
+        _EMPTY_SECTION.fullmatch(_unheaded(text[found.end() : end]))
+        for found, end in zip(headers, ends, strict=True)
+    )
+
+
+def _unheaded(section: str) -> str:
+    """A section without the colon and the stars that its header may end with."""
+    return section.lstrip(" \t*_`:")
 
 
 @dataclass(slots=True)
@@ -95,6 +129,8 @@ class _Reply:
     objects: int = 0
     #: The line where the next object begins, as far as it was looked for.
     restart: int = 0
+    #: A list of changes was there, and nothing in it.
+    has_empty_list: bool = False
 
     def __post_init__(self) -> None:
         self.reader = Reader(self.text, MIN_READ_CHARACTERS + READINGS * len(self.text))
@@ -162,8 +198,10 @@ class _Reply:
         if not reader.peek(":"):
             reader.fail("no colon behind a key")
         reader.blank()
-        if op is None and _op_of(key) and self.text.startswith("[", reader.at):
-            entries.append(_Entry(key, self._items(), ""))
+        if op is None and _is_list(key) and self.text.startswith("[", reader.at):
+            items = self._items()
+            self.has_empty_list = self.has_empty_list or not items
+            entries.append(_Entry(key, items, ""))
             # Its items have said already what is wrong with it.
             return not reader.peek("}") and (reader.peek(",") or reader.at < len(self.text))
         value = reader.value()
@@ -271,25 +309,52 @@ def _op_of(key: object) -> Op | None:
     return _OPS.get(key.strip().lower()) if isinstance(key, str) else None
 
 
+def _is_list(key: object) -> bool:
+    """Whether the key is one of a list of changes."""
+    return _op_of(key) is not None or _is_changes(key)
+
+
+def _is_changes(key: object) -> bool:
+    return isinstance(key, str) and key.strip().lower() == _CHANGES
+
+
+def _holds_changes(entry: _Entry) -> bool:
+    return _is_changes(entry.key) and isinstance(entry.value, list)
+
+
+def _is_place(key: object) -> bool:
+    return isinstance(key, str) and key.lstrip()[:1] in ("$", "/")
+
+
 def _said(entries: list[_Entry], op: Op | None) -> Iterator[_Found]:
     """What the pairs of one object propose."""
     named = {entry.key: entry.value for entry in entries if isinstance(entry.key, str)}
-    if isinstance(named.get("path"), str) and named["path"].lstrip()[:1] in ("$", "/"):  # type: ignore[attr-defined]
+    if _is_place(named.get("path")):
         text = ",".join(entry.text for entry in entries)
         yield _change(named, op or _op_of(named.get("op")), text)
         return
+    has_changes = any(map(_holds_changes, entries))
     for entry in entries:
         stated = _op_of(entry.key)
+        if _holds_changes(entry):
+            yield from _listed(entry.value, None)
+        elif has_changes and not (stated or _is_place(entry.key)):
+            # Something that the model says beside its changes.
+            continue
         # Both forms at once: a section that holds the lists of a structured reply.
-        if stated and (op is None or isinstance(entry.value, list)):
+        elif stated and (op is None or isinstance(entry.value, list)):
             yield from _listed(entry.value, stated)
         else:
             yield _line(entry, op)
 
 
-def _listed(value: object, op: Op) -> Iterator[_Found]:
-    """The changes of one op in a structured reply."""
-    if isinstance(value, Pairs) and not any(key == "path" for key, _ in value.pairs):
+def _listed(value: object, op: Op | None) -> Iterator[_Found]:
+    """The changes of a list: of one op, or each with its own."""
+    if (
+        op is not None
+        and isinstance(value, Pairs)
+        and not any(key == "path" for key, _ in value.pairs)
+    ):
         for path, new in value.pairs:
             yield _straight(path, op, new, "")
         return
@@ -300,7 +365,7 @@ def _listed(value: object, op: Op) -> Iterator[_Found]:
             yield item
         elif isinstance(item, _Entry) and isinstance(item.value, Pairs):
             named = {key: child for key, child in item.value.pairs if isinstance(key, str)}
-            yield _change(named, op, item.text)
+            yield _change(named, op or _op_of(named.get("op")), item.text)
         elif op is Op.REMOVE:
             yield _removal_of(item)
         else:
@@ -315,16 +380,18 @@ def _change(named: dict[str, object], op: Op | None, text: str) -> _Found:
         return rejected(text, "it says neither add nor update")
     if op is not Op.REMOVE and "value" not in named:
         return rejected(text, "it has no value")
-    return _straight(named["path"], op, named.get("value"), text)
+    # With an op of its own it is in the form that is asked for now.
+    is_text = "op" in named and isinstance(named.get("value"), str)
+    return _straight(named["path"], op, named.get("value"), text, is_text=is_text)
 
 
-def _straight(path: object, op: Op, value: object, text: str) -> _Found:
+def _straight(path: object, op: Op, value: object, text: str, *, is_text: bool = False) -> _Found:
     if not isinstance(path, str):
         return rejected(text, "a path that is no string")
     if op is Op.REMOVE:
         return Proposal(path, op, None)
     try:
-        return Proposal(path, op, plain(value))
+        return Proposal(path, op, plain(value), is_text)
     except ValueError as error:
         return rejected(text or path, str(error))
 

@@ -3,7 +3,10 @@
 import re
 from collections.abc import Sequence
 
+from service.domain.asking import Unusable
+from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.telling import section_text
+from service.domain.thoughts import said
 
 # Blanks are bounded: a pattern that can begin at each of many blanks takes quadratic time.
 _HEADER = r"^[ \t]{0,16}\*{0,3}\[[ \t]{0,4}%s[ \t]{0,4}\]\*{0,3}[ \t]{0,4}:?"
@@ -13,18 +16,28 @@ _BULLET = re.compile(r"^[\s*•-]*(?:\d+[.)])?\s*`?")
 
 
 def told_answer(reply: str) -> str:
-    """What of an unfinished reply is the answer, as `read_answer` will find it."""
-    return section_text(reply, _ANSWER, _PATHS)
+    """What of an unfinished reply is the answer, as `read_answer` will find it.
+
+    Words that may turn out to say that there is none are held back.
+    """
+    text = section_text(reply, _ANSWER, _PATHS)
+    return "" if may_say_none(text) else text
 
 
-def read_answer(text: str) -> tuple[str, Sequence[str]]:
+def read_answer(reply: str) -> tuple[str, Sequence[str]]:
     """The answer and the paths it names, from a reply with [ANSWER] and [PATHS].
 
-    Without the sections the whole reply is the answer, and it names no paths.
+    Without the sections the whole reply is the answer, and it names no paths. The answer is
+    empty when the reply says that there is none. Raises Unusable when nothing is said.
     """
+    text = said(reply)
     begins = _ANSWER.search(text)
     ends = _PATHS.search(text, begins.end() if begins else 0)
     answer = text[begins.end() if begins else 0 : ends.start() if ends else len(text)].strip()
+    if is_blank(answer):
+        raise Unusable("it had no answer")
+    if says_none(answer):
+        return "", ()
     if ends is None:
         return answer, ()
     lines = (_BULLET.sub("", line).rstrip("` \t\r") for line in text[ends.end() :].splitlines())

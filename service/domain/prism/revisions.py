@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from service.domain.asking import Unusable
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
@@ -23,8 +24,9 @@ from service.domain.prism.amendments import (
     rejected,
 )
 from service.domain.prism.coercion import coerce
-from service.domain.prism.reading import UnreadRemoval, read_proposals
+from service.domain.prism.reading import UnreadRemoval, read_proposals, says_nothing_changes
 from service.domain.prism.rules import Rules
+from service.domain.prism.texts import value_of
 from service.domain.schemas.tree import PLACEHOLDER, Schema, Type, fit
 
 __all__ = [
@@ -49,6 +51,7 @@ MAX_PROPOSALS = 500
 ROOM_SHARE = 0.9
 
 _DEFAULT = Rules()
+_NO_CHANGE = 'there is none, and it is not {"changes": []}'
 
 
 class _Unchanged(ValueError):
@@ -60,7 +63,10 @@ class _NoRoom(ValueError):
 
 
 def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT) -> Revision:
-    """What a model's reply proposes for a memory that holds `value`. Never raises.
+    """What a model's reply proposes for a memory that holds `value`.
+
+    Raises Unusable for a reply without a proposal, except one that says in one of the forms
+    that nothing is to be changed.
 
     Proposals apply one after the other: a later one sees what earlier ones did. An
     invalid one is rejected by itself and does not sink its neighbours. Removals come
@@ -70,7 +76,7 @@ def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT)
 
 
 def parse_consolidation(text: str, schema: Schema, value: Json, rules: Rules) -> Revision:
-    """What a reply proposes that says the same in fewer words. Never raises.
+    """What a reply proposes that says the same in fewer words. Raises Unusable.
 
     As `parse_reply`, but updates and removals are allowed and additions are not:
     nothing new has been read. When anything but a removal is rejected nothing is
@@ -135,7 +141,14 @@ def has_room(value: Json, rules: Rules) -> bool:
 def _parsed(text: str, judge: "_Judge") -> Revision:
     removals: list[Proposal] = []
     is_long = len(text) > MAX_REPLY_CHARACTERS
-    found = read_proposals(text[:MAX_REPLY_CHARACTERS] + CUT_OFF if is_long else text)
+    text = text[:MAX_REPLY_CHARACTERS] + CUT_OFF if is_long else text
+    everything = list(read_proposals(text))
+    if not any(isinstance(one, Proposal) for one in everything):
+        if says_nothing_changes(text):
+            return judge.revision()
+        why = next((one.reason for one in everything if isinstance(one, Rejection)), _NO_CHANGE)
+        raise Unusable(f"no change could be read in it: {why}")
+    found = iter(everything)
     for one in islice(found, MAX_PROPOSALS):
         if isinstance(one, Rejection):
             judge.rejections.append(one)
@@ -243,7 +256,7 @@ class _Judge:
         removes = proposal.op is Op.REMOVE
         op = Op.REMOVE if removes else Op.ADD if held is MISSING else Op.UPDATE
         self._check_op(op, proposal.op)
-        new = None if removes else self._fitting(of, proposal.value)
+        new = None if removes else self._fitting(of, value_of(proposal, of))
         if removes:
             after = remove(self.schema, self.value, path)
         else:

@@ -76,6 +76,8 @@ class PrismSpec:
     memory_tokens: int = 0
     #: How long a step waits for more chunks, in milliseconds; 0 to 3,600,000.
     linger_ms: int = 0
+    #: How answers are to be: their form, length, language; empty: in full sentences.
+    final_task: str = ""
 
     def schema(self) -> Schema:
         """The schema. Raises SchemaInvalid."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.json_values import Json
+from service.domain.no_answers import NO_ANSWER
 from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.tree import PLACEHOLDER
 from service.domain.state.asking import ContextAnswerContent
@@ -32,9 +33,6 @@ DEFINITION = re.compile(
     r"executes?|defines?|allows?|provides?|statements? (?:is|are))\b",
 )
 
-NOTHING = "The memory does not say."
-#: What is written of a working context that does not say.
-NO_ANSWER = "no answer"
 #: Ends of a sentence that asks.
 _ASKED = ("?", '?"', "？")
 
@@ -65,7 +63,7 @@ class _Leaf:
 def _answer(content: AnswerContent) -> str:
     chosen = _chosen(list(_leaves(content.value, (), frozenset(), frozenset())), content.query)
     if not chosen:
-        return f"[ANSWER]\n{NOTHING}\n[PATHS]\n"
+        return f"[ANSWER]\n{NO_ANSWER}\n[PATHS]\n"
     text = " ".join(dict.fromkeys(leaf.text for leaf in chosen))
     paths = "\n".join(write(leaf.path) for leaf in chosen)
     return f"[ANSWER]\n{text}\n[PATHS]\n{paths}\n"

@@ -63,7 +63,7 @@ from service.llm.offline import (
 )
 from service.llm.offline.answers import DEFINITION
 from service.llm.offline.consolidation import tidied
-from service.llm.offline.replies import ReplyPath, behind, lines, write
+from service.llm.offline.replies import ReplyPath, behind, changes
 from service.llm.offline.texts import Section, cut, name_words, sections, stem, terms
 
 #: Topics that one chunk may add to or begin.
@@ -130,19 +130,12 @@ def _revise(content: ReviseContent) -> str:
             additions += behind(path, value_at(content.value, Path(path)), value)
         else:
             (updates if exists else additions).append((path, value))
-    if content.add_only:
-        return f"[OBJECTS FOR ADD]\n{lines(additions, 'add')}\n"
-    return (
-        f"[OBJECTS FOR UPDATE]\n{lines(updates, 'update')}\n"
-        f"[OBJECTS FOR ADD]\n{lines(additions, 'add')}\n"
-    )
+    return changes(updates=updates, additions=additions)
 
 
 def _consolidate(content: ConsolidateContent) -> str:
     updates, removals = tidied(content.schema.root, content.value)
-    # Quoted, since a key may go over several lines.
-    paths = "".join(f"{canonical(write(path))}\n" for path in removals)
-    return f"[OBJECTS FOR UPDATE]\n{lines(updates, 'update')}\n[OBJECTS FOR REMOVE]\n{paths}"
+    return changes(updates=updates, removals=removals)
 
 
 # What a chunk is about

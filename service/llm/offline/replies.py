@@ -3,14 +3,26 @@
 from collections.abc import Sequence
 
 from service.domain.json_values import Json, canonical
+from service.domain.prism.amendments import Op
 
 #: Keys and indexes from the memory's root.
 ReplyPath = tuple[str | int, ...]
 
 
-def lines(changes: Sequence[tuple[ReplyPath, Json]], op: str) -> str:
-    """One line for each path and value; {} when there is none."""
-    return "\n".join(canonical({write(path): {op: value}}) for path, value in changes) or "{}"
+def changes(
+    *,
+    updates: Sequence[tuple[ReplyPath, Json]] = (),
+    additions: Sequence[tuple[ReplyPath, Json]] = (),
+    removals: Sequence[ReplyPath] = (),
+) -> str:
+    """A revision; with no change in it when there is none."""
+    said: list[Json] = [
+        {"op": op.value, "path": write(path), "value": canonical(value)}
+        for op, ones in ((Op.UPDATE, updates), (Op.ADD, additions))
+        for path, value in ones
+    ]
+    said += [{"op": Op.REMOVE.value, "path": write(path), "value": ""} for path in removals]
+    return canonical({"changes": said})
 
 
 def write(path: ReplyPath) -> str:

@@ -10,6 +10,9 @@ from storage import prism_states
 from storage.answers import StoredAnswer
 from storage.database import Transaction
 
+#: What an answer says that says nothing.
+NO_ANSWER_TEXT = "There is no answer in the memory."
+
 
 class PrismReader:
     """Answers from PRISM memories in one worker process."""
@@ -18,13 +21,30 @@ class PrismReader:
         self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The answer that the memory gives, and the chunks behind what it rests on."""
+        """The answer that the memory gives, and the chunks behind what it rests on.
+
+        Raises ModelFailure, NoUse.
+        """
         async with self._kit.database.transaction(item.tenant_id) as tx:
             memory = await _load(tx, asked)
         spec = asked.prism
         model = spec.model or self._kit.config.model
-        flow = prism.answer(spec, memory, asked.query, marker_key=self._kit.marker_key)
+        flow = prism.answer(
+            spec,
+            memory,
+            asked.query,
+            marker_key=self._kit.marker_key,
+            window_tokens=self._kit.facts(model).window_tokens,
+        )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
+        if draft.no_answer is not None:
+            return MadeAnswer(
+                text=NO_ANSWER_TEXT,
+                citations=(),
+                model=model,
+                no_answer=draft.no_answer,
+                rests=False,
+            )
         async with self._kit.database.transaction(item.tenant_id) as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)

@@ -5,7 +5,7 @@ from service.domain.prism.spec import PrismSpec
 from tests.chaos.clients import SCHEMA
 from tests.chaos.model_server import reply_text
 
-REVISE = "… [OBJECTS FOR ADD]\n…\n[MEMORY]\n{}\n[TEXT]\n<<<data a\ncax7 the river\n>>>data a\n"
+REVISE = '… {"changes": [...]} …\n[MEMORY]\n{}\n[TEXT]\n<<<data a\ncax7 the river\n>>>data a\n'
 
 
 def test_a_step_adds_every_chunk_by_its_name() -> None:
@@ -22,7 +22,7 @@ def test_every_other_prompt_gets_its_serial() -> None:
         "…\n[LENGTH]\n…\n[STEPS]\nStep 1:\n",
         "…[ANSWER]\n…\n[PATHS]\n…\n[MEMORY]\n{}\n[QUERY]\n",
         "…[ANSWER]\n…\n[QUOTES]\n…",
-        "…[OBJECTS FOR UPDATE]\n…\n[SIZE]\n",
+        '… {"changes": [...]} …\n[SIZE]\n',
     )
     for prompt in prompts:
         assert "[s3]" in reply_text(prompt, 3)

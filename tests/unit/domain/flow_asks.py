@@ -64,7 +64,7 @@ def asks_of(flow: Flow[Any], *replies: str) -> list[ModelAsk]:
     return asks
 
 
-def revise_asks(encoding: Encoding, *, structured: bool) -> list[ModelAsk]:
+def revise_asks(encoding: Encoding) -> list[ModelAsk]:
     return [
         asks_of(
             prism.revise(
@@ -73,7 +73,6 @@ def revise_asks(encoding: Encoding, *, structured: bool) -> list[ModelAsk]:
                 [logged(1, f"text {number}")],
                 marker_key=KEY,
                 rules=Rules(),
-                structured=structured,
             )
         )[0]
         for one in (spec(), spec("Other."))
@@ -89,11 +88,9 @@ def consolidate_asks() -> list[ModelAsk]:
                 memory,
                 marker_key=KEY,
                 rules=Rules(),
-                structured=structured,
                 budget_tokens=9,
             )
         )[0]
-        for structured in (False, True)
         for memory in memories()
     ]
 
@@ -341,9 +338,8 @@ def rerank_asks() -> list[ModelAsk]:
 
 
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
-    "revise": lambda: revise_asks(Encoding.AMENDMENTS, structured=False),
-    "revise, structured": lambda: revise_asks(Encoding.AMENDMENTS, structured=True),
-    "revise, in place": lambda: revise_asks(Encoding.IN_PLACE, structured=False),
+    "revise": lambda: revise_asks(Encoding.AMENDMENTS),
+    "revise, in place": lambda: revise_asks(Encoding.IN_PLACE),
     "consolidate": consolidate_asks,
     "answer": answer_asks,
     "schema": schema_asks,

@@ -6,7 +6,7 @@ import pytest
 
 from service.domain.asking import MAX_TRIES, THEN, NoUse, Then, Unusable, all_usable, usable
 from service.domain.ends import End
-from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 
 ASK = ModelAsk(
     purpose=Purpose.REVISE,
@@ -112,3 +112,26 @@ def test_each_of_many_is_asked_for_again_by_itself() -> None:
     assert found[:2] == [1, 2]
     assert [type(one) for one in found[2:]] == [NoUse, NoUse]
     assert len(asks) == 4 + 2 + 1
+
+
+@pytest.mark.parametrize("end", [End.LENGTH, End.THINKING])
+def test_who_can_ask_for_less_ends_it_at_the_second_reply_that_is_cut(end: End) -> None:
+    flow = usable(ASK, number, what="number", cut_tries=2)
+    with pytest.raises(NoUse, match="in 2 replies") as caught:
+        run(flow, [reply("7", end)] * 2)
+    assert (caught.value.end, caught.value.text) == (end, "7")
+    found, asks = run(
+        usable(ASK, number, what="number", cut_tries=2),
+        [reply("7", end), reply("seven"), reply("8")],
+    )
+    assert (found, len(asks)) == (8, 3), "others are asked for as often as ever"
+
+
+def test_words_of_a_model_are_told_and_not_logged() -> None:
+    with pytest.raises(NoUse, match="it begins: seven words") as caught:
+        run(usable(ASK, number, what="number"), [reply("seven\nwords")] * 3)
+    assert "seven" not in caught.value.plain
+    with pytest.raises(NoUse, match="refused the text: I cannot; ") as refused:
+        run(usable(ASK, number, what="number"), [reply("", End.REFUSAL, said="I\ncannot")])
+    assert "cannot" not in refused.value.plain
+    assert str(refused.value).startswith(NO_USE), "a retry asks anew"

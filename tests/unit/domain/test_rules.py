@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import Unusable
 from service.domain.flows import CUT_OFF
 from service.domain.json_values import canonical
 from service.domain.prism.amending import amend
@@ -177,9 +178,10 @@ def test_a_consolidation_with_too_many_parts_loses_none_of_them() -> None:
 
 
 def test_a_reply_that_is_too_long_ends_within_a_path() -> None:
-    reply = "[OBJECTS FOR REMOVE]\n" + "\n" * (MAX_REPLY_CHARACTERS - 30) + "$.topics.a[0]"
+    start = '[OBJECTS FOR ADD]\n{"$.note": {"add": "x"}}\n[OBJECTS FOR REMOVE]\n'
+    reply = start + "\n" * (MAX_REPLY_CHARACTERS - len(start) - 8) + "$.topics.a[0]"
     read = parse_reply(reply, SCHEMA, VALUE, Rules(may_remove=True))
-    assert read.amendments == ()
+    assert [str(one.path) for one in read.amendments] == ["$['note']"]
     assert len(read.rejections) == 2
 
 
@@ -384,8 +386,8 @@ def test_a_consolidation_that_was_cut_off_keeps_what_is_whole() -> None:
     made = parse_consolidation(reply + CUT_OFF, SCHEMA, VALUE, Rules())
     assert [str(one.path) for one in made.amendments] == ["$['note']", "$['count']"]
     assert [one.reason for one in made.rejections] == ["the reply was cut off within this path"]
-    within = reply[:40] + CUT_OFF
-    assert parse_consolidation(within, SCHEMA, VALUE, Rules()).amendments == ()
+    with pytest.raises(Unusable):
+        parse_consolidation(reply[:40] + CUT_OFF, SCHEMA, VALUE, Rules())
 
 
 def test_a_consolidation_that_repeats_what_is_there_may_remove() -> None:

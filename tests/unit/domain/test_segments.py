@@ -151,11 +151,10 @@ def keys_of(asks: list[ModelAsk]) -> str:
 
 #: As the journals of the releases before have them.
 RECORDED = {
-    "revise": "0c8dfc8f4451b3aa29bcd512555e4f99ef79188963ca9baebfac2000eb5e02ac",
-    "revise, structured": "984562d0e0e2ac1bd75b858066b352b28d9e353c8361470b6c60929999c055af",
-    "revise, in place": "a5916f94a42b6fcad8e5b0a237b58258eb5e534248e20dd1c65753669ceff788",
-    "consolidate": "739b25263adace7f4a37c2e2162fcaad862bd62c3d73f50d5c0cfb23d01be0a8",
-    "answer": "7c94f840533eebd57bc3f909e25af607c2b8102726f844bdfdbba0a9cfb59320",
+    "revise": "04b5319c8f615ee81730ac412e3c120b91098383a6696908b310cbef776bf8e5",
+    "revise, in place": "d8f4ee1dfda065d98307bddd85cfdcbbf87212b394168111e1e99f440bd817c4",
+    "consolidate": "270f540bca53b294fee6acab50e76f92a361f1d5b32429244fc321defb8efc3c",
+    "answer": "07d737f603020f188d1f3f5624fad5de02759b08292895682e908b6fee9990fc",
     "schema": "fdf5371198ff62364c1740abaa90b641e62cd9ac68a0cd84d6a497d431267afd",
     "summarize": "e9aecbd24a02f927776bf64fc7dc57f81519f62b3bad7306cccd4867ac8fa61f",
     "compress": "188e7db6e06f915f1f0fc058963946ca5db39f66905c7cea1b4b8f56d06e9854",

@@ -6,6 +6,7 @@ import pytest
 
 from palimpsest.v1 import edits_pb2, memories_pb2
 from service.domain.errors import SchemaInvalid
+from service.domain.prism.spec import PrismSpec
 from service.domain.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
 from service.rpc import specs
 
@@ -26,6 +27,13 @@ def test_class_source_that_no_request_may_carry_is_not_read(take: Callable[[str]
     assert take(longest)
     with pytest.raises(SchemaInvalid, match="more than 65536 bytes"):
         take(f"{longest}#")
+
+
+def test_a_final_task_goes_in_and_comes_back() -> None:
+    spec = specs.prism_spec(memories_pb2.PrismSpec(schema_source=SMALL, final_task="One number."))
+    assert spec.final_task == "One number."
+    assert specs.prism_message(spec).final_task == "One number."
+    assert "final_task" not in PrismSpec(schema_source=SMALL).to_json(), "for the release before"
 
 
 def test_json_schema_that_no_request_may_carry_is_not_read() -> None:
