@@ -1,0 +1,54 @@
+"""The words by which a reply says that there is no answer, as prompts ask for them.
+
+The form in which a model says it differs; what is stored is that there is none, and why.
+"""
+
+from collections.abc import Iterable
+
+#: What prompts ask to be written, exactly.
+NO_ANSWER = "no answer"
+
+_AROUND = " \t\r\n.*_`\"'()[]<>"
+_THINGS = ("log", "text", "memory", "working context", "context", "state", "it", "that")
+
+
+def _phrases() -> Iterable[str]:
+    yield from (NO_ANSWER, f"there is {NO_ANSWER}")
+    for subject in (f"{article}{thing}" for article in ("", "the ", "this ") for thing in _THINGS):
+        for negation in (" does not say", " doesn't say"):
+            yield from (f"{subject}{negation}{end}" for end in ("", " so", " it"))
+    for negation in (" do not say", " don't say"):
+        for article in ("", "the ", "these "):
+            yield from (f"{article}texts{negation}{end}" for end in ("", " so", " it"))
+
+
+#: In lower case.
+_PHRASES = frozenset(_phrases())
+_LONGEST = max(map(len, _PHRASES))
+
+
+def is_blank(answer: str) -> bool:
+    """Whether nothing is in an answer but blanks and marks around words."""
+    return not answer.strip(_AROUND)
+
+
+def says_none(answer: str) -> bool:
+    """Whether an answer is no more than the words that there is none."""
+    bare = answer.strip(_AROUND)
+    return len(bare) <= _LONGEST and _plain(bare) in _PHRASES
+
+
+def may_say_none(unfinished: str) -> bool:
+    """Whether an answer that is being written says so, or may come to; also of a blank one.
+
+    Then nothing of it is told yet.
+    """
+    bare = unfinished.strip(_AROUND)
+    if len(bare) > _LONGEST:
+        return False
+    begin = _plain(bare)
+    return any(one.startswith(begin) for one in _PHRASES)
+
+
+def _plain(text: str) -> str:
+    return text.casefold().replace("\u2019", "'")
