@@ -5,6 +5,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from service.config import Config
+from service.domain.asking import NoUse
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.fitting import TextTooLong
@@ -86,7 +87,7 @@ class Maker(Generic[T]):
 
     async def _put_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
         """Writes a failed try down: another follows, with growing pauses, or it is given up."""
-        known = isinstance(error, ModelFailure | NoSchema | BudgetExhausted | TextTooLong)
+        known = isinstance(error, ModelFailure | NoSchema | NoUse | BudgetExhausted | TextTooLong)
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
         _log.warning(
             f"{item.kind.value} failed",
@@ -116,8 +117,8 @@ class Maker(Generic[T]):
 
 def _is_final(error: Exception) -> bool:
     match error:
-        case NoSchema() | TextTooLong() | WindowPassed():
-            # The journal would give the replies without a schema once more, and the text,
+        case NoSchema() | NoUse() | TextTooLong() | WindowPassed():
+            # The journal would give the replies that were no use once more, and the text,
             # or the prompt, would not be shorter.
             return True
         case BudgetExhausted():

@@ -121,6 +121,7 @@ def summarize_asks() -> list[ModelAsk]:
                 text,
                 spec=TreeSpec(summary_tokens=tokens),
                 marker_key=KEY,
+                window_tokens=32_768,
                 count=estimate_tokens,
             )
         )[0]
@@ -136,6 +137,7 @@ def compress_asks() -> list[ModelAsk]:
                 summaries,
                 spec=TreeSpec(summary_tokens=tokens),
                 marker_key=KEY,
+                window_tokens=32_768,
                 count=estimate_tokens,
             )
         )[0]
@@ -144,7 +146,7 @@ def compress_asks() -> list[ModelAsk]:
     ]
 
 
-def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
+def navigate_asks(*, beam: int = 1) -> list[ModelAsk]:
     """Two questions on one tree, which go the same way; one with options, one that strays."""
     shape = (("alpha", "beta"), ("gamma", "delta"))
     memory = TreeSpec(working_memory_tokens=16)
@@ -153,6 +155,7 @@ def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
         (memory, {"query": "Who?"}, [down(1), down(0), "hm", UP, down(1), says("Delta.")]),
         (memory, {"query": "What?", "options": ("x", "y")}, [down(1), down(0), says("(A)")]),
         (told, {"query": "Who?"}, [down(1), down(0), "in short", says("gamma")]),
+        (memory, {"query": "Who?", "options": ("x", "y")}, ["hm", "hm", "hm", "Answer: y"]),
     ]
     if beam > 1:
         replies = [down(0, 1), down(0), down(1), says("one"), says("two"), "hm", "Answer: two"]
@@ -160,9 +163,7 @@ def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
     return [
         ask
         for spec, question, replies in ways
-        for ask in run(
-            Tree(shape), scripted(*replies), spec=spec, structured=structured, **question
-        ).asks
+        for ask in run(Tree(shape), scripted(*replies), spec=spec, **question).asks
     ]
 
 
@@ -349,9 +350,8 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "schema": schema_asks,
     "summarize": summarize_asks,
     "compress": compress_asks,
-    "navigate": lambda: navigate_asks(structured=False),
-    "navigate, structured": lambda: navigate_asks(structured=True),
-    "navigate, several at once": lambda: navigate_asks(structured=False, beam=2),
+    "navigate": navigate_asks,
+    "navigate, several at once": lambda: navigate_asks(beam=2),
     "navigate, growing": growing_asks,
     "state, steps": compress_steps_asks,
     "state, vectors": compress_vectors_asks,
