@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.json_values import Json
+from service.domain.no_answers import NO_ANSWER
 from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.tree import PLACEHOLDER
 from service.domain.state.asking import ContextAnswerContent
@@ -33,8 +34,6 @@ DEFINITION = re.compile(
 )
 
 NOTHING = "The memory does not say."
-#: What is written of a working context that does not say.
-NO_ANSWER = "no answer"
 #: Ends of a sentence that asks.
 _ASKED = ("?", '?"', "？")
 

@@ -19,7 +19,7 @@ from storage.database import Transaction
 BYTES_PER_TOKEN = 16
 #: What an answer says that says nothing.
 NO_ANSWER_TEXTS = {
-    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row were empty.",
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
     NoAnswer.NOT_FOUND: "There is no answer in the working context.",
     NoAnswer.EMPTY: "There is no answer: the memory has no steps yet.",
 }

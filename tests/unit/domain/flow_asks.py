@@ -314,7 +314,6 @@ def shape_asks() -> list[ModelAsk]:
                 check=lambda _: "it does not fit",
                 marker_key=KEY,
                 window_tokens=32_768,
-                structured=True,
                 count=estimate_tokens,
             ),
             "7",
