@@ -102,8 +102,7 @@ def answer(
             kind=SegmentKind.QUERY, text="[QUESTION]\n" + marked(query, marker_key), reusable=False
         ),
     )
-    output_tokens = max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
-    room = window_tokens - output_tokens - MARGIN_TOKENS
+    room = window_tokens - output_tokens(window_tokens) - MARGIN_TOKENS
     _check_room(prompt_tokens(segments, count), room)
     content = ContextAnswerContent(
         query=query,
@@ -117,7 +116,7 @@ def answer(
         template=ANSWER,
         segments=segments,
         content=content,
-        max_output_tokens=output_tokens,
+        max_output_tokens=output_tokens(window_tokens),
         telling=told_answer,
     )
 
@@ -138,6 +137,11 @@ def answer(
     if not said.text:
         return AnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
     return AnswerDraft(text=said.text, positions=said.positions[:MAX_ANSWER_STEPS])
+
+
+def output_tokens(window_tokens: int) -> int:
+    """Tokens of the reply, at most."""
+    return max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
 
 
 def too_long(context_tokens: str, room: int) -> TextTooLong:
