@@ -380,9 +380,14 @@ async def complete(
         citations=[asdict(one) for one in citations],
         model=model,
         no_answer=no_answer,
-        statistics=null() if statistics is None else asdict(statistics),
+        statistics=null() if statistics is None else _statistics_json(statistics),
         value=null() if value is None else value,
     )
+
+
+def _statistics_json(statistics: Statistics) -> dict[str, int]:
+    """As they are stored: the release before knows no guesses, and reads answers without."""
+    return {name: value for name, value in asdict(statistics).items() if value or name != "guesses"}
 
 
 async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Chosen) -> Chosen:

@@ -71,7 +71,14 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token, config.limits)
         memories = Memories(database, hints, watcher, keys.token, config.limits)
-        contexts = WorkingContexts(database, watcher, keys.token, config.limits)
+        facts = Facts(config).of
+        contexts = WorkingContexts(
+            database,
+            watcher,
+            keys.token,
+            config.limits,
+            lambda spec: facts(spec.model or config.model),
+        )
         history = History(database)
         editor = Editor(database, memories, config.limits)
         waiting = WaitingRoom(config.limits.max_waiting_asks)
@@ -80,14 +87,14 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         schemas = Schemas(database, hints, watcher, waiting)
         comparer = Comparer(database, Prices(config).of, config)
         trajectories = Trajectories(
-            database, Facts(config).of, LitellmTransport(config).structured, keys.marker, config
+            database, facts, LitellmTransport(config).structured, keys.marker, config
         )
         # Models are asked by searches that rerank, if ever: nothing is started before.
         far = far_caller(config, stack)
         gateway = await open_gateway(
             config, database, keys, stack, Prices(config), far=far, when_asked=True
         )
-        reranker = Reranker(gateway, Facts(config).of, keys.marker, config)
+        reranker = Reranker(gateway, facts, keys.marker, config)
         embedder = embedder_of(config, database)
         searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
         server = Server(

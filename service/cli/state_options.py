@@ -33,7 +33,7 @@ PeriodTokens = Annotated[
     typer.Option(
         min=0,
         max=MAX_TOKENS,
-        help="Of a state memory: compress also behind so many tokens; 0: never.",
+        help="Of a state memory: tokens that stay uncompressed at most; 0: 4,000.",
     ),
 ]
 Idle = Annotated[

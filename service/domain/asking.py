@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from service.domain.ends import End
 from service.domain.faults import ADVICE, Fault
+from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
 from service.domain.flows import (
     CUT_OFF,
     MAX_SAID_CHARACTERS,
@@ -26,6 +27,8 @@ from service.domain.flows import (
 
 #: Replies to one prompt, the first one included.
 MAX_TRIES = 3
+#: Tokens of what is said behind a prompt that is asked again, at most.
+AGAIN_TOKENS = 128
 #: By how much the bound of a reply grows where its tokens were used up.
 GROWTH = 2
 
@@ -207,3 +210,50 @@ def _read(reply: ModelReply, read: Callable[[str], T]) -> T:
     if fault is not None:
         raise Unusable(fault)
     return read(reply.text)
+
+
+def usable_or_cut(
+    ask: ModelAsk,
+    read: Callable[[str, bool], T],
+    *,
+    what: str,
+    most_tokens: int,
+    enough: Callable[[str], bool] = lambda _: False,
+    seen: list[ModelReply] | None = None,
+) -> Flow[T]:
+    """As `usable`, for prose of which a beginning is of use too.
+
+    `read` is told whether the text was cut off. That is asked for once more, with more room
+    if there is any; then, or where what there is is `enough`, it is read. `seen` gets the
+    replies. Raises NoUse.
+    """
+    asked, bound, grew = ask, ask.max_output_tokens, False
+    number = 0
+    while True:
+        number += 1
+        (reply,) = yield [asked]
+        if seen is not None:
+            seen.append(reply)
+        check_refused(reply)
+        fault = fault_of_end(reply)
+        text = reply.text.removesuffix(CUT_OFF)
+        is_cut = reply.end is End.LENGTH
+        try:
+            if fault is None or (is_cut and (grew or most_tokens <= bound or enough(text))):
+                return read(text, is_cut)
+        except Unusable as error:
+            fault = str(error)
+        assert fault is not None, "what may be read was read"
+        if number == MAX_TRIES:
+            of_last = f"of the last one: {fault}"
+            raise NoUse(f"{NO_USE} {what} in {number} replies; {of_last}", end=reply.end)
+        grew = grew or is_cut
+        again = asked_again(ask, reply, fault, most_tokens=most_tokens)
+        # Room that was found to be needed once stays; what is said anew needs some too.
+        bound = max(min(max(bound, again.max_output_tokens), most_tokens), 1)
+        asked = replace(again, max_output_tokens=bound, attempt=ask.attempt + number)
+
+
+def free_tokens(ask: ModelAsk, window_tokens: int, count: Callable[[str], int]) -> int:
+    """Tokens of a window that a reply may have beside a prompt that is asked once more."""
+    return window_tokens - prompt_tokens(ask.segments, count) - MARGIN_TOKENS - AGAIN_TOKENS

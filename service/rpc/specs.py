@@ -16,7 +16,7 @@ from service.domain.schemas.limits import bounded
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import Schema, render
 from service.domain.specs import MemorySpec, SpecChanges
-from service.domain.state.spec import Period, StateSpec
+from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
@@ -127,7 +127,7 @@ def state_spec(message: memories_pb2.StateSpec) -> StateSpec:
         task=message.task,
         period=message.period or default.period,
         period_kind=_PERIODS[message.period_kind],
-        period_tokens=message.period_tokens,
+        period_tokens=message.period_tokens or DEFAULT_PERIOD_TOKENS,
         idle_ms=message.idle.ToMilliseconds(),
         state_tokens=message.state_tokens or default.state_tokens,
         pinned=tuple(message.pinned),

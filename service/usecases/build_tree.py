@@ -10,6 +10,7 @@ that lost its memory to another one.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -153,13 +154,16 @@ class Builder:
             return site.skip(planned, cause_of(error))
 
     def _flow(self, site: HeldTree, planned: Planned) -> Flow[Summary]:
-        count = site.facts.count
+        facts = site.facts
+        known: dict[str, Any] = {
+            "spec": site.spec,
+            "marker_key": self._marker_key,
+            "window_tokens": facts.window_tokens,
+            "count": facts.count,
+        }
         if planned.cut is not None:
-            return summarize(
-                planned.cut.text, spec=site.spec, marker_key=self._marker_key, count=count
-            )
-        summaries = [child.summary for child in site.plan.children(planned)]
-        return compress(summaries, spec=site.spec, marker_key=self._marker_key, count=count)
+            return summarize(planned.cut.text, **known)
+        return compress([child.summary for child in site.plan.children(planned)], **known)
 
     async def _store(self, site: HeldTree, nodes: Sequence[Planned], *, last: bool) -> None:
         """Commits nodes; with `last` it leaves the memory too, if nothing came just now."""

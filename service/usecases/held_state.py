@@ -97,7 +97,7 @@ class Group:
         window_tokens: int,
         cut: Cutter,
     ) -> Flow[Compression]:
-        """Asks a model for the vector. Raises NoVector."""
+        """Asks a model for the vector. Raises NoUse, NoRoom."""
         if self.level == STEPS_LEVEL:
             return compress_steps(
                 self._before_text,

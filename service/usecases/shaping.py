@@ -64,7 +64,6 @@ class Shaper:
             check=checker(asked.response_schema),
             marker_key=self._marker_key,
             window_tokens=facts.window_tokens,
-            structured=self._calls.structured(model),
             count=facts.count,
         )
         shaped: Shaped = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))

@@ -163,7 +163,6 @@ class Trajectories:
             asked.spec,
             default_model=self._config.model,
             facts=self._facts,
-            structured=self._structured,
             marker_key=self._marker_key,
         )
         reader = await terms.reader(self._database, tenant_id, asked)

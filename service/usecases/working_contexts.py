@@ -1,6 +1,6 @@
 """Reading state memories: the working context now, at a position, or of a revision."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,11 +11,13 @@ from service.domain.errors import DeadlineExceeded, Exhausted, OutOfRange
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.specs import MemoryKind
+from service.domain.state.showing import CONTEXT_SHARE, shown
 from service.domain.state.spec import Period, StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Vector
 from service.domain.state.working_context import WorkingContext, is_due
 from service.domain.tenancy import memory_id, session_key
+from service.llm.facts import ModelFacts
 from service.usecases.consistency import Watcher, progress_of, refuse_stopped
 from service.usecases.lookup import (
     find_state,
@@ -49,11 +51,18 @@ class WorkingContexts:
     """What callers read of state memories."""
 
     def __init__(
-        self, database: Database, watcher: Watcher, token_key: bytes, limits: Limits
+        self,
+        database: Database,
+        watcher: Watcher,
+        token_key: bytes,
+        limits: Limits,
+        facts: Callable[[StateSpec], ModelFacts] | None = None,
     ) -> None:
+        """`facts` knows a memory's model, whose window no context passes; None: all is shown."""
         self._database = database
         self._watcher = watcher
         self._token_key = token_key
+        self._facts = facts
         self._bounds = Bounds(
             chunks=limits.max_context_chunks,
             content_bytes=limits.max_context_bytes,
@@ -185,11 +194,24 @@ class WorkingContexts:
         )
         return ContextReading(
             memory=stored,
-            context=context,
+            context=self._shown(stored, context),
             due=due,
             trouble=_trouble(stored) if due else None,
             token=token.sign(self._token_key),
         )
+
+    def _shown(self, stored: StoredMemory, context: WorkingContext) -> WorkingContext:
+        if self._facts is None:
+            return context
+        facts = self._facts(stored.state)
+        window = facts.window_tokens
+        found = shown(context, stored.state, window_tokens=window, count=facts.count)
+        if found is None:
+            most = int(window * CONTEXT_SHARE)
+            why = f"{len(context.recent)} chunks are recent, and the vectors leave no room for them"
+            what = f"tokens, of the {window} of its model's window; flush it to compress them"
+            raise context_too_large(stored.name, why, most, what)
+        return found
 
     def _too_large(self, found: StoredContext) -> Exhausted:
         limit, what = self._bounds.chunks, "chunks"

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -12,8 +13,11 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.errors import Exhausted, FailedPrecondition, NotFound, OutOfRange
 from service.domain.reasons import Reason
 from service.domain.state.spec import StateSpec
+from service.domain.state.working_context import as_text
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
+from service.domain.tokens import estimate_tokens
 from service.domain.tree.spec import TreeSpec
+from service.llm.facts import ModelFacts
 from service.usecases.consistency import Watcher
 from service.usecases.edit import Editor, Target
 from service.usecases.hints import Hints
@@ -74,6 +78,24 @@ async def test_an_empty_log_has_the_task_alone(database: Database) -> None:
         check(kept, reading, 0)
         assert [one.text for one in reading.context.state.stack] == ["Find the key."]
         assert (reading.due, reading.trouble) == (False, None)
+
+
+@pytest.mark.parametrize("period_tokens", [0, 4000])
+async def test_no_context_passes_the_window_of_its_model(
+    database: Database, period_tokens: int
+) -> None:
+    kept = await keeper(database, replace(SPEC, period=10, period_tokens=period_tokens))
+    await append(database, kept.session, [chunk(1), Chunk(kind=ChunkKind.TEXT, text="ab " * 52000)])
+    window = ModelFacts(window_tokens=32_000, count=estimate_tokens)
+    bounded = WorkingContexts(database, Watcher(database), KEY, Limits(), lambda _: window)
+    reading = await bounded.read(DEFAULT_TENANT, kept.session, kept.name)
+    text = as_text(reading.context)
+    assert estimate_tokens(text) <= (4100 if period_tokens else 24_000)
+    assert "saw 1" in text
+    assert "characters left out" in text
+    assert reading.due == bool(period_tokens)
+    whole = await read(kept)
+    assert estimate_tokens(as_text(whole.context)) > 39_000, "what is compared and kept"
 
 
 async def test_a_context_is_the_vectors_and_what_came_since(database: Database) -> None:

@@ -243,7 +243,7 @@ async def test_a_context_that_fits_no_prompt_fails_and_says_what_to_do(
         assert (stored.status, script.asked) == ("failed", [])
         return stored.failure
 
-    assert "has room for 6848 tokens: ask with navigation instead" in await failed(8000)
+    assert "has room for 5872 tokens: ask with navigation instead" in await failed(8000)
     # So much is not even read.
     assert "more than 16000 bytes" in await failed(1000)
 

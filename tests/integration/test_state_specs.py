@@ -8,6 +8,7 @@ import pytest
 import palimpsest
 from palimpsest import errors
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, StateSpec
 from tests.harness import Servers, api
 
 STATE = "state"
@@ -51,6 +52,17 @@ async def test_what_is_wrong_with_a_spec_is_said_before_anything_is_made(
     assert list(refused.value.fields) == [field]
     assert "\n" not in str(refused.value)
     assert await session.memories() == []
+
+
+async def test_a_new_memory_is_bounded_by_tokens_and_a_stored_one_as_it_was(
+    client: palimpsest.Client,
+) -> None:
+    session = await client.create_session(f"run-{uuid4().hex}")
+    info = (await (await session.create_state(STATE)).get()).info
+    assert info.state is not None
+    assert info.state.period_tokens == DEFAULT_PERIOD_TOKENS == 4000
+    stored = StateSpec().to_json()
+    assert StateSpec.from_json(stored).period_tokens == stored["period_tokens"] == 0
 
 
 async def test_the_largest_spec_is_made(client: palimpsest.Client) -> None:

@@ -155,7 +155,12 @@ async def _in_one_go(story: Story, chunks: Sequence[LoggedChunk]) -> dict[str, N
     async def call(ask: ModelAsk) -> ModelReply:
         return ModelReply(text=summary_reply(ask, 0), model="")
 
-    named: dict[str, Any] = {"spec": spec, "marker_key": b"marker", "count": estimate_tokens}
+    named: dict[str, Any] = {
+        "spec": spec,
+        "marker_key": b"marker",
+        "window_tokens": 32_768,
+        "count": estimate_tokens,
+    }
     made: list[Planned] = []
     while (planned := plan.next()) is not None:
         if planned.cut is not None:

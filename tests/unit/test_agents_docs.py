@@ -15,7 +15,7 @@ from service.cli import state_options
 from service.config import Limits
 from service.domain.state.spec import ADAPTIVE_SPAN, PINNED_SHARE, StateSpec
 from service.domain.state.triggers import NEW_VECTORS
-from service.rpc.specs import state_message
+from service.rpc.specs import state_message, state_spec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "agents.md").read_text()
@@ -36,8 +36,11 @@ def test_the_settings_are_those_of_a_state_memory() -> None:
     names = set(state_values.StateSettings.__dataclass_fields__)
     assert names <= set(said)
     assert names == set(Choices.__annotations__)
-    for name in ("period", "period_tokens", "state_tokens", "episode_vectors"):
+    for name in ("period", "state_tokens", "episode_vectors"):
         assert said[name][0] == f"{getattr(defaults, name):,}"
+    made = state_spec(memories_pb2.StateSpec())
+    assert said["period_tokens"][0] == f"{made.period_tokens:,}"
+    assert f"1 to {rule('period_tokens').uint32.lte:,}" in said["period_tokens"][1]
     for name in ("state_tokens", "episode_vectors"):
         least, most = re.findall(r"\d+", rule(name).cel[0].message)[-2:]
         assert f"{least} to {int(most):,}" in said[name][1]

@@ -9,8 +9,24 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.asking import (
+    GROWTH,
+    THEN,
+    Then,
+    Unusable,
+    check_refused,
+    fault_of_end,
+)
 from service.domain.errors import SchemaInvalid
-from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import (
+    CUT_OFF,
+    Flow,
+    ModelAsk,
+    ModelReply,
+    Purpose,
+    Segment,
+    SegmentKind,
+)
 from service.domain.schemas import prompts as prompts_schema
 from service.domain.schemas.limits import MAX_REQUEST_BYTES, bounded
 from service.domain.schemas.source import parse_source
@@ -59,13 +75,17 @@ class NoSchema(Exception):
 def generate(
     domain: str, example_query: str, *, marker_key: bytes, tries: int = MAX_TRIES
 ) -> Flow[SchemaDraft]:
-    """The schema of a memory that serves such questions. Raises NoSchema after `tries`."""
+    """The schema of a memory that serves such questions. Raises NoSchema after `tries`.
+
+    Raises NoUse when the model refuses.
+    """
     task = Segment(kind=SegmentKind.TASK, text=prompts_schema.generate_task())
     wanted = prompts_schema.wanted_segment(domain, example_query, marker_key)
     # Reusable: when the model is asked again, its prompt begins with both.
     asked = (task, Segment(kind=SegmentKind.QUERY, text=wanted))
     again: tuple[Segment, ...] = ()
     fault = "it was never asked"
+    output_tokens = SCHEMA_OUTPUT_TOKENS
     for attempt in range(tries):
         (reply,) = yield [
             ModelAsk(
@@ -73,19 +93,34 @@ def generate(
                 template=prompts_schema.GENERATE,
                 segments=(*asked, *again),
                 content=SchemaContent(domain=domain, example_query=example_query),
-                max_output_tokens=SCHEMA_OUTPUT_TOKENS,
+                max_output_tokens=output_tokens,
                 attempt=attempt,
             )
         ]
         try:
-            source = read_schema(reply.text)
-        except SchemaInvalid as error:
-            fault = error.message
-            text = prompts_schema.again_segment(reply.text, fault, marker_key)
+            source = _read(reply)
+        except Unusable as error:
+            fault = str(error)
+            if THEN[reply.end] is Then.MORE_ROOM:
+                output_tokens = GROWTH * SCHEMA_OUTPUT_TOKENS
+            shown = reply.text.removesuffix(CUT_OFF)
+            text = prompts_schema.again_segment(shown, fault, marker_key)
             again = (Segment(kind=SegmentKind.QUERY, text=text, reusable=False),)
         else:
             return SchemaDraft(source=source, model=reply.model, attempts=attempt + 1)
     raise NoSchema(f"the model gave no valid schema in {tries} tries; the last time, {fault}")
+
+
+def _read(reply: ModelReply) -> str:
+    """The schema of a reply. Raises Unusable, and NoUse where the model refuses."""
+    check_refused(reply)
+    fault = fault_of_end(reply)
+    if fault is not None:
+        raise Unusable(fault)
+    try:
+        return read_schema(reply.text)
+    except SchemaInvalid as error:
+        raise Unusable(error.message) from error
 
 
 def read_schema(reply: str) -> str:

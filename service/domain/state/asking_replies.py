@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from service.domain.flows import CUT_OFF
+from service.domain.no_answers import is_blank, may_say_none, says_none
+from service.domain.shortening import ELLIPSIS
 from service.domain.telling import section_text
 from service.domain.thoughts import is_thought, spoken
 
@@ -41,30 +43,11 @@ _RUN = re.compile(
     _FLAGS,
 )
 _POSITIONS = re.compile(r"(\d+)(?:[ \t]*(?:-|–|—|to)[ \t#]*(\d+))?")
-#: The words that are asked for, and what models make of them.
-_NOTHING = re.compile(
-    r"(?:there is )?no answer|(?:the |this )?(?:working )?(?:context|state|memory|text|it|that)"
-    r" does(?: not|n['’]t) say(?: so| it)?",
-    re.IGNORECASE,
-)
-#: All that _NOTHING matches.
-_NOTHINGS = (
-    *("no answer", "there is no answer"),
-    *(
-        f"{article}{working}{thing} does{negation} say{end}"
-        for article in ("", "the ", "this ")
-        for working in ("", "working ")
-        for thing in ("context", "state", "memory", "text", "it", "that")
-        for negation in (" not", "n't", "n’t")
-        for end in ("", " so", " it")
-    ),
-)
 #: A last line that may become a loose header of steps.
 _MAYBE_STEPS = re.compile(rf"{_BLANKS}{_MARKUP}{_BLANKS}([a-z]{{1,9}}){_MARKUP}\Z", re.IGNORECASE)
 _STEPS_WORDS = ("steps", "positions", "sources")
 #: What stands between positions, as far as it may be there.
 _BETWEEN = re.compile(r"(?:s|st|ste|a|an|t|n|no|non)?\Z", re.IGNORECASE)
-_AROUND = " \t\r\n.*_`\"'()[]<>"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,23 +60,25 @@ class Said:
     positions: tuple[int, ...] = ()
 
 
-def read_answer(reply: str, known: Collection[int]) -> Said | None:
+def read_answer(reply: str, known: Collection[int], *, is_cut: bool = False) -> Said | None:
     """The answer of a reply and the positions that it names; None when it has none.
 
     Positions that are not `known` are dropped. Without the sections that are asked for,
-    the whole reply is the answer.
+    the whole reply is the answer. One that was cut off in its answer has an ellipsis behind
+    that.
     """
     text = _bare(reply)
     begins = _ANSWER.search(text) or _LOOSE_ANSWER.search(text)
     start = begins.end() if begins else 0
     steps = _steps(text, start)
     answer = text[start : steps.start() if steps else len(text)].strip()
-    if not answer.strip(_AROUND):
+    if is_blank(answer):
         return None
-    if _NOTHING.fullmatch(answer.strip(_AROUND)):
+    if says_none(answer):
         return Said(text="")
-    named = _named(text[steps.end() :], frozenset(known)) if steps else ()
-    return Said(text=answer, positions=tuple(named))
+    if steps is None:
+        return Said(text=answer + ELLIPSIS if is_cut else answer)
+    return Said(text=answer, positions=tuple(_named(text[steps.end() :], frozenset(known))))
 
 
 def told_answer(reply: str) -> str:
@@ -104,8 +89,7 @@ def told_answer(reply: str) -> str:
     """
     text = section_text(reply[:MAX_REPLY_CHARACTERS], _ANSWER, _STEPS, last=True)
     said = _without_loose_steps(text)
-    bare = said.strip(_AROUND)
-    return "" if _NOTHING.fullmatch(bare) or _may_become(bare, _NOTHINGS) else said
+    return "" if may_say_none(said) else said
 
 
 def _without_loose_steps(text: str) -> str:

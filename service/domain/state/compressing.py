@@ -5,9 +5,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from service.domain.asking import (
+    AGAIN_TOKENS,
+    GROWTH,
+    MAX_TRIES,
+    NoUse,
+    asked_again,
+    check_refused,
+    fault_of_end,
+)
+from service.domain.ends import End
 from service.domain.errors import FailedPrecondition
 from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
-from service.domain.flows import CUT_OFF, NO_USE, Flow, ModelAsk, Purpose, Segment
+from service.domain.flows import CUT_OFF, NO_USE, Flow, ModelAsk, ModelReply, Purpose, Segment
 from service.domain.reasons import Reason
 from service.domain.shortening import cut_back, shortened
 from service.domain.splitting import Cutter
@@ -20,8 +30,6 @@ from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
 from service.domain.thoughts import is_thought, spoken
 
-#: Replies in a row without a vector before the model is given up.
-MAX_TRIES = 3
 #: How often a reply that is too long is asked for again, before it is cut.
 MAX_SHORTENINGS = 2
 #: Tokens that a reply may have beside twice a vector's: for what a model thinks before it.
@@ -46,13 +54,6 @@ _NAMES = {
     "STATE": "the state vector so far",
     "EARLIER": "the vector of the level above",
 }
-
-
-class NoVector(Exception):
-    """The model gave no vector however often it was asked; the message is one sentence."""
-
-    #: The same prompt was asked again already.
-    retryable = False
 
 
 class NoRoom(FailedPrecondition):
@@ -92,7 +93,7 @@ def compress_steps(
     """The vector behind `current` and the steps since, one or more.
 
     Where they do not fit into the window it is F(F(current + first part) + rest).
-    Raises NoVector, NoRoom.
+    Raises NoUse, NoRoom.
     """
 
     def content(base: str, part: Sequence[Item], too_long: str) -> CompressStepsContent:
@@ -220,27 +221,57 @@ class _Compressor:
         """The vector of a part: the first reply that is short enough, or the last one, cut."""
         asked = Counter[str]()
         too_long: _Spoken | None = None
-        replies = empty = shortenings = 0
+        replies = useless = shortenings = 0
+        ask = first = self._ask(base, part, None)
         while True:
-            ask = self._ask(base, part, too_long)
             (reply,) = yield [replace(ask, attempt=asked[ask.text])]
             asked[ask.text] += 1
             replies += 1
-            spoken_text = self._read(reply.text)
-            if spoken_text is None:
-                empty += 1
-                if empty < MAX_TRIES:
-                    continue
-                if too_long is None:
-                    raise NoVector(f"{NO_USE} state vector in {MAX_TRIES} tries in a row")
-                return self._made(too_long, replies)
-            empty = 0
-            if spoken_text.is_whole and spoken_text.tokens <= self.spec.state_tokens:
-                return self._made(spoken_text, replies)
-            if shortenings == MAX_SHORTENINGS or not self._can_show(spoken_text):
-                return self._made(spoken_text, replies)
-            too_long = spoken_text
+            check_refused(reply)
+            found = self._read(reply)
+            if found is None:
+                useless += 1
+                fault = fault_of_end(reply) or "it had no paragraph"
+                if useless == MAX_TRIES:
+                    if too_long is not None:
+                        return self._made(too_long, replies)
+                    raise NoUse(
+                        f"{NO_USE} state vector in {useless} replies in a row; of the last"
+                        f" one: {fault}",
+                        end=reply.end,
+                    )
+                ask = self._again(first, reply, fault)
+                continue
+            useless = 0
+            is_short = found.tokens <= self.spec.state_tokens
+            if found.is_whole and is_short:
+                return self._made(found, replies)
+            if shortenings == MAX_SHORTENINGS or not self._can_show(found):
+                return self._made(found, replies)
             shortenings += 1
+            too_long = found
+            first = self._ask(base, part, found)
+            if is_short:
+                # What it thought took the room, not what it said.
+                first = replace(first, max_output_tokens=self._more_room(first))
+            ask = first
+
+    def _again(self, first: ModelAsk, reply: ModelReply, fault: str) -> ModelAsk:
+        """The prompt again, with what was wrong with a reply that had no paragraph."""
+        bound = self._more_room(first)
+        again = asked_again(first, reply, fault, most_tokens=bound)
+        excess = -self._beside(again.segments, again.max_output_tokens)
+        return replace(again, max_output_tokens=max(again.max_output_tokens - max(excess, 0), 1))
+
+    def _more_room(self, ask: ModelAsk) -> int:
+        """Tokens that a reply may have which needs more than others."""
+        free = self._beside(ask.segments, 0) - AGAIN_TOKENS
+        return max(min(GROWTH * self._reply_tokens, free), ask.max_output_tokens)
+
+    def _beside(self, segments: Sequence[Segment], output_tokens: int) -> int:
+        """Tokens of the window that a prompt and its reply leave."""
+        taken = prompt_tokens(segments, self.count) + output_tokens + MARGIN_TOKENS
+        return self.window_tokens - taken
 
     def _ask(self, base: str, part: Sequence[Item], too_long: "_Spoken | None") -> ModelAsk:
         segments = self._segments(base, part)
@@ -267,9 +298,10 @@ class _Compressor:
         return (task, prompts.base_segment(self.heading(base), base, key), chunk)
 
     def _too_long(self, reply: "_Spoken") -> Segment:
-        return prompts.too_long_segment(
-            reply.text, reply.tokens, self.spec.state_tokens, self.marker_key
-        )
+        most = self.spec.state_tokens
+        if reply.tokens <= most:
+            return prompts.cut_off_segment(reply.text, most, self.marker_key)
+        return prompts.too_long_segment(reply.text, reply.tokens, most, self.marker_key)
 
     def _can_show(self, reply: "_Spoken") -> bool:
         """Whether the model can be shown its reply."""
@@ -284,13 +316,14 @@ class _Compressor:
 
     def _free(self, segments: Sequence[Segment]) -> int:
         """Tokens of the window that are left beside a prompt and its reply."""
-        taken = prompt_tokens(segments, self.count) + self._reply_tokens + MARGIN_TOKENS
-        return self.window_tokens - taken
+        return self._beside(segments, self._reply_tokens)
 
-    def _read(self, reply: str) -> "_Spoken | None":
+    def _read(self, reply: ModelReply) -> "_Spoken | None":
         """The paragraph in a reply; None when there is none."""
-        whole = reply.removesuffix(CUT_OFF)
-        text = spoken(whole).strip()
+        is_whole = reply.end is not End.LENGTH
+        if is_whole and fault_of_end(reply) is not None:
+            return None
+        text = spoken(reply.text.removesuffix(CUT_OFF)).strip()
         if is_thought(text):
             return None
         heading = _HEADING.match(text)
@@ -299,7 +332,7 @@ class _Compressor:
         text = paragraph(text, self.spec.pinned)
         if not text:
             return None
-        return _Spoken(text=text, tokens=self.count(text), is_whole=whole == reply)
+        return _Spoken(text=text, tokens=self.count(text), is_whole=is_whole)
 
     def _made(self, reply: "_Spoken", replies: int) -> Compression:
         text = reply.text

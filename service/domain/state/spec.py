@@ -21,6 +21,9 @@ class Period(StrEnum):
     ADAPTIVE = "adaptive"
 
 
+#: `period_tokens` of a new memory that does not say: on recorded agent runs it makes hardly
+#: more compressions than none does (decision 0048), and it bounds steps that are long.
+DEFAULT_PERIOD_TOKENS = 4000
 #: What of a state vector pinned strings may take at most: the rest is for the state.
 PINNED_SHARE = 1 / 2
 #: Periods of N steps that an adaptive memory waits at most; as many parts of N at least.
@@ -36,7 +39,9 @@ class StateSpec:
     #: N: steps that one compression takes; 1 to 1,000.
     period: int = 10
     period_kind: Period = Period.FIXED
-    #: Steps are also compressed when they have so many tokens together; 0: never for that.
+    #: Steps that are not compressed have at most so many tokens together: those before one
+    #: that would pass it are compressed without it. One that is longer is compressed alone.
+    #: 0: never for that, as memories have it that are older than the default.
     period_tokens: int = 0
     #: Steps are also compressed when none has come for so long, in ms; 0: never for that.
     idle_ms: int = 0

@@ -60,6 +60,8 @@ def due(
     for number, step in enumerate(steps, 1):
         if number > 1 and idle and _gap(steps[number - 2], step) >= idle:
             return number - 1
+        if number > 1 and counting.would_pass(step):
+            return number - 1
         if counting.is_full(step):
             return number
     if steps and idle and now is not None and now - steps[-1].logged.created_at >= idle:
@@ -94,6 +96,11 @@ class _Counting:
         self._steps = 0
         self._tokens = 0
         self._new_tokens = 0.0
+
+    def would_pass(self, step: SizedStep) -> bool:
+        """Whether the steps would have too many tokens with this one."""
+        most = self._spec.period_tokens
+        return bool(most) and self._tokens + step.tokens > most
 
     def is_full(self, step: SizedStep) -> bool:
         """Whether the steps are enough with this one."""

@@ -72,3 +72,14 @@ class MergeContent:
     #: The most promising leaf's first.
     answers: tuple[str, ...]
     reasoning: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuessContent:
+    """What the prompt says that has an option chosen where no answer was found."""
+
+    query: str
+    options: tuple[str, ...]
+    #: Summaries of the text's parts, and what was found in those that were read.
+    notes: tuple[str, ...]
+    reasoning: bool

@@ -10,6 +10,7 @@ that is the paper's walk: down to the child, and up to its parent.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from service.domain.flows import ModelReply
 from service.domain.tree.nodes import View
 
 
@@ -26,6 +27,8 @@ class Spot:
     #: How often in a row the model is asked here; 1 to 3, and what was wrong the last time.
     attempt: int = 1
     fault: str = ""
+    #: The last reply here, where it was no use.
+    reply: ModelReply | None = None
     #: The working memory of what is below it, once the model has shortened it.
     shortened: tuple[str, ...] | None = None
 
@@ -42,16 +45,21 @@ class Spot:
     def carried(self) -> tuple[str, ...]:
         """The working memory here, from the root down.
 
-        The summaries of the inner nodes that were passed on the way: the root's is about
-        all, and the node's own adds nothing to those of its children.
+        The summaries of the nodes that were passed on the way. The root's is about all, and
+        only a text right below it has nothing nearer; a node's own adds nothing to those of
+        its children.
         """
-        return () if self.parent is None else self.parent.handed_down()
+        parent = self.parent
+        if parent is None or (parent.parent is None and not self.view.is_leaf):
+            return ()
+        return parent.handed_down()
 
     def handed_down(self) -> tuple[str, ...]:
         """The working memory of what is below this node."""
         if self.shortened is not None:
             return self.shortened
-        return () if self.parent is None else (*self.carried(), self.view.summary)
+        own = self.view.summary
+        return (*self.carried(), own) if own.strip() else self.carried()
 
 
 @dataclass(slots=True)

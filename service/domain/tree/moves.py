@@ -109,13 +109,23 @@ def read_merge(
     return Answered(text=text, reasoning=parts.reasoning, sources=sources)
 
 
+def read_guess(reply: str, *, options: tuple[str, ...]) -> Answered | Unreadable:
+    """The option that a reply chooses."""
+    try:
+        parts = split_reply(reply)
+        text = _answer(parts, options)
+    except Unclear as unclear:
+        return Unreadable(reason=str(unclear))
+    return Answered(text=text, reasoning=parts.reasoning)
+
+
 def _action(parts: Parts) -> tuple[int, ...]:
     """The numbers behind Action, each once. Raises Unclear."""
     if parts.cut == "action" or (parts.cut and not parts.actions):
         raise Unclear("it was cut off before its action was whole; say less before it")
     found = {numbers for one in parts.actions if (numbers := numbers_of(one))}
     if not found:
-        raise Unclear("it has no line with Action and a whole number")
+        raise Unclear("it has no action that is a whole number")
     if len(found) > 1:
         raise Unclear("it gives several actions that differ; give one")
     return tuple(dict.fromkeys(found.pop()))
@@ -140,7 +150,7 @@ def _answer(parts: Parts, options: tuple[str, ...]) -> str:
         raise Unclear("its answer was cut off; say less")
     said = {answer for one in parts.answers if (answer := said_answer(one))}
     if not said:
-        raise Unclear("it has no answer behind Answer")
+        raise Unclear("it has no answer")
     meant = {chosen_option(answer, options) for answer in said} if options else said
     if len(meant) > 1:
         raise Unclear("it gives several answers that differ; give one")

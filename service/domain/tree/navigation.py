@@ -7,15 +7,19 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 
 - RETRIEVAL: NONE. TRIAGE: ENTER, REVERT or INVALID; NONE with its target for a root with
   one child, where no model is asked. LEAF: ANSWER, REVERT or INVALID.
-- WORKING_MEMORY: NONE, or INVALID when nothing came back. MERGE: ANSWER or INVALID.
+- WORKING_MEMORY: NONE, or INVALID when nothing came back. MERGE: ANSWER or INVALID; also of
+  a prompt that has an option chosen where no leaf answered.
 - END: ANSWER with the answer, or NONE with the value of NoAnswer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from service.domain.asking import NoUse, check_refused, fault_of_end
+from service.domain.ends import End
 from service.domain.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
 from service.domain.flows import LookingFlow, LookUp, ModelAsk, ModelReply
+from service.domain.shortening import cut_back
 from service.domain.thoughts import said
 from service.domain.trajectory import (
     Action,
@@ -25,18 +29,20 @@ from service.domain.trajectory import (
     Tell,
 )
 from service.domain.tree.exploring import Exploration, Spot
+from service.domain.tree.guessing import likeliest
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.moves import (
     Answered,
     Enter,
     Revert,
     Unreadable,
+    read_guess,
     read_leaf,
     read_merge,
     read_triage,
 )
 from service.domain.tree.nodes import View
-from service.domain.tree.prompts import Again, Prompts
+from service.domain.tree.prompts import Prompts
 from service.domain.tree.question import Question
 from service.domain.tree.recording import Recorder
 from service.domain.tree.reply_values import normal
@@ -59,21 +65,21 @@ def navigate(
     text_tokens: int,
     window_tokens: int,
     marker_key: bytes,
-    structured: bool,
     count: Count,
 ) -> LookingFlow[Navigation]:
     """The answer to a question from the tree below `root`.
 
     Asks for moves, looks up children, texts and leaves, and tells each event right after
     its call. `text_tokens` are the tree's, for the statistics; `count` is the model's.
-    Raises TextTooLong when a prompt cannot be made to fit into `window_tokens`.
+    Of several options one is always chosen: the likeliest where no text gives the answer.
+    Raises TextTooLong when a prompt cannot be made to fit into `window_tokens`, and NoUse
+    when the model refuses a text.
     """
     prompts = Prompts(
         question=question,
         spec=spec,
         window_tokens=window_tokens,
         marker_key=marker_key,
-        structured=structured,
         count=count,
     )
     return (
@@ -106,6 +112,8 @@ class _Walk:
     began: bool = False
     #: Answers of the present round, the most promising leaf's first.
     found: list[_Found] = field(default_factory=list)
+    #: What the model said of the texts that do not have the answer.
+    findings: list[str] = field(default_factory=list)
 
     @property
     def root(self) -> Spot:
@@ -196,7 +204,9 @@ class _Walk:
         if self.spec.working_memory is not WorkingMemory.SUMMARIZED:
             return
         limit = self.spec.working_memory_tokens
-        above = {spot.parent.node_id: spot.parent for spot in spots if spot.parent}
+        above = {
+            spot.parent.node_id: spot.parent for spot in spots if spot.parent and spot.carried()
+        }
         long = [
             spot
             for spot in above.values()
@@ -206,14 +216,14 @@ class _Walk:
             return
         asks = [self.prompts.remember(spot.handed_down()) for spot in long]
         for spot, ask, reply in zip(long, asks, (yield asks), strict=True):
-            short = cut_to(said(reply.text).strip(), limit, self.prompts.count)
+            short = cut_to(_shortened(reply), limit, self.prompts.count)
             # What came to nothing is not asked for again: it is cut like other memories.
             spot.shortened = (short,) if short else spot.handed_down()
             yield from self._tell(
                 EventKind.WORKING_MEMORY,
                 Action.NONE if short else Action.INVALID,
                 spot=spot,
-                text=short or "it is empty",
+                text=short or fault_of_end(reply) or "it is empty",
                 ask=ask,
                 reply=reply,
             )
@@ -241,49 +251,59 @@ class _Walk:
         """Asks at open nodes, all at once, and makes the moves in their order."""
         asks = [self._prompt(spot) for spot in spots]
         for spot, ask, reply in zip(spots, asks, (yield asks), strict=True):
-            move = self._read(spot, reply.text)
+            move = self._read(spot, reply)
             event = self.recorder.move(spot, move, ask, reply)
-            self._make(spot, move)
+            self._make(spot, move, reply)
             yield [Tell(event=event)]
+            check_refused(reply)
 
     def _prompt(self, spot: Spot) -> ModelAsk:
-        again = Again(attempt=spot.attempt, fault=spot.fault)
+        ask = self._first_prompt(spot)
+        if spot.reply is None:
+            return ask
+        return self.prompts.again(ask, spot.reply, spot.fault, spot.attempt)
+
+    def _first_prompt(self, spot: Spot) -> ModelAsk:
         notes = self._notes(spot)
         if spot.view.is_leaf:
             assert spot.text is not None, "it was looked up"
-            return self.prompts.leaf(spot.view, spot.text, notes=notes, again=again)
+            return self.prompts.leaf(spot.view, spot.text, notes=notes)
         return self.prompts.triage(
             spot.view,
             [child.view for child in _children(spot)],
             notes=notes,
             closed=self.exploration.closed(spot),
             may_revert=spot.parent is not None,
-            again=again,
         )
 
-    def _read(self, spot: Spot, reply: str) -> _Move:
+    def _read(self, spot: Spot, reply: ModelReply) -> _Move:
+        fault = fault_of_end(reply)
+        if fault is not None:
+            return Unreadable(reason=fault)
         if spot.view.is_leaf:
-            return read_leaf(reply, options=self.question.options)
+            return read_leaf(reply.text, options=self.question.options)
         return read_triage(
-            reply,
+            reply.text,
             shown=len(spot.view.children),
             closed=self.exploration.closed(spot),
             may_revert=spot.parent is not None,
             beam=self.question.beam,
         )
 
-    def _make(self, spot: Spot, move: _Move) -> None:
+    def _make(self, spot: Spot, move: _Move, reply: ModelReply) -> None:
         if isinstance(move, Unreadable):
             spot.attempt += 1
-            spot.fault = move.reason
+            spot.fault, spot.reply = move.reason, reply
             return
-        spot.attempt, spot.fault = 1, ""
+        spot.attempt, spot.fault, spot.reply = 1, "", None
         match move:
             case Enter():
                 children = _children(spot)
                 self.exploration.enter(spot, [children[number] for number in move.targets])
             case Revert():
                 self.exploration.refute(spot)
+                if spot.view.is_leaf and move.reasoning:
+                    self.findings.append(move.reasoning)
             case Answered():
                 self.found.append(_Found(leaf=spot.node_id, answer=move))
 
@@ -292,25 +312,40 @@ class _Walk:
         first = self.found[0].answer
         if len({normal(one.answer.text) for one in self.found}) == 1:
             return (yield from self._succeed(first, [one.leaf for one in self.found]))
-        again = Again()
-        while again.attempt <= MAX_ATTEMPTS:
+        ask = self.prompts.merge([one.answer for one in self.found])
+        merged, why = yield from self._chosen(ask, self._read_merge)
+        if merged is None:
+            return (yield from self._fail(why))
+        return (yield from self._succeed(merged, self._cited(merged)))
+
+    def _read_merge(self, reply: str) -> Answered | Unreadable:
+        return read_merge(
+            reply,
+            answers=len(self.found),
+            options=self.question.options,
+            rivals={one.answer.text for one in self.found},
+        )
+
+    def _chosen(
+        self, first: ModelAsk, read: Callable[[str], Answered | Unreadable]
+    ) -> LookingFlow[tuple[Answered | None, NoAnswer]]:
+        """The choice of the first reply that makes one; without it, why there is none."""
+        ask, attempt = first, 1
+        while attempt <= MAX_ATTEMPTS:
             if self.calls_left < 1:
-                return (yield from self._fail(NoAnswer.STEP_LIMIT))
-            ask = self.prompts.merge([one.answer for one in self.found], again=again)
+                return None, NoAnswer.STEP_LIMIT
             (reply,) = yield [ask]
-            move = read_merge(
-                reply.text,
-                answers=len(self.found),
-                options=self.question.options,
-                rivals={one.answer.text for one in self.found},
-            )
+            fault = fault_of_end(reply)
+            move = read(reply.text) if fault is None else Unreadable(reason=fault)
             leaves = self._cited(move) if isinstance(move, Answered) else ()
             event = self.recorder.merge(move, ask, reply, self.found_leaves, leaves)
             yield [Tell(event=event)]
             if isinstance(move, Answered):
-                return (yield from self._succeed(move, leaves))
-            again = Again(attempt=again.attempt + 1, fault=move.reason)
-        return (yield from self._fail(NoAnswer.UNREADABLE))
+                return move, NoAnswer.NOT_FOUND
+            check_refused(reply)
+            attempt += 1
+            ask = self.prompts.again(first, reply, move.reason, attempt)
+        return None, NoAnswer.UNREADABLE
 
     @property
     def found_leaves(self) -> tuple[str, ...]:
@@ -334,10 +369,41 @@ class _Walk:
         )
 
     def _fail(self, why: NoAnswer) -> LookingFlow[Navigation]:
+        if self.question.options and why is not NoAnswer.EMPTY:
+            return (yield from self._guess())
         yield from self._tell(EventKind.END, Action.NONE, text=why.value)
         return Navigation(
             text="", no_answer=why, leaves=(), reasoning="", statistics=self.recorder.statistics
         )
+
+    def _guess(self) -> LookingFlow[Navigation]:
+        """The likeliest option: by what a leaf answered, else by the model, else by its words."""
+        known = self._known()
+        chosen, leaves = None, self.found_leaves[:1]
+        if leaves:
+            chosen = self.found[0].answer
+        elif known and self.calls_left:
+            try:
+                ask = self.prompts.guess(known)
+                options = self.question.options
+                chosen, _ = yield from self._chosen(
+                    ask, lambda reply: read_guess(reply, options=options)
+                )
+            except (NoUse, TextTooLong):
+                # Refused, or no room: the words decide.
+                pass
+        self.recorder.guess()
+        likely = chosen or Answered(text=likeliest(self.question.options, known))
+        return (yield from self._succeed(likely, leaves))
+
+    def _known(self) -> list[str]:
+        """What is known of the text: summaries of its parts, and what its leaves brought."""
+        if self.root.view.is_leaf:
+            about = [self.root.text or ""]
+        else:
+            about = [child.view.summary for child in self.root.children or ()]
+        known = [*(about or [self.root.view.summary]), *self.findings]
+        return [one for one in known if one.strip()]
 
     def _tell(
         self,
@@ -355,6 +421,14 @@ class _Walk:
             kind, action, spot=spot, shown=shown, targets=targets, text=text, ask=ask, reply=reply
         )
         yield [Tell(event=event)]
+
+
+def _shortened(reply: ModelReply) -> str:
+    """The working memory in a reply; of one that was cut off, what there is of it."""
+    if reply.end not in (End.COMPLETE, End.LENGTH):
+        return ""
+    text = said(reply.text).strip()
+    return cut_back(f"{text} ", len(text)) if text and reply.end is End.LENGTH else text
 
 
 def _children(spot: Spot) -> tuple[Spot, ...]:

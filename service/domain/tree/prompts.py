@@ -6,9 +6,10 @@ do its marks: it may stand in a segment that other questions begin with.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from service.domain.asking import asked_again
 from service.domain.fitting import (
     MARGIN_TOKENS,
     Count,
@@ -17,10 +18,12 @@ from service.domain.fitting import (
     fitted,
     prompt_tokens,
 )
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
+from service.domain.memory_choices import ReplyFormat
 from service.domain.tree import wording
 from service.domain.tree.contents import (
+    GuessContent,
     LeafContent,
     MergeContent,
     RememberContent,
@@ -35,49 +38,25 @@ from service.domain.tree.spec import TreeSpec, WorkingMemory
 #: Tokens that a reply may have at most, thoughts before it included; never more than a
 #: quarter of the window.
 MOVE_OUTPUT_TOKENS = 2048
+#: Tokens that a shortened working memory may have besides: for what a model thinks before it.
+THOUGHT_TOKENS = 1024
 #: Of what a prompt has room for, the working memory gets so much where not all fits.
 NOTES_SHARE = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Again:
-    """Which time in a row the same is asked."""
-
-    #: 1 to 3.
-    attempt: int = 1
-    #: What was wrong with the reply before; empty the first time.
-    fault: str = ""
-
-    def lines(self) -> str:
-        """What is said of it at the end of the prompt."""
-        if not self.fault:
-            return ""
-        return f"[LAST REPLY]\nYour last reply could not be used: {self.fault}. Reply again.\n"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Role:
-    """A prompt that asks for a move, in its two forms."""
+    """A prompt that asks for a move."""
 
     template: str
-    json_template: str
-    #: The JSON Schema of its replies, by whether they say why and by the beam.
-    schema: Callable[[bool, int], dict[str, Any]]
+    #: The JSON Schema of its replies, by whether they say why.
+    schema: Callable[[bool], dict[str, Any]]
 
 
-_TRIAGE = _Role(
-    template=wording.TRIAGE, json_template=wording.TRIAGE_JSON, schema=wording.triage_schema
-)
-_LEAF = _Role(
-    template=wording.LEAF,
-    json_template=wording.LEAF_JSON,
-    schema=lambda reasoning, _: wording.leaf_schema(reasoning),
-)
-_MERGE = _Role(
-    template=wording.MERGE,
-    json_template=wording.MERGE_JSON,
-    schema=lambda reasoning, _: wording.merge_schema(reasoning),
-)
+_TRIAGE = _Role(template=wording.TRIAGE, schema=wording.triage_schema)
+_LEAF = _Role(template=wording.LEAF, schema=wording.leaf_schema)
+_MERGE = _Role(template=wording.MERGE, schema=wording.merge_schema)
+_GUESS = _Role(template=wording.GUESS, schema=wording.guess_schema)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +68,6 @@ class Prompts:
     #: Of the model: prompt and reply together.
     window_tokens: int
     marker_key: bytes
-    #: Whether replies are JSON by a schema.
-    structured: bool
     count: Count
 
     @property
@@ -112,7 +89,6 @@ class Prompts:
         notes: str,
         closed: Collection[int],
         may_revert: bool,
-        again: Again,
     ) -> ModelAsk:
         """Which of a node's children to look into; `closed` are the numbers of those read."""
         free = tuple(number for number in range(len(children)) if number not in closed)
@@ -126,8 +102,7 @@ class Prompts:
                     _read_lines(closed),
                     self._question_lines(),
                     _moves_lines(free, may_revert),
-                    again.lines(),
-                    self._closing("Action"),
+                    wording.closing(),
                 ),
             )
 
@@ -143,22 +118,21 @@ class Prompts:
             beam=self.question.beam,
             reasoning=self.spec.reasoning,
         )
-        return self._ask(_TRIAGE, build(shown, notes), content, again)
+        return self._ask(_TRIAGE, build(shown, notes), content)
 
-    def leaf(self, view: View, text: str, *, notes: str, again: Again) -> ModelAsk:
+    def leaf(self, view: View, text: str, *, notes: str) -> ModelAsk:
         """Whether a leaf's text has the answer, and which."""
 
         def build(notes: str) -> tuple[Segment, ...]:
             return (
-                self._leaf_task(),
+                self._task(wording.leaf_task(reasoning=self.spec.reasoning)),
                 _base("[TEXT]\n" + self._marked(text), lasting=view.is_stored),
                 *self._notes(notes),
                 self._last(
                     self._question_lines(),
                     self._options_lines(),
                     "[MOVES]\n-2, -1\n",
-                    again.lines(),
-                    self._closing("Action", "Answer"),
+                    wording.closing(),
                 ),
             )
 
@@ -170,7 +144,7 @@ class Prompts:
             notes=notes,
             reasoning=self.spec.reasoning,
         )
-        return self._ask(_LEAF, build(notes), content, again)
+        return self._ask(_LEAF, build(notes), content)
 
     def _notes_beside(
         self, build: Callable[[str], tuple[Segment, ...]], view: View, text: str, notes: str
@@ -194,7 +168,7 @@ class Prompts:
     def remember(self, notes: Sequence[str]) -> ModelAsk:
         """The working memory in fewer words."""
         limit = self.spec.working_memory_tokens
-        output = max(min(2 * limit, self.window_tokens // 4), 1)
+        output = max(min(2 * limit + THOUGHT_TOKENS, self.window_tokens // 4), 1)
 
         def build(notes: Sequence[str]) -> tuple[Segment, ...]:
             shown = "".join(self._marked(note) for note in notes)
@@ -214,7 +188,7 @@ class Prompts:
             max_output_tokens=output,
         )
 
-    def merge(self, answers: Sequence[Answered], *, again: Again) -> ModelAsk:
+    def merge(self, answers: Sequence[Answered]) -> ModelAsk:
         """One answer from those of several leaves."""
         words = [_answer_words(answer) for answer in answers]
 
@@ -223,13 +197,12 @@ class Prompts:
                 f"Answer {number}:\n{self._marked(one)}" for number, one in enumerate(words)
             )
             return (
-                self._merge_task(),
+                self._task(wording.merge_task(reasoning=self.spec.reasoning)),
                 self._last(
                     self._question_lines(),
                     self._options_lines(),
                     f"[ANSWERS]\n{shown}",
-                    again.lines(),
-                    self._closing("Answer", "Sources"),
+                    wording.closing(),
                 ),
             )
 
@@ -239,36 +212,59 @@ class Prompts:
             answers=tuple(answer.text for answer in answers),
             reasoning=self.spec.reasoning,
         )
-        return self._ask(
-            _MERGE, build(fitted(build, words, self._room, self.count)), content, again
-        )
+        return self._ask(_MERGE, build(fitted(build, words, self._room, self.count)), content)
 
-    def _ask(
-        self, role: _Role, segments: tuple[Segment, ...], content: object, again: Again
-    ) -> ModelAsk:
-        reasoning, beam = self.spec.reasoning, self.question.beam
+    def guess(self, notes: Sequence[str]) -> ModelAsk:
+        """Which option is the likeliest, where no text gave the answer."""
+
+        def build(notes: Sequence[str]) -> tuple[Segment, ...]:
+            shown = "".join(map(self._marked, notes))
+            return (
+                self._task(wording.guess_task(reasoning=self.spec.reasoning)),
+                self._last(
+                    f"[NOTES]\n{shown}",
+                    self._question_lines(),
+                    self._options_lines(),
+                    wording.closing(),
+                ),
+            )
+
+        shown = fitted(build, notes, self._room, self.count)
+        content = GuessContent(
+            query=self.question.query,
+            options=self.question.options,
+            notes=shown,
+            reasoning=self.spec.reasoning,
+        )
+        return self._ask(_GUESS, build(shown), content)
+
+    def again(self, ask: ModelAsk, reply: ModelReply, fault: str, attempt: int) -> ModelAsk:
+        """The prompt after a reply to `ask` that was no use; `attempt` is 2 or more.
+
+        Where tokens ran out it gets more, as far as the window has them.
+        """
+        asked = asked_again(ask, reply, fault, most_tokens=self.window_tokens)
+        free = self.window_tokens - prompt_tokens(asked.segments, self.count) - MARGIN_TOKENS
+        bound = max(min(asked.max_output_tokens, free), 1)
+        return replace(asked, max_output_tokens=bound, attempt=attempt - 1)
+
+    def _ask(self, role: _Role, segments: tuple[Segment, ...], content: object) -> ModelAsk:
+        by_schema = self.spec.reply_format is not ReplyFormat.TEXT
         return ModelAsk(
             purpose=Purpose.NAVIGATE,
-            template=role.json_template if self.structured else role.template,
+            template=role.template,
             segments=segments,
             content=content,
             max_output_tokens=self._output_tokens,
-            reply_schema=role.schema(reasoning, beam) if self.structured else None,
-            attempt=again.attempt - 1,
+            reply_schema=role.schema(self.spec.reasoning) if by_schema else None,
         )
 
     def _triage_task(self) -> Segment:
-        text = wording.triage_task(
-            reasoning=self.spec.reasoning, structured=self.structured, beam=self.question.beam
+        return self._task(
+            wording.triage_task(reasoning=self.spec.reasoning, beam=self.question.beam)
         )
-        return Segment(kind=SegmentKind.TASK, text=text)
 
-    def _leaf_task(self) -> Segment:
-        text = wording.leaf_task(reasoning=self.spec.reasoning, structured=self.structured)
-        return Segment(kind=SegmentKind.TASK, text=text)
-
-    def _merge_task(self) -> Segment:
-        text = wording.merge_task(reasoning=self.spec.reasoning, structured=self.structured)
+    def _task(self, text: str) -> Segment:
         return Segment(kind=SegmentKind.TASK, text=text)
 
     def _summaries(
@@ -308,9 +304,6 @@ class Prompts:
         ]
         return "[OPTIONS]\n" + self._marked("\n".join(lines))
 
-    def _closing(self, *names: str) -> str:
-        return wording.closing(*names, reasoning=self.spec.reasoning, structured=self.structured)
-
     def _last(self, *lines: str) -> Segment:
         return Segment(kind=SegmentKind.QUERY, text="".join(lines), reusable=False)
 
@@ -337,4 +330,4 @@ def _moves_lines(free: Sequence[int], may_revert: bool) -> str:
 def _answer_words(answer: Answered) -> str:
     if not answer.reasoning:
         return answer.text
-    return f"{answer.text}\n\nWhat was said for it: {answer.reasoning}"
+    return f"{answer.text}\n\nThe reason given for it: {answer.reasoning}"

@@ -67,7 +67,8 @@ class Recorder:
         shown: tuple[str, ...],
         targets: tuple[str, ...],
     ) -> Event:
-        """The event of a reply that chose among the answers of the leaves `shown`."""
+        """The event of a reply that chose among the answers of the leaves `shown`, or, with none,
+        among the options."""
         return self.event(
             EventKind.MERGE,
             _action(move),
@@ -78,6 +79,10 @@ class Recorder:
             ask=ask,
             reply=reply,
         )
+
+    def guess(self) -> None:
+        """The answer is the likeliest option."""
+        self._add(guesses=1)
 
     def event(
         self,

@@ -87,6 +87,9 @@ def _kind(name: str) -> str:
     """A name in its one form: reason, action, answer or source; empty for another."""
     name = name.strip().lower()
     short = name.removesuffix("ing").removesuffix("s")
+    if short == "note":
+        # Some providers refuse to be asked for "reasoning".
+        return "reason"
     return short if short in ("reason", "action", "answer", "source") else ""
 
 

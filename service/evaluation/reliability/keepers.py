@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from service.domain.asking import NoUse
 from service.domain.chunks import LoggedChunk
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.ranking import Ranking
-from service.domain.state.compressing import NoRoom, NoVector, compress_steps
+from service.domain.state.compressing import NoRoom, compress_steps
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.evaluation.reliability.playing import Failed, Player, Spent, spent_on
@@ -123,7 +124,7 @@ class Recursive:
         )
         try:
             self._notes = (await drive(flow, self._ask)).text
-        except (NoVector, NoRoom) as error:
+        except (NoUse, NoRoom) as error:
             raise Failed(str(error)) from error
 
     async def spent(self) -> Spent:

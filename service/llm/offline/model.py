@@ -43,6 +43,7 @@ from service.domain.state.asking import ContextAnswerContent
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.tree.contents import (
     CompressContent,
+    GuessContent,
     LeafContent,
     MergeContent,
     RememberContent,
@@ -102,7 +103,7 @@ def complete(content: object) -> str:
             return summaries.complete(content)
         case CompressStepsContent() | CompressVectorsContent():
             return states.complete(content)
-        case TriageContent() | LeafContent() | RememberContent() | MergeContent():
+        case TriageContent() | LeafContent() | RememberContent() | MergeContent() | GuessContent():
             return navigation.complete(content)
         case UnderstandContent() | PieceContent() | CloseContent() | CondenseContent():
             return browsing.complete(content)

@@ -15,11 +15,13 @@ from service.domain.baselines.contents import ReadContent
 from service.domain.baselines.prompts import NO_ANSWER
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import (
+    GuessContent,
     LeafContent,
     MergeContent,
     RememberContent,
     TriageContent,
 )
+from service.domain.tree.guessing import likeliest
 from service.domain.tree.reply_values import letter_of
 from service.llm.offline import baselines
 from service.llm.offline.texts import stem, terms
@@ -35,7 +37,7 @@ NEARLY_AS_GOOD = 0.8
 #: Words that the reasoning names at most.
 NAMED_WORDS = 8
 
-Content = TriageContent | LeafContent | RememberContent | MergeContent
+Content = TriageContent | LeafContent | RememberContent | MergeContent | GuessContent
 
 
 def complete(content: Content) -> str:
@@ -49,6 +51,10 @@ def complete(content: Content) -> str:
             return _merge(content)
         case RememberContent():
             return _remember(content)
+        case GuessContent():
+            chosen = likeliest(content.options, content.notes)
+            why = "Its words are those that the notes have most of."
+            return _reply(content.reasoning, why, answer=_written(chosen, content.options))
 
 
 def _triage(content: TriageContent) -> str:

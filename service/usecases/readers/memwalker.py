@@ -7,7 +7,6 @@ from uuid import UUID
 
 from service.domain.citations import best_excerpt, best_position
 from service.domain.flows import LookingFlow, LookUp
-from service.domain.memory_choices import ReplyFormat
 from service.domain.specs import MemoryKind, MemorySpec, kind_of
 from service.domain.state.navigating import navigation_spec
 from service.domain.state.spec import StateSpec
@@ -66,8 +65,6 @@ class Terms:
     #: Of the model that navigates, and of the one that builds.
     facts: ModelFacts
     building_facts: ModelFacts
-    #: Whether the model writes its moves by a schema.
-    structured: bool
     marker_key: bytes
 
     @classmethod
@@ -77,23 +74,17 @@ class Terms:
         *,
         default_model: str,
         facts: Callable[[str], ModelFacts],
-        structured: Callable[[str], bool],
         marker_key: bytes,
     ) -> "Terms":
-        """Those of a tree or a state memory; `facts` and `structured` know models."""
+        """Those of a tree or a state memory; `facts` knows models."""
         spec = kept if isinstance(kept, TreeSpec) else _levels_spec(kept)
         building = spec.model or default_model
         model = spec.navigation_model or building
-        if spec.reply_format is ReplyFormat.AUTO:
-            by_schema = structured(model)
-        else:
-            by_schema = spec.reply_format is ReplyFormat.STRUCTURED
         return cls(
             spec=spec,
             model=model,
             facts=facts(model),
             building_facts=facts(building),
-            structured=by_schema,
             marker_key=marker_key,
         )
 
@@ -119,7 +110,6 @@ class Terms:
             text_tokens=root.text_tokens,
             window_tokens=self.facts.window_tokens,
             marker_key=self.marker_key,
-            structured=self.structured,
             count=self.facts.count,
         )
 
@@ -141,7 +131,6 @@ class Navigator:
             asked.spec,
             default_model=self._kit.config.model,
             facts=self._kit.facts,
-            structured=self._kit.calls.structured,
             marker_key=self._kit.marker_key,
         )
         reader = await terms.reader(self._kit.database, item.tenant_id, asked)
@@ -176,6 +165,7 @@ def _made(
         model=model,
         no_answer=why,
         statistics=navigation.statistics,
+        rests=not navigation.guessed,
     )
 
 

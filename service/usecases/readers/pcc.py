@@ -1,7 +1,7 @@
 """The pcc reader: answers from a state memory's working context."""
 
 from service.domain.state import asking as pcc
-from service.domain.state.asking import ANSWER_OUTPUT_TOKENS, AnswerDraft
+from service.domain.state.asking import AnswerDraft
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext
 from service.domain.trajectory import NoAnswer
@@ -19,7 +19,7 @@ from storage.database import Transaction
 BYTES_PER_TOKEN = 16
 #: What an answer says that says nothing.
 NO_ANSWER_TEXTS = {
-    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row were empty.",
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
     NoAnswer.NOT_FOUND: "There is no answer in the working context.",
     NoAnswer.EMPTY: "There is no answer: the memory has no steps yet.",
 }
@@ -70,6 +70,6 @@ async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> W
     found = await log.read_ranges(tx, asked.session_key, [(after, head)], most)
     recent = [SizedStep.of(logged) for logged in found.get(after, ())]
     if len(recent) < head - after:
-        room = facts.window_tokens - ANSWER_OUTPUT_TOKENS
+        room = facts.window_tokens - pcc.output_tokens(facts.window_tokens)
         raise pcc.too_long(f"more than {most} bytes", room)
     return WorkingContext(state=state, recent=recent)

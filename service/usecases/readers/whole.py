@@ -22,7 +22,7 @@ from storage.database import Transaction
 TELLING_CHARACTERS = 16
 #: What an answer says that says nothing.
 NO_ANSWER_TEXTS = {
-    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row were empty.",
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
     NoAnswer.NOT_FOUND: "There is no answer in the log.",
     NoAnswer.EMPTY: "There is no answer: the log has no text yet.",
 }

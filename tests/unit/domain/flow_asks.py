@@ -118,6 +118,7 @@ def summarize_asks() -> list[ModelAsk]:
                 text,
                 spec=TreeSpec(summary_tokens=tokens),
                 marker_key=KEY,
+                window_tokens=32_768,
                 count=estimate_tokens,
             )
         )[0]
@@ -133,6 +134,7 @@ def compress_asks() -> list[ModelAsk]:
                 summaries,
                 spec=TreeSpec(summary_tokens=tokens),
                 marker_key=KEY,
+                window_tokens=32_768,
                 count=estimate_tokens,
             )
         )[0]
@@ -141,7 +143,7 @@ def compress_asks() -> list[ModelAsk]:
     ]
 
 
-def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
+def navigate_asks(*, beam: int = 1) -> list[ModelAsk]:
     """Two questions on one tree, which go the same way; one with options, one that strays."""
     shape = (("alpha", "beta"), ("gamma", "delta"))
     memory = TreeSpec(working_memory_tokens=16)
@@ -150,6 +152,7 @@ def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
         (memory, {"query": "Who?"}, [down(1), down(0), "hm", UP, down(1), says("Delta.")]),
         (memory, {"query": "What?", "options": ("x", "y")}, [down(1), down(0), says("(A)")]),
         (told, {"query": "Who?"}, [down(1), down(0), "in short", says("gamma")]),
+        (memory, {"query": "Who?", "options": ("x", "y")}, ["hm", "hm", "hm", "Answer: y"]),
     ]
     if beam > 1:
         replies = [down(0, 1), down(0), down(1), says("one"), says("two"), "hm", "Answer: two"]
@@ -157,9 +160,7 @@ def navigate_asks(*, structured: bool, beam: int = 1) -> list[ModelAsk]:
     return [
         ask
         for spec, question, replies in ways
-        for ask in run(
-            Tree(shape), scripted(*replies), spec=spec, structured=structured, **question
-        ).asks
+        for ask in run(Tree(shape), scripted(*replies), spec=spec, **question).asks
     ]
 
 
@@ -310,7 +311,6 @@ def shape_asks() -> list[ModelAsk]:
                 check=lambda _: "it does not fit",
                 marker_key=KEY,
                 window_tokens=32_768,
-                structured=True,
                 count=estimate_tokens,
             ),
             "7",
@@ -345,9 +345,8 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "schema": schema_asks,
     "summarize": summarize_asks,
     "compress": compress_asks,
-    "navigate": lambda: navigate_asks(structured=False),
-    "navigate, structured": lambda: navigate_asks(structured=True),
-    "navigate, several at once": lambda: navigate_asks(structured=False, beam=2),
+    "navigate": navigate_asks,
+    "navigate, several at once": lambda: navigate_asks(beam=2),
     "navigate, growing": growing_asks,
     "state, steps": compress_steps_asks,
     "state, vectors": compress_vectors_asks,

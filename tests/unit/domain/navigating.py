@@ -1,7 +1,7 @@
 """A small tree and a scripted model, for tests of navigation."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from service.domain.flows import ModelAsk, ModelReply
@@ -101,7 +101,7 @@ class Run:
 
 
 #: The reply to a prompt.
-Model = Callable[[ModelAsk], str]
+Model = Callable[[ModelAsk], str | ModelReply]
 
 
 def play(flow: Generator[Sequence[Any], Sequence[Any], T], call: Callable[[Any], Any]) -> T:
@@ -120,10 +120,14 @@ def run(
     model: Model,
     *,
     tokens: tuple[int, int | None, int] = (10, None, 2),
+    told: list[Event] | None = None,
     **arguments: Any,
 ) -> Run:
-    """Navigates `tree`; arguments are those of the question or of `navigate`."""
-    events: list[Event] = []
+    """Navigates `tree`; arguments are those of the question or of `navigate`.
+
+    `told` gets the events, for a run that ends with an error.
+    """
+    events: list[Event] = [] if told is None else told
     asks: list[ModelAsk] = []
     batches: list[int] = []
 
@@ -131,9 +135,9 @@ def run(
         if isinstance(ask, ModelAsk):
             asks.append(ask)
             sent, cached, got = tokens
-            return ModelReply(
-                text=model(ask),
-                model="m",
+            said = model(ask)
+            return replace(
+                ModelReply(text=said, model="m") if isinstance(said, str) else said,
                 input_tokens=sent,
                 cached_tokens=cached,
                 output_tokens=got,
@@ -168,7 +172,6 @@ def start(tree: Tree, **arguments: Any) -> Generator[Sequence[Any], Sequence[Any
         "text_tokens": 1000,
         "window_tokens": 8192,
         "marker_key": KEY,
-        "structured": False,
         "count": estimate_tokens,
     }
     flow: Generator[Sequence[Any], Sequence[Any], Navigation] = navigate(
@@ -177,7 +180,7 @@ def start(tree: Tree, **arguments: Any) -> Generator[Sequence[Any], Sequence[Any
     return flow
 
 
-def scripted(*replies: str) -> Model:
+def scripted(*replies: str | ModelReply) -> Model:
     """A model that says these, one after the other."""
     left = iter(replies)
     return lambda _: next(left)

@@ -3,7 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose
+import pytest
+
+from service.domain.asking import NoUse
+from service.domain.ends import End
+from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose
+from service.domain.memory_choices import ReplyFormat
+from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import (
     Action,
     EventKind,
@@ -54,7 +60,7 @@ def test_events_say_what_was_seen_and_done() -> None:
     assert (leaf.kind, leaf.text, leaf.template, leaf.depth) == (
         EventKind.LEAF,
         "gamma",
-        "tree.leaf/1",
+        "tree.leaf/2",
         2,
     )
     assert (leaf.input_tokens, leaf.cached_tokens, leaf.output_tokens) == (100, 40, 7)
@@ -229,22 +235,37 @@ def test_reasoning_can_be_switched_off() -> None:
     spec = replace(SPEC, reasoning=False)
     got = run(tree(), scripted("Action: 0", "1", "Action: -2\nAnswer: b"), spec=spec)
     assert got.result.text == "b"
-    assert not any("Reasoning" in ask.text for ask in got.asks)
-    assert "Reasoning" in run(tree(), scripted(UP, UP, UP)).asks[0].text
+    assert not any('"notes"' in ask.text for ask in got.asks)
+    assert '"notes"' in run(tree(), scripted(UP, UP, UP)).asks[0].text
 
 
-def test_structured_replies_have_a_schema() -> None:
+def test_replies_are_json_by_a_schema_that_every_provider_takes() -> None:
     replies = (
-        '{"reasoning": "r", "action": 0}',
-        '{"reasoning": "r", "action": 1}',
-        '{"reasoning": "because", "action": -2, "answer": "beta"}',
+        '{"notes": "n", "action": ["0"]}',
+        '{"notes": "n", "action": ["1"]}',
+        '{"notes": "because", "action": "-2", "answer": "beta"}',
     )
-    got = run(tree(), scripted(*replies), structured=True)
+    got = run(tree(), scripted(*replies))
     assert (got.result.text, got.result.reasoning) == ("beta", "because")
-    schemas = [ask.reply_schema for ask in got.asks]
-    assert all(schema and schema["required"][0] == "reasoning" for schema in schemas)
-    assert schemas[0] == schemas[1]
-    assert [ask.template for ask in got.asks][1:] == ["tree.triage-json/1", "tree.leaf-json/1"]
+    triage, again, leaf = (ask.reply_schema for ask in got.asks)
+    assert triage == again
+    assert triage is not None
+    assert leaf is not None
+    assert triage["properties"]["action"] == {"type": "array", "items": {"type": "string"}}
+    assert leaf["properties"]["action"] == {"type": "string", "enum": ["-2", "-1"]}
+    for schema in (triage, leaf):
+        assert schema["required"] == list(schema["properties"])
+        assert schema["required"][0] == "notes"
+        assert schema["additionalProperties"] is False
+
+
+def test_where_replies_are_text_there_is_no_schema_and_the_same_prompt() -> None:
+    replies = (down(0), down(1), says("beta"))
+    by_schema = run(tree(), scripted(*replies))
+    spec = replace(SPEC, reply_format=ReplyFormat.TEXT)
+    as_text = run(tree(), scripted(*replies), spec=spec)
+    assert [ask.reply_schema for ask in as_text.asks] == [None] * 3
+    assert [ask.segments for ask in as_text.asks] == [ask.segments for ask in by_schema.asks]
 
 
 def test_a_reply_that_was_cut_off_is_no_move() -> None:
@@ -252,6 +273,43 @@ def test_a_reply_that_was_cut_off_is_no_move() -> None:
     got = run(tree(), scripted(down(0), down(0), cut, says("the whole of it")))
     assert got.moves()[2] == ("r.0.0", "invalid")
     assert got.result.text == "the whole of it"
+
+
+def ended(text: str, end: End, said: str = "") -> ModelReply:
+    return ModelReply(text=text, model="m", end=end, said=said)
+
+
+@pytest.mark.parametrize(
+    ("end", "fault"),
+    [
+        (End.LENGTH, "too long, and was cut off"),
+        (End.THINKING, "all of it was thinking"),
+        (End.EMPTY, "it was empty"),
+        (End.TOOL_CALL, "it called a tool"),
+        (End.UNKNOWN, "it was broken off"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_a_reply_that_did_not_end_is_asked_for_again(end: End, fault: str, mark: str) -> None:
+    text = says("alpha") + mark if end is End.LENGTH else ""
+    replies = (down(0), down(0), ended(text, end), says("beta"))
+    got = run(tree(), scripted(*replies), window_tokens=32_000)
+    assert got.moves()[2] == ("r.0.0", "invalid")
+    assert (got.events[2].end, got.result.text) == (end, "beta")
+    first, again = got.asks[2:]
+    assert again.text.startswith(first.text)
+    assert fault in again.text
+    grows = end in (End.LENGTH, End.THINKING)
+    assert again.max_output_tokens == first.max_output_tokens * (2 if grows else 1)
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_ends_it_with_its_words(end: End) -> None:
+    told: list[Any] = []
+    with pytest.raises(NoUse, match="refused the text: not that") as refused:
+        run(tree(), scripted(down(0), ended("", end, "not that")), told=told)
+    assert refused.value.end is end
+    assert [event.action for event in told] == [Action.ENTER, Action.INVALID]
 
 
 # Working memory
@@ -272,6 +330,28 @@ def test_the_summaries_on_the_way_down_are_carried() -> None:
     ]
 
 
+def test_in_a_tree_of_one_level_the_roots_summary_is_carried() -> None:
+    got = run(tree(("a", "b")), scripted(down(0), UP, down(1), says("b")))
+    assert notes(got) == ["", "about r", "", "about r"]
+    # A leaf right below the root of a larger tree has nothing nearer either.
+    mixed = run(tree((("a", "b"), "c")), scripted(down(1), UP, down(0), says("a")))
+    assert notes(mixed)[:2] == ["", "about r"]
+    deeper = run(tree((("a", "b"), "c")), scripted(down(0), down(0), says("a")))
+    assert notes(deeper) == ["", "", "about r.0"]
+
+
+def test_a_shortened_memory_has_room_for_thoughts() -> None:
+    spec = replace(SPEC, working_memory=WorkingMemory.SUMMARIZED, working_memory_tokens=16)
+    replies = (down(0), down(0), ended("It is. It w", End.LENGTH), says("a"))
+    about = "a long tale of many words that say nothing at all but go on and on"
+    one = Tree((("a", "b"), "c"), about=about)
+    assert estimate_tokens(one.views["r.0"].summary) > 16
+    got = run(one, scripted(*replies), spec=spec)
+    assert got.asks[2].template == "tree.remember/2"
+    assert got.asks[2].max_output_tokens == 1024 + 32
+    assert notes(got)[-1] == "It is. …"
+
+
 def test_the_working_memory_can_be_off() -> None:
     spec = replace(SPEC, working_memory=WorkingMemory.OFF)
     assert notes(run(tree(DEEP), scripted(*TO_A), spec=spec)) == [""] * 5
@@ -289,9 +369,9 @@ def test_it_can_be_summarized_by_the_model() -> None:
     spec = replace(SPEC, working_memory=WorkingMemory.SUMMARIZED, working_memory_tokens=5)
 
     def model(ask: ModelAsk) -> str:
-        if ask.template == "tree.remember/1":
+        if ask.template == "tree.remember/2":
             return f"<think>\nHm.\n</think>\n in short {CUT_OFF}"
-        return says("a") if ask.template == "tree.leaf/1" else down(0)
+        return says("a") if ask.template == "tree.leaf/2" else down(0)
 
     got = run(tree(DEEP), model, spec=spec)
     told = [event for event in got.events if event.kind is EventKind.WORKING_MEMORY]
@@ -310,10 +390,10 @@ def test_siblings_share_one_shortened_memory() -> None:
 
     def model(ask: ModelAsk) -> str:
         nonlocal shortened
-        if ask.template == "tree.remember/1":
+        if ask.template == "tree.remember/2":
             shortened += 1
             return ""
-        if ask.template == "tree.leaf/1":
+        if ask.template == "tree.leaf/2":
             return UP
         return down(*ask.content.open[:1]) if isinstance(ask.content, TriageContent) else ""
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from service.domain.ends import End
+from service.domain.flows import ModelReply
 from service.domain.trajectory import (
     Action,
     EventKind,
@@ -144,3 +146,57 @@ def test_a_leaf_that_is_named_twice_is_read_once() -> None:
     got = run(hybrid("r.1.1", "r.1.1"), scripted(UP, down(0), down(0), says("a")), hybrid_leaves=2)
     assert got.events[0].shown == ("r.1.1",)
     assert got.result.leaves == ("r.0.0",)
+
+
+# Options without an answer
+
+CHOICE = ("Ann left", "Ben stayed")
+
+
+def test_of_options_one_is_chosen_and_marked_as_a_guess() -> None:
+    why = "Reasoning: Ann is not named here\nAction: -1"
+    replies = (down(0), why, down(1), UP, '{"answer": "(B)"}')
+    got = run(Tree(("a", "b")), scripted(*replies), options=CHOICE)
+    assert (got.result.text, got.result.no_answer) == ("Ben stayed", None)
+    assert got.result.guessed
+    assert got.result.leaves == ()
+    assert got.moves()[-2:] == [("merge", "answer"), ("end", "answer")]
+    last = got.asks[-1]
+    assert last.template == "tree.guess/1"
+    assert "about r.0" in last.text
+    assert "Ann is not named here" in last.text
+    assert "(B) Ben stayed" in last.text
+
+
+def test_an_answer_that_was_found_is_no_guess() -> None:
+    got = run(Tree(("a", "b")), scripted(down(0), says("(A)")), options=CHOICE)
+    assert (got.result.text, got.result.guessed) == ("Ann left", False)
+
+
+@pytest.mark.parametrize("refused", [End.REFUSAL, End.FILTER, End.EMPTY])
+def test_without_a_choice_of_the_models_the_words_decide(refused: End) -> None:
+    none = ModelReply(text="", model="m", end=refused)
+    tree = Tree(("a", "b"), about="Ben was there and")
+    got = run(tree, scripted(down(0), UP, down(1), UP, none, none, none), options=CHOICE)
+    assert (got.result.text, got.result.guessed) == ("Ben stayed", True)
+
+
+def test_the_last_call_may_be_used_up() -> None:
+    tree = Tree(("a", "b"), about="Ben was there and")
+    got = run(tree, scripted(down(0)), options=CHOICE, max_calls=1)
+    assert (got.result.text, got.result.guessed) == ("Ben stayed", True)
+    assert got.result.statistics.calls == 1
+
+
+def test_unreadable_moves_and_a_merge_without_a_choice_leave_a_guess() -> None:
+    got = run(Tree(("a", "b")), scripted("hm", "hm", "hm", "Answer: (B)"), options=CHOICE)
+    assert (got.result.text, got.result.guessed) == ("Ben stayed", True)
+    replies = (down(1, 0), says("(B)"), says("(A)"), "hm", "hm", "hm")
+    got = run(Tree(("a", "b")), scripted(*replies), options=CHOICE, beam=2)
+    assert (got.result.text, got.result.guessed) == ("Ben stayed", True)
+    assert got.result.leaves == ("r.1",)
+
+
+def test_a_tree_without_text_leaves_nothing_to_guess_by() -> None:
+    got = run(Tree(""), scripted(), options=CHOICE)
+    assert got.result.no_answer is NoAnswer.EMPTY

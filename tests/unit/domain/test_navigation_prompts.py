@@ -27,7 +27,7 @@ def test_the_parts_stand_in_their_order() -> None:
     assert found[0] == ["SUMMARIES", "QUESTION", "MOVES"]
     assert found[2] == ["SUMMARIES", "NOTES", "QUESTION", "MOVES"]
     assert found[3] == ["TEXT", "NOTES", "QUESTION", "MOVES"]
-    assert found[5] == ["SUMMARIES", "NOTES", "READ", "QUESTION", "MOVES", "LAST REPLY"]
+    assert found[5] == ["SUMMARIES", "NOTES", "READ", "QUESTION", "MOVES", "AGAIN"]
     assert "Summary 0:\n<<<data" in got.asks[0].text
 
 

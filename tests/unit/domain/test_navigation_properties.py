@@ -66,7 +66,6 @@ def runs(draw: st.DrawFn) -> tuple[Tree, Run, dict[str, Any]]:
         "beam": draw(st.integers(1, 4)),
         "hybrid_leaves": draw(st.integers(0, 3)),
         "max_calls": draw(st.integers(1, 40)),
-        "structured": draw(st.booleans()),
     }
     model = Doing(draw(st.lists(DOINGS, min_size=1, max_size=40)))
     return tree, run(tree, model, **settled), settled
@@ -127,6 +126,7 @@ def test_the_statistics_are_what_the_events_come_to(
         "leaves_read": len({e.node_id for e in moves if e.kind is EventKind.LEAF}),
         "tokens": sum(event.input_tokens + event.output_tokens for event in called),
         "text_tokens": 1000,
+        "guesses": 0,
     }
     assert [event.template for event in called] == [ask.template for ask in got.asks]
 

@@ -41,8 +41,8 @@ def test_events_of_something_else_are_refused() -> None:
     for changed in ([other, *events[1:]], events[1:], events[:2], []):
         with pytest.raises(NotReplayable):
             replay(changed)
-    newer = [replace(e, template=e.template.replace("/1", "/2")) for e in events]
-    with pytest.raises(NotReplayable, match=r"no reply to tree\.triage/1"):
+    newer = [replace(e, template=e.template.replace("/2", "/3")) for e in events]
+    with pytest.raises(NotReplayable, match=r"no reply to tree\.triage/2"):
         replay(newer)
 
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import FAULTS, NoUse
+from service.domain.ends import End
 from service.domain.errors import SchemaInvalid
-from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
+from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.schemas import generation as schema_generation
 from service.domain.schemas import prompts as prompts_schema
 from service.domain.schemas.generation import (
@@ -26,25 +28,53 @@ GOOD = "class Bicycles:\n    weights: dict[str, float]\n"
 BAD = "class Bicycles:\n    weights: set[float]\n"
 
 
+def replied(text: str, end: End = End.COMPLETE) -> ModelReply:
+    return ModelReply(text=text, model="some/model", end=end)
+
+
 def run(
-    *replies: str, domain: str = DOMAIN, query: str = QUERY, tries: int = 3
+    *replies: str | ModelReply, domain: str = DOMAIN, query: str = QUERY, tries: int = 3
 ) -> tuple[list[ModelAsk], SchemaDraft]:
     """The asks that were made, and the draft; the replies must be as many as are read."""
     flow = generate(domain, query, marker_key=b"k", tries=tries)
     asks = list(next(flow))
     for number, reply in enumerate(replies, start=1):
         try:
-            asks += flow.send([ModelReply(text=reply, model="some/model")])
+            said = reply if isinstance(reply, ModelReply) else replied(reply)
+            asks += flow.send([said])
         except StopIteration as end:
             assert number == len(replies)
             return asks, end.value
     raise AssertionError("it wants more replies")
 
 
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_a_schema_that_was_cut_off_is_no_schema_and_gets_more_room(mark: str) -> None:
+    # What there is of it would pass for a whole class.
+    cut = replied(GOOD + mark, End.LENGTH)
+    (first, again), draft = run(cut, GOOD)
+    assert draft.attempts == 2
+    assert FAULTS[End.LENGTH] in again.text
+    assert again.max_output_tokens == 2 * first.max_output_tokens
+
+
+@pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN])
+def test_a_reply_that_says_nothing_is_asked_for_again(end: End) -> None:
+    (_, again), _ = run(replied("", end), GOOD)
+    assert FAULTS[end] in again.text
+    assert "[YOUR REPLY]" not in again.text
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_ends_it_at_once_with_its_words(end: End) -> None:
+    with pytest.raises(NoUse, match="not that"):
+        run(ModelReply(text="", model="m", end=end, said="not that"))
+
+
 def test_a_good_reply_is_the_schema() -> None:
     (ask,), draft = run(GOOD)
     assert draft == SchemaDraft(source=GOOD, model="some/model", attempts=1)
-    assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SCHEMA, "schema.generate/1", 0)
+    assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SCHEMA, "schema.generate/2", 0)
     assert ask.content == SchemaContent(domain=DOMAIN, example_query=QUERY)
     assert [segment.kind for segment in ask.segments] == [SegmentKind.TASK, SegmentKind.QUERY]
 

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import FAULTS
+from service.domain.ends import End
 from service.domain.fitting import TextTooLong, prompt_tokens
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
 from service.domain.shaping import MAX_TRIES, ShapeContent, Shaped, read_value, shape
@@ -30,18 +32,18 @@ def flow_of(content: ShapeContent = CONTENT, **changes: Any) -> Flow[Shaped]:
         "check": checker(content.schema),
         "marker_key": b"key",
         "window_tokens": 32_768,
-        "structured": False,
         "count": estimate_tokens,
         **changes,
     }
     return shape(content, **values)
 
 
-def run(flow: Flow[Shaped], *replies: str) -> tuple[Shaped, list[ModelAsk]]:
+def run(flow: Flow[Shaped], *replies: str | ModelReply) -> tuple[Shaped, list[ModelAsk]]:
     asks = list(next(flow))
     try:
         for text in replies:
-            asks += flow.send([ModelReply(text=text, model="m")])
+            said = ModelReply(text=text, model="m") if isinstance(text, str) else text
+            asks += flow.send([said])
     except StopIteration as end:
         return end.value, asks
     raise AssertionError("it asks for more")
@@ -55,7 +57,6 @@ def run(flow: Flow[Shaped], *replies: str) -> tuple[Shaped, list[ModelAsk]]:
         'Here it is:\n\n{"name": "Ada", "age": 27}\nI hope that helps.',
         '<think>{"name": 1}</think>\n{"name": "Ada", "age": 27}',
         'Not {"name": "Ada"} but {"name": "Ada", "age": 27}.',
-        '{"name": "Ada", "age": 27}' + CUT_OFF,
     ],
 )
 def test_a_value_is_found_in_what_models_write(reply: str) -> None:
@@ -69,7 +70,6 @@ def test_a_value_is_found_in_what_models_write(reply: str) -> None:
         ("<think>hm", "the reply has no value"),
         ("I do not know.", "the reply is no JSON"),
         ('{"name": "Ada", "age": 2', "the reply is no JSON"),
-        ('{"name": "Ada", "age": 2' + CUT_OFF, "the reply is cut off at its end"),
         ('{"name": "Ada"}', "'age' is a required property"),
         ('{"name": "Ada", "age": NaN}', "the reply is no JSON"),
     ],
@@ -110,14 +110,39 @@ def test_behind_three_replies_that_do_not_fit_there_is_no_value() -> None:
     assert all(one.fault for one in shaped.tries)
 
 
-def test_models_that_keep_to_schemas_get_it_when_it_is_of_an_object() -> None:
-    _, (asked,) = run(flow_of(structured=True), '{"name": "Ada", "age": 27}')
+def test_the_schema_goes_with_the_prompt_when_it_is_of_an_object() -> None:
+    _, (asked,) = run(flow_of(), '{"name": "Ada", "age": 27}')
     assert asked.reply_schema == PERSON
     content = ShapeContent(query="?", answer="7", excerpts=(), schema={"type": "integer"})
-    _, (asked,) = run(flow_of(content, structured=True), "7")
+    _, (asked,) = run(flow_of(content), "7")
     assert asked.reply_schema is None
-    _, (asked,) = run(flow_of(), '{"name": "Ada", "age": 27}')
-    assert asked.reply_schema is None
+
+
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_a_value_that_was_cut_off_is_asked_for_with_more_room(mark: str) -> None:
+    cut = ModelReply(text='{"name": "Ada"}, {"name": ' + mark, model="m", end=End.LENGTH)
+    shaped, (first, second) = run(flow_of(), cut, '{"name": "Ada", "age": 27}')
+    assert shaped.fits
+    assert shaped.tries[0].fault == "it was too long, and was cut off before its end"
+    assert shaped.tries[0].fault in second.text
+    assert CUT_OFF not in second.text
+    assert second.max_output_tokens == 2 * first.max_output_tokens
+
+
+@pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN])
+def test_a_reply_that_says_nothing_is_asked_for_again(end: End) -> None:
+    none = ModelReply(text="", model="m", end=end)
+    shaped, (_, second) = run(flow_of(), none, '{"name": "Ada", "age": 27}')
+    assert shaped.fits
+    assert FAULTS[end] in second.text
+    assert "\n[EARLIER REPLY]\n" not in second.text
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_ends_it_with_its_words(end: End) -> None:
+    shaped, asks = run(flow_of(), ModelReply(text="", model="m", end=end, said="not that"))
+    assert (shaped.fits, len(asks)) == (False, 1)
+    assert "not that" in shaped.tries[0].fault
 
 
 @given(

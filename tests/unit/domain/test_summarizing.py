@@ -1,48 +1,58 @@
 """Summaries: what is asked, and what is made of what models really write."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import MAX_TRIES, NoUse
+from service.domain.ends import End
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose
 from service.domain.marking import marked
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import Made
 from service.domain.tree.spec import TreeSpec
-from service.domain.tree.summarizing import MAX_TRIES, NoSummary, Summary, compress, summarize
+from service.domain.tree.summarizing import Summary, compress, summarize
 
 KEY = b"a key that nobody outside knows"
 SPEC = TreeSpec(summary_tokens=16)
+TERMS: dict[str, Any] = {"spec": SPEC, "marker_key": KEY, "count": estimate_tokens}
 TEXT = "The king rode out and came back with a wolf. Nobody knew why."
 
 
-def run(flow: Flow[Summary], *replies: str) -> tuple[Summary, list[ModelAsk]]:
+def cut(text: str) -> ModelReply:
+    return ModelReply(text=text, model="m", end=End.LENGTH)
+
+
+def run(flow: Flow[Summary], *replies: str | ModelReply) -> tuple[Summary, list[ModelAsk]]:
     """What a flow makes of these replies, and what it asked."""
     asks: list[ModelAsk] = []
     try:
         asks += next(flow)
         for reply in replies:
-            asks += flow.send([ModelReply(text=reply, model="m")])
+            said = ModelReply(text=reply, model="m") if isinstance(reply, str) else reply
+            asks += flow.send([said])
     except StopIteration as stop:
         return stop.value, asks
     raise AssertionError("the flow asks on")
 
 
-def leaf(*replies: str, text: str = TEXT) -> tuple[Summary, list[ModelAsk]]:
-    flow = summarize(text, spec=SPEC, marker_key=KEY, count=estimate_tokens)
-    return run(flow, *replies)
+def leaf(
+    *replies: str | ModelReply, text: str = TEXT, window: int = 32_000
+) -> tuple[Summary, list[ModelAsk]]:
+    return run(summarize(text, window_tokens=window, **TERMS), *replies)
 
 
 def parent(summaries: list[str], *replies: str) -> tuple[Summary, list[ModelAsk]]:
-    flow = compress(summaries, spec=SPEC, marker_key=KEY, count=estimate_tokens)
-    return run(flow, *replies)
+    return run(compress(summaries, window_tokens=32_000, **TERMS), *replies)
 
 
 def test_a_text_is_asked_for_between_marks_behind_what_all_texts_share() -> None:
     summary, (ask,) = leaf("The king brought a wolf.")
     assert summary == Summary(text="The king brought a wolf.", made=Made.MODEL, tokens=6)
-    assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SUMMARIZE, "tree.summarize/1", 0)
+    assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SUMMARIZE, "tree.summarize/2", 0)
     assert ask.content == SummarizeContent(text=TEXT, max_tokens=16)
     task, text = ask.segments
     assert "At most 16 tokens; in English these are about 12 words." in task.text
@@ -62,7 +72,7 @@ def test_summaries_that_do_not_fit_are_compressed() -> None:
     long = ["The king rode out, and nobody knew why.", "A wolf came back with him that night."]
     summary, (ask,) = parent(long, "The king brought a wolf.")
     assert summary.text == "The king brought a wolf."
-    assert (ask.purpose, ask.template) == (Purpose.SUMMARIZE, "tree.compress/1")
+    assert (ask.purpose, ask.template) == (Purpose.SUMMARIZE, "tree.compress/2")
     assert ask.content == CompressContent(summaries=tuple(long), max_tokens=16)
     assert ask.segments[1].text == "[SUMMARIES]\n" + "".join(marked(one, KEY) for one in long)
 
@@ -74,19 +84,54 @@ def test_a_text_of_blanks_needs_no_model() -> None:
     assert (summary.text, summary.made, asks) == ("A wolf came back.", Made.JOINED, [])
 
 
-@pytest.mark.parametrize("empty", ["", " \n", CUT_OFF, "<think>The king", "<think>Hm.</think>\n"])
-def test_an_empty_reply_is_asked_again(empty: str) -> None:
+@pytest.mark.parametrize(
+    ("empty", "fault"),
+    [
+        ("", "it was empty"),
+        (" \n", "it was empty"),
+        ("<think>The king", "all of it was thinking"),
+        ("<think>Hm.</think>\n", "it was empty"),
+    ],
+)
+def test_an_empty_reply_is_asked_again_and_said_to_be_empty(empty: str, fault: str) -> None:
     summary, asks = leaf(empty, empty, "The king brought a wolf.")
     assert summary.text == "The king brought a wolf."
     assert [ask.attempt for ask in asks] == [0, 1, 2]
-    assert len({ask.text for ask in asks}) == 1
+    assert all(ask.text.startswith(asks[0].text) for ask in asks)
+    assert all(fault in ask.text for ask in asks[1:])
 
 
 def test_the_third_empty_reply_in_a_row_is_the_last() -> None:
-    flow = summarize(TEXT, spec=SPEC, marker_key=KEY, count=estimate_tokens)
-    with pytest.raises(NoSummary, match="no summary in 3 tries") as refusal:
-        run(flow, *[""] * MAX_TRIES)
+    with pytest.raises(NoUse, match="no summary in 3 replies; of the last one: it was") as refusal:
+        leaf(*[""] * MAX_TRIES)
     assert refusal.value.retryable is False
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_ends_it_at_once_with_its_words(end: End) -> None:
+    with pytest.raises(NoUse, match="refused the text: not that") as refusal:
+        leaf(ModelReply(text="", model="m", end=end, said="not that"))
+    assert (refusal.value.retryable, refusal.value.end) == (False, end)
+
+
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_a_summary_that_was_cut_off_gets_more_room_once(mark: str) -> None:
+    summary, asks = leaf(cut("The king rode o" + mark), "The king.")
+    assert (summary.text, summary.made) == ("The king.", Made.MODEL)
+    assert asks[1].max_output_tokens == 2 * asks[0].max_output_tokens
+    summary, asks = leaf(cut("The king" + mark), cut("The king rode out. He br" + mark))
+    assert (summary.text, summary.made) == ("The king rode out. …", Made.CUT)
+
+
+def test_a_summary_that_is_too_long_already_is_cut_back_at_once() -> None:
+    summary, asks = leaf(cut("The king rode out. " * 9))
+    assert (len(asks), summary.made) == (1, Made.CUT)
+    assert summary.tokens <= SPEC.summary_tokens
+
+
+def test_without_more_room_what_there_is_is_taken() -> None:
+    summary, asks = leaf(cut("The king rode o"), window=1600)
+    assert (len(asks), summary.text, summary.made) == (1, "The king rode …", Made.CUT)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +150,6 @@ def test_the_third_empty_reply_in_a_row_is_the_last() -> None:
             "The king rode out that night and came back. …",
             Made.CUT,
         ),
-        ("The king rode out." + CUT_OFF, "The king rode out. …", Made.CUT),
-        ("The king rode out. He br" + CUT_OFF, "The king rode out. …", Made.CUT),
-        ("The king rode o" + CUT_OFF, "The king rode …", Made.CUT),
     ],
 )
 def test_what_models_write_around_a_summary_is_left_out(reply: str, text: str, made: Made) -> None:
@@ -116,8 +158,8 @@ def test_what_models_write_around_a_summary_is_left_out(reply: str, text: str, m
     assert summary.tokens == estimate_tokens(text)
 
 
-@given(reply=st.text(max_size=200).filter(str.strip), cut=st.booleans())
-def test_a_summary_is_never_longer_than_the_spec_says(reply: str, cut: bool) -> None:
-    summary, _ = leaf(reply + CUT_OFF if cut else reply)
+@given(reply=st.text(max_size=200).filter(str.strip), is_cut=st.booleans())
+def test_a_summary_is_never_longer_than_the_spec_says(reply: str, is_cut: bool) -> None:
+    summary, _ = leaf(cut(reply) if is_cut else reply, window=1200)
     assert summary.text
     assert summary.tokens == estimate_tokens(summary.text) <= SPEC.summary_tokens

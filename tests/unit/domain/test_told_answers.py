@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from service.domain.no_answers import may_say_none
 from service.domain.prism import replies as prism
 from service.domain.state import asking_replies as state
 
@@ -97,7 +98,7 @@ def test_a_long_text_is_not_folded_for_each_way_to_say_nothing() -> None:
             folded += len(self)
             return super().casefold()
 
-    assert not state._may_become(Text("no answer " * 6000), state._NOTHINGS)
+    assert not may_say_none(Text("no answer " * 6000))
     assert folded < 1000
-    assert state._may_become("There is NO", state._NOTHINGS)
-    assert not state._may_become("There is no answer to", state._NOTHINGS)
+    assert may_say_none("There is NO")
+    assert not may_say_none("There is no answer to")

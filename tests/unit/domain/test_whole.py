@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain import whole
+from service.domain.asking import FAULTS, NoUse
+from service.domain.ends import End
 from service.domain.fitting import TextTooLong
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
@@ -24,13 +26,18 @@ def flow_of(chunks: Any = CHUNKS, query: str = QUERY, window: int = 32_768) -> F
     return whole.answer(chunks, query, window_tokens=window, **TERMS)
 
 
-def run(flow: Flow[WholeDraft], *replies: str) -> tuple[WholeDraft, list[ModelAsk]]:
+def cut(text: str) -> ModelReply:
+    return ModelReply(text=text, model="m", end=End.LENGTH)
+
+
+def run(flow: Flow[WholeDraft], *replies: str | ModelReply) -> tuple[WholeDraft, list[ModelAsk]]:
     asks: list[ModelAsk] = []
     left = list(replies)
     try:
         asks += next(flow)
         while True:
-            asks += flow.send([ModelReply(text=left.pop(0), model="m")])
+            said = left.pop(0)
+            asks += flow.send([ModelReply(text=said, model="m") if isinstance(said, str) else said])
     except StopIteration as end:
         assert not left
         return end.value, asks
@@ -80,6 +87,37 @@ def test_three_replies_without_an_answer_are_the_end() -> None:
     draft, asks = run(flow_of(), "", " ", "[ANSWER]")
     assert (draft.no_answer, len(asks)) == (NoAnswer.UNREADABLE, 3)
     assert [one.attempt for one in asks] == [0, 1, 2]
+    assert all(one.text.startswith(asks[0].text) for one in asks)
+    assert len({one.text for one in asks}) == 2, "the same words bring the same reply"
+
+
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark(mark: str) -> None:
+    whole_reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"'
+    draft, asks = run(flow_of(), cut("[ANSWER]\nIn bo" + mark), whole_reply)
+    assert (draft.text, len(draft.quotes)) == ("In box 7.", 1)
+    assert [one.max_output_tokens for one in asks] == [2048, 4096]
+    draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo" + mark), cut("[ANSWER]\nIn box" + mark))
+    assert (draft.text, draft.replies[-1].end) == ("In box …", End.LENGTH)
+
+
+def test_the_citations_before_the_cut_are_read_and_a_whole_answer_has_no_mark() -> None:
+    reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"\n1: "a re'
+    draft, _ = run(flow_of(), cut(reply), cut(reply))
+    assert (draft.text, draft.quotes[0]) == ("In box 7.", Quote(position=3, text="box 7"))
+
+
+@pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN])
+def test_a_reply_that_says_nothing_is_asked_for_again(end: End) -> None:
+    draft, asks = run(flow_of(), ModelReply(text="", model="m", end=end), "Box 7.")
+    assert draft.text == "Box 7."
+    assert FAULTS[end] in asks[1].text
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_fails_with_its_words(end: End) -> None:
+    with pytest.raises(NoUse, match="not that"):
+        run(flow_of(), ModelReply(text="", model="m", end=end, said="not that"))
 
 
 def test_no_answer_is_a_result() -> None:

@@ -119,7 +119,11 @@ def test_a_summary_is_never_too_long_and_always_the_same(texts: list[str], most:
 
 def test_its_summary_passes_for_a_model_s() -> None:
     flow = summarize(
-        STORY, spec=TreeSpec(summary_tokens=64), marker_key=b"k", count=estimate_tokens
+        STORY,
+        spec=TreeSpec(summary_tokens=64),
+        marker_key=b"k",
+        window_tokens=32_768,
+        count=estimate_tokens,
     )
     (ask,) = next(flow)
     with pytest.raises(StopIteration) as stop:

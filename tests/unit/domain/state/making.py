@@ -42,7 +42,7 @@ def vector(revision: int, text: str, *, level: int = 1, begin: int = 0, end: int
     )
 
 
-def run(flow: Flow[Compression], *replies: str) -> tuple[Compression, list[ModelAsk]]:
+def run(flow: Flow[Compression], *replies: str | ModelReply) -> tuple[Compression, list[ModelAsk]]:
     """What a flow makes of exactly these replies, and what it asked."""
     left = list(replies)
     made, asks = answered(flow, lambda _: left.pop(0))
@@ -51,7 +51,7 @@ def run(flow: Flow[Compression], *replies: str) -> tuple[Compression, list[Model
 
 
 def answered(
-    flow: Flow[Compression], answer: Callable[[ModelAsk], str]
+    flow: Flow[Compression], answer: Callable[[ModelAsk], str | ModelReply]
 ) -> tuple[Compression, list[ModelAsk]]:
     """What a flow makes of a model's replies, and what it asked."""
     asks: list[ModelAsk] = []
@@ -59,7 +59,10 @@ def answered(
         batch = next(flow)
         while True:
             asks += batch
-            batch = flow.send([ModelReply(text=answer(ask), model="m") for ask in batch])
+            said = [answer(ask) for ask in batch]
+            batch = flow.send(
+                [ModelReply(text=one, model="m") if isinstance(one, str) else one for one in said]
+            )
     except StopIteration as stop:
         made: Compression = stop.value
         return made, asks

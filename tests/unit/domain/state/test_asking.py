@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import NoUse
+from service.domain.ends import End
 from service.domain.fitting import TextTooLong
 from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, SegmentKind
 from service.domain.marking import marked
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
-    MAX_TRIES,
     AnswerDraft,
     ContextAnswerContent,
     answer,
@@ -36,7 +37,7 @@ STACK = (
 
 def run(
     held: WorkingContext,
-    replies: Sequence[str],
+    replies: Sequence[str | ModelReply],
     *,
     query: str = "Who?",
     window_tokens: int = 32_768,
@@ -55,7 +56,8 @@ def run(
         asks = next(flow)
         while True:
             asked += asks
-            asks = flow.send([ModelReply(text=replies[len(asked) - 1], model="m")])
+            said = replies[len(asked) - 1]
+            asks = flow.send([ModelReply(text=said, model="m") if isinstance(said, str) else said])
     except StopIteration as end:
         draft: AnswerDraft = end.value
         return draft, asked
@@ -123,9 +125,28 @@ def test_a_reply_without_an_answer_is_asked_for_again() -> None:
     draft, asked = run(context(STACK), ["<think>well", "[ANSWER]\n\n[STEPS]\n4", "Ben."])
     assert draft.text == "Ben."
     assert [ask.attempt for ask in asked] == [0, 1, 2]
-    assert len({ask.text for ask in asked}) == 1
-    draft, asked = run(context(STACK), [""] * MAX_TRIES)
+    assert all("it has no answer" in ask.text for ask in asked[1:])
+    draft, asked = run(context(STACK), [""] * 3)
     assert draft == AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
+
+
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark(mark: str) -> None:
+    cut = ModelReply(text="[ANSWER]\nBen ca" + mark, model="m", end=End.LENGTH)
+    draft, asks = run(context(STACK), [cut, "[ANSWER]\nBen came.\n[STEPS]\n"])
+    assert draft.text == "Ben came."
+    assert [ask.max_output_tokens for ask in asks] == [2048, 4096]
+    draft, _ = run(context(STACK), [cut, cut])
+    assert draft.text == "Ben ca …"
+    steps = ModelReply(text="[ANSWER]\nIt rained.\n[STEPS]\n31\n3", model="m", end=End.LENGTH)
+    draft, _ = run(context(STACK, ["It rained."]), [steps, steps])
+    assert draft == AnswerDraft(text="It rained.", positions=(31,))
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_fails_with_its_words(end: End) -> None:
+    with pytest.raises(NoUse, match="not that"):
+        run(context(STACK), [ModelReply(text="", model="m", end=end, said="not that")])
 
 
 def test_only_recent_steps_that_are_there_are_named() -> None:
@@ -141,7 +162,7 @@ def test_a_context_that_does_not_fit_says_what_to_do() -> None:
     with pytest.raises(TextTooLong, match=r"room for \d{3} tokens: ask with nav"):
         run(held, [], window_tokens=900)
     _, (ask,) = run(held, ["x"], window_tokens=8000)
-    assert ask.max_output_tokens == 1024
+    assert ask.max_output_tokens == 2000
 
 
 @pytest.mark.parametrize(
@@ -206,7 +227,7 @@ def test_the_offline_model_answers_with_sentences_and_their_steps() -> None:
     assert "where" not in complete(_content(asked, "Where is the map? Who has it?"))
     draft, _ = run(held, [complete(_content(held, "Zebra xylophone?"))])
     assert draft.no_answer is NoAnswer.NOT_FOUND
-    assert ask.template == "state.answer/1"
+    assert ask.template == "state.answer/2"
 
 
 def _content(held: WorkingContext, query: str) -> ContextAnswerContent:

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import FAULTS, MAX_TRIES, NoUse
+from service.domain.ends import End
 from service.domain.fitting import prompt_tokens
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.reasons import Reason
 from service.domain.state.compressing import (
     MAX_SHORTENINGS,
-    MAX_TRIES,
     Compression,
     NoRoom,
-    NoVector,
     compress_steps,
     compress_vectors,
     stand_in,
@@ -45,8 +45,12 @@ def around(**changes: Any) -> dict[str, Any]:
     return given | changes
 
 
+def ended(text: str, end: End, said: str = "") -> ModelReply:
+    return ModelReply(text=text, model="m", end=end, said=said)
+
+
 def compressed(
-    *replies: str, current: str = "It is grey.", **changes: Any
+    *replies: str | ModelReply, current: str = "It is grey.", **changes: Any
 ) -> tuple[Compression, list[ModelAsk]]:
     """Two steps behind a vector."""
     flow = compress_steps(current, steps(["I saw it.", "I ran."], 11), **around(**changes))
@@ -59,7 +63,7 @@ def test_the_vector_and_the_steps_are_asked_for_behind_what_all_calls_share() ->
     assert made == Compression(
         text='The wolf 7 is grey, a "b"\nc.', tokens=7, made=Made.MODEL, replies=1, appended=()
     )
-    assert (ask.purpose, ask.template, ask.attempt) == (Purpose.COMPRESS, "state.compress/1", 0)
+    assert (ask.purpose, ask.template, ask.attempt) == (Purpose.COMPRESS, "state.compress/2", 0)
     task, base, chunk = ask.segments
     assert "At most 40 tokens; in English these are about 30 words." in task.text
     assert task.text.endswith("[PINNED]\n" + marked("wolf 7", KEY) + marked('a "b"\nc', KEY)), (
@@ -102,7 +106,7 @@ def test_vectors_are_compressed_behind_the_one_above_them() -> None:
     run_of = [vector(4, "It was red.", begin=0, end=10), vector(5, "It is grey.", begin=10, end=20)]
     made, (ask,) = run(compress_vectors("A wolf.", run_of, **around()), "The wolf is grey.")
     assert made.text == "The wolf is grey."
-    assert (ask.purpose, ask.template) == (Purpose.COMPRESS, "state.episode/1")
+    assert (ask.purpose, ask.template) == (Purpose.COMPRESS, "state.episode/2")
     assert ask.segments[1].text == "[EARLIER]\n" + marked("A wolf.", KEY)
     assert ask.segments[2].text == (
         f"[STATES]\nSteps 1 to 10:\n{marked('It was red.', KEY)}"
@@ -144,16 +148,33 @@ def test_what_models_write_around_a_paragraph_is_left_out(
     assert result.tokens == estimate_tokens(text)
 
 
-@pytest.mark.parametrize("empty", ["", " \n", "\0", CUT_OFF, "<think>Hm", "<think>Hm.</think>\n"])
+@pytest.mark.parametrize("empty", ["", " \n", "\0", "<think>Hm", "<think>Hm.</think>\n"])
 def test_an_empty_reply_is_asked_again(empty: str) -> None:
     made, asks = compressed(empty, empty, "Grey.")
     assert (made.text, made.replies) == ("Grey.", 3)
-    assert [ask.attempt for ask in asks] == [0, 1, 2]
-    assert len({ask.text for ask in asks}) == 1
+    assert all(ask.text.startswith(asks[0].text) for ask in asks)
+    assert all("it had no paragraph" in ask.text for ask in asks[1:])
+    assert len({(ask.text, ask.attempt) for ask in asks}) == 3
+
+
+@pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN, End.LENGTH])
+def test_a_reply_that_says_nothing_is_asked_for_again_with_the_reason(end: End) -> None:
+    made, (first, again) = compressed(ended("", end), "Grey.", window_tokens=32_000)
+    assert (made.text, made.made) == ("Grey.", Made.MODEL)
+    assert FAULTS[end] in again.text
+    grows = end in (End.THINKING, End.LENGTH)
+    assert again.max_output_tokens == first.max_output_tokens * (2 if grows else 1)
+
+
+@pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
+def test_a_refusal_ends_it_at_once_with_its_words(end: End) -> None:
+    with pytest.raises(NoUse, match="refused the text: not that") as refusal:
+        compressed(ended("", end, "not that"))
+    assert (refusal.value.retryable, refusal.value.end) == (False, end)
 
 
 def test_the_third_empty_reply_in_a_row_is_the_last() -> None:
-    with pytest.raises(NoVector, match="no state vector in 3 tries") as refusal:
+    with pytest.raises(NoUse, match="no state vector in 3 replies") as refusal:
         compressed(*[""] * MAX_TRIES)
     assert refusal.value.retryable is False
 
@@ -164,7 +185,7 @@ def test_a_reply_that_is_too_long_is_asked_for_again_with_its_length() -> None:
     assert second.segments[:3] == first.segments
     again = second.segments[3]
     assert again.kind is SegmentKind.QUERY
-    assert f"had {estimate_tokens(TOO_LONG.strip())} tokens or more. At most 32" in again.text
+    assert f"has {estimate_tokens(TOO_LONG.strip())} tokens or more; 32 is" in again.text
     assert again.text.endswith(marked(TOO_LONG.strip(), KEY))
     assert steps_of(second).too_long == TOO_LONG.strip()
 
@@ -190,10 +211,16 @@ def test_what_was_too_long_is_better_than_nothing() -> None:
     assert made.text.startswith("The wolf is grey.")
 
 
-def test_a_reply_that_did_not_end_is_asked_for_again_and_then_ends_at_a_sentence() -> None:
-    made, asks = compressed("The wolf is" + CUT_OFF, "Grey.")
+@pytest.mark.parametrize("mark", ["", CUT_OFF])
+def test_a_reply_that_did_not_end_is_asked_for_again_and_then_ends_at_a_sentence(
+    mark: str,
+) -> None:
+    cut = ended("The wolf is grey. It ru" + mark, End.LENGTH)
+    made, asks = compressed(cut, "Grey.", window_tokens=32_000)
     assert (made.text, made.made, len(asks)) == ("Grey.", Made.MODEL, 2)
-    made, _ = compressed(*["The wolf is grey. It ru" + CUT_OFF] * 3)
+    assert "[CUT OFF]" in asks[1].text
+    assert asks[1].max_output_tokens == 2 * asks[0].max_output_tokens
+    made, _ = compressed(cut, cut, cut)
     assert (made.text, made.made) == ("The wolf is grey. …", Made.CUT)
 
 
@@ -270,14 +297,15 @@ def test_a_vector_is_one_short_paragraph_with_every_pinned_string(
     count: Callable[[str], int],
 ) -> None:
     spec = StateSpec(state_tokens=limit, pinned=tuple(pinned))
-    reply = said + ("".join(pinned) + said if inside else "") + ("" if whole else CUT_OFF)
+    text = said + ("".join(pinned) + said if inside else "")
+    reply = ended(text, End.COMPLETE if whole else End.LENGTH)
     flow = compress_steps("", steps(["a"]), **around(spec=spec, count=count))
     try:
         made, _ = answered(flow, lambda _: reply)
     except NoRoom:
         assert count("Pinned: " + "; ".join(pinned)) > limit
         return
-    except NoVector:
+    except NoUse:
         assert not said.replace("\0", "").strip() or "think" in said
         return
     check(made, spec, count)

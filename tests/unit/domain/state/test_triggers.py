@@ -58,11 +58,24 @@ def test_algorithm_1_step_by_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"), [([4, 5], None), ([4, 6], 2), ([4, 7], 2), ([10], 1), ([99, 1], 1)]
+    ("tokens", "expected"),
+    [([4, 5], None), ([4, 6], 2), ([4, 7], 1), ([10], 1), ([99, 1], 1), ([1, 99], 1)],
 )
 def test_steps_that_have_enough_tokens_together(tokens: list[int], expected: int | None) -> None:
     spec = StateSpec(period=10, period_tokens=10)
     assert due(spec, "", steps("abcd" * size for size in tokens)) == expected
+
+
+@given(sizes=st.lists(st.integers(0, 90), max_size=30))
+def test_what_stays_recent_never_passes_the_tokens(sizes: list[int]) -> None:
+    spec = StateSpec(period=10, period_tokens=50)
+    recent: list[SizedStep] = []
+    for number, size in enumerate(sizes, 1):
+        recent.append(step(number, "abcd" * size))
+        while (taken := due(spec, "", recent)) is not None:
+            assert taken == 1 or sum(one.tokens for one in recent[:taken]) <= 50
+            recent = recent[taken:]
+        assert sum(one.tokens for one in recent) < 50
 
 
 def test_whichever_is_first() -> None:
