@@ -134,7 +134,8 @@ async def test_events_of_any_answer_are_listed(database: Database) -> None:
     found = await served(database).events(
         DEFAULT_TENANT, "s", answer_id, after=1, limit=2, max_bytes=2**20
     )
-    assert list(found.items) == events[1:3]
+    # Replies are kept for whoever exports them.
+    assert list(found.items) == [replace(one, reply="") for one in events[1:3]]
 
 
 async def test_a_session_that_is_not_there_is_refused(database: Database) -> None:

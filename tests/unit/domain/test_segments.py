@@ -166,10 +166,9 @@ RECORDED = {
     "state, steps": "421dc85ec995bc08012d48f0b6b5c043157253dd680a322c1874e67b0cbd1310",
     "state, vectors": "58f569eb8e18f43a26bb78bdc77fa7655b340289dd3aa1df6d4a6984a75883cb",
     "answer, state": "5023ea52c05fd9f60c501afa5f0934475112030b19e64adb1b742bfa893ae124",
-    "browse": "f0d74a8c22474308aa3b510911fff80e896d54437014eb7116aacf1eca5597f5",
-    "browse, structured": "90e6ab84102850c6cdaccd855049e4c4f4509594003c1789c5000cbbff241133",
+    "browse": "4e707153edd40e9721c9a244ff6b6a4dcedc796fd13414f7857921d444d38ff4",
     "answer, whole": "f28a45e538cbc12e3da19fb795989df74cfb3122cc93087cc7a43f310b683aac",
-    "rerank": "ade7c01b0cdad4bf904eff6cb57c8cf8841c85c85ddb2dfeb2acc3ae8dbaeb14",
+    "rerank": "b9d9c2b79a7bdbc388a357db51d2ee4cf39cd5bdf5a73052ae6a518171816004",
     "answer, shaped": "3ee0bec6eb784ca9d19dd7be7e4e289d2cd0148eac256a4d6eb0db54d1df1891",
 }
 
