@@ -7,6 +7,7 @@ from typing import Any
 
 from service.domain.asking import NoUse, Unusable, usable
 from service.domain.citations import best_excerpt
+from service.domain.ends import End
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.thoughts import is_thought, spoken
@@ -51,7 +52,15 @@ _LISTED = re.compile(r"^[ \t]{0,16}\d{1,4}[.)][ \t]{1,8}(?=.{0,200}\d)", re.MULT
 
 
 class NoOrder(Exception):
-    """No reply held an order, or nothing could be asked; the message is one sentence."""
+    """No reply held an order, or nothing could be asked; the message is one sentence.
+
+    It may repeat what the model said when it refused, which is for whoever asked, not for logs.
+    """
+
+    def __init__(self, message: str, *, end: End | None = None) -> None:
+        super().__init__(message)
+        #: Of the last reply; None: nothing was asked.
+        self.end = end
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +100,7 @@ def rerank(
             most_tokens=spare,
         )
     except NoUse as error:
-        raise NoOrder(str(error)) from error
+        raise NoOrder(str(error), end=error.end) from error
     return [*order, *range(len(shown), len(texts))]
 
 

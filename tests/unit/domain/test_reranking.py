@@ -92,8 +92,10 @@ def test_an_order_that_was_cut_off_is_asked_for_again() -> None:
 
 def test_passages_that_are_refused_have_no_order() -> None:
     refused = ModelReply(text="", model="test/m", end=End.REFUSAL, said="not this")
-    with pytest.raises(NoOrder, match="refused the text: not this"):
+    with pytest.raises(NoOrder, match="refused the text: not this") as error:
         run([refused])
+    # Logs have this, and not the words.
+    assert error.value.end is End.REFUSAL
 
 
 def test_one_text_needs_no_model() -> None:
