@@ -14,10 +14,6 @@ from service.llm.facts import ModelFacts
 class CallsModels(Protocol):
     """The gateway."""
 
-    def structured(self, model: str) -> bool:
-        """Whether the model writes its reply by a schema."""
-        ...
-
     async def call(self, ask: ModelAsk, *, model: str, scope: CallScope) -> ModelReply:
         """The reply to a prompt."""
         ...
@@ -60,7 +56,6 @@ class Reranker:
             texts,
             marker_key=self._marker_key,
             window_tokens=min(window_tokens, facts.window_tokens),
-            structured=self._gateway.structured(name),
             count=facts.count,
         )
         return await drive(flow, lambda ask: self._gateway.call(ask, model=name, scope=scope))

@@ -177,7 +177,6 @@ class Trajectories:
             asked,
             model=asked.model,
             facts=self._facts,
-            structured=self._structured,
             marker_key=self._marker_key,
         )
         held = log_of(self._database, tenant_id, asked)

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from service.domain.asking import Unusable
 from service.domain.baselines import prompts as baselines
 from service.domain.dciso import replies as browsing
 from service.domain.dciso.pieces import Part
@@ -136,9 +137,7 @@ _WHOLE_NOISE = (
     "  ",
 )
 _ORDERS = ("[2] [1] [3]", "3. first\n1. second", '{"order": [3, 1, 2]}', "1, 2 and 3 of 2024.5")
-_PROMPTS = Prompts(
-    query="where?", window_tokens=4096, marker_key=b"k", structured=False, count=estimate_tokens
-)
+_PROMPTS = Prompts(query="where?", window_tokens=4096, marker_key=b"k", count=estimate_tokens)
 
 
 def _storable(*texts: str) -> None:
@@ -291,13 +290,13 @@ TARGETS: Sequence[Target] = (
         name="dciso-replies",
         make=_of(_BROWSED, _BROWSED_NOISE, _BROWSED_OBJECTS),
         check=_browse,
-        refusals=(browsing.Unclear,),
+        refusals=(Unusable,),
     ),
     Target(
         name="dciso-understanding",
         make=_of(_BROWSED, _BROWSED_NOISE, _BROWSED_OBJECTS),
         check=_understand,
-        refusals=(browsing.Unclear,),
+        refusals=(Unusable,),
     ),
     # These read each reply eight times, as far as it is there.
     Target(

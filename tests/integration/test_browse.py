@@ -2,17 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from service.domain.dciso.contents import PieceContent
+from service.domain.dciso.contents import GuessContent, PieceContent
 from service.domain.dciso.pieces import Frame, Span
 from service.domain.dciso.result import Browsed
-from service.domain.dciso.spec import BrowseAction, BrowseOption
+from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
+from service.domain.ends import End
 from service.domain.flows import LookingFlow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.readers import ReaderName
+from service.domain.shaping import ShapeContent
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import EventKind, NoAnswer
+from service.llm.transport import Completion
 from service.usecases.readers import dciso as browsing
 from service.usecases.readers.browsed_log import Hit
 from storage import calls
@@ -30,7 +35,7 @@ from tests.integration.asked import (
 from tests.integration.browsing import KEY, write
 from tests.integration.ranks import Ranked
 from tests.integration.scripted import CONFIG, Script, answerer, die_in_call, fail_at
-from tests.integration.stored_answers import read_told
+from tests.integration.stored_answers import read_told, store_question
 
 #: Each takes about 60 tokens: two and no more make a piece of the window.
 TEXTS = tuple(
@@ -61,6 +66,14 @@ class Parallel(Script):
             return await super().complete(*arguments)
         finally:
             self.now -= 1
+
+
+class Refusing(Script):
+    """A model that reads nothing."""
+
+    async def complete(self, *arguments: Any) -> Completion:
+        made = await super().complete(*arguments)
+        return replace(made, text="", end=End.REFUSAL, said="I cannot read that")
 
 
 async def browsed(
@@ -221,6 +234,46 @@ async def test_a_log_without_text_has_no_answer(database: Database) -> None:
     assert events[-1].text == "not_found"
     few, _, _ = await browsed(database, Words("zebra"), option=INDEPENDENT, max_calls=3)
     assert few.no_answer is NoAnswer.STEP_LIMIT
+
+
+async def test_a_text_that_is_refused_is_no_log_without_an_answer(database: Database) -> None:
+    await write(database, TEXTS)
+    item = await ask_log(database, up_to=12, option=BrowseOption.SCAN)
+    script = Refusing()
+    await answerer(database, gateway(script, database)).make(item)
+    stored, events = await read_told(database, item)
+    assert (stored.status, stored.no_answer) == ("complete", NoAnswer.UNREADABLE)
+    assert "the model refused the text: I cannot read that" in stored.text
+    assert {one.end for one in events if one.template} == {End.REFUSAL}
+
+
+async def test_a_question_with_options_has_one_of_them(database: Database) -> None:
+    await write(database, TEXTS)
+    item = await store_question(
+        database,
+        None,
+        "What of the zebra?",
+        revision=0,
+        applied_position=12,
+        reader=ReaderName.DCISO,
+        browsing=BrowseRequest(window_tokens=WINDOW, option=BrowseOption.SCAN),
+        response_schema={"type": "string", "enum": ["it sleeps", "it runs"]},
+    )
+
+    def reply(ask: ModelAsk, number: int) -> str:
+        if isinstance(ask.content, GuessContent):
+            return '{"option": "B"}'
+        if isinstance(ask.content, ShapeContent):
+            return f'"{ask.content.answer}"'
+        return Words("zebra")(ask, number)
+
+    script = Script(reply=reply)
+    await answerer(database, gateway(script, database)).make(item)
+    stored, events = await read_told(database, item)
+    assert (stored.text, stored.value, stored.no_answer) == ("it runs", "it runs", None)
+    assert stored.citations == ()
+    (end,) = [one for one in events if one.kind is EventKind.END]
+    assert end.reasoning == "a guess by the model among the options: not_found"
 
 
 async def test_what_came_behind_the_question_is_not_read(database: Database) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from service.domain.asking import Unusable
 from service.domain.dciso.quoting import located
 from service.domain.dciso.replies import split_reply
 from service.domain.response_schemas import referred
@@ -30,9 +31,10 @@ def test_blanks_between_words_are_gone_over_once() -> None:
     assert located("x  one\n\n“two”  y", 'one "two"') == (3, 13)
 
 
-def test_a_reply_nested_deeper_than_can_be_written_is_text() -> None:
+def test_a_reply_nested_deeper_than_can_be_written_is_refused() -> None:
     reply = '{"text": ' + "[" * 400 + "]" * 400 + "}"
-    assert split_reply(reply).text == reply
+    with pytest.raises(Unusable, match="broken JSON"):
+        split_reply(reply)
 
 
 def test_a_number_of_thousands_of_digits_refers_to_nothing() -> None:

@@ -5,20 +5,23 @@ read; task understanding, where it is allowed, is one more:
 
 - DYNAMIC: one a piece until one answers; else those, and those of the answer.
 - RANK: one when the retrieved pieces fit into one prompt; else k and those of the answer.
+  Where they may only be passed or answered from: up to k, and those of the answer.
 - CARRY, INDEPENDENT: n and those of the answer. SCAN: one a piece until one answers.
-- The answer: one, and where the notes do not fit one for each group of them.
+- The answer: one, and where the notes do not fit one for each group of them; one more for
+  a guess, where the question has options and there is no answer.
 """
 
 from collections.abc import Callable, Sequence
 
+from service.domain.asking import MAX_TRIES
 from service.domain.dciso.closing import close, close_from, fail
-from service.domain.dciso.options import without_understanding
+from service.domain.dciso.options import EXTRACTING, without_understanding
 from service.domain.dciso.pieces import Frame
-from service.domain.dciso.prompts import Prompts, usable, window_of
+from service.domain.dciso.prompts import CLOSING, Prompts, usable, window_of
 from service.domain.dciso.reading import MAX_BATCH, Reading
 from service.domain.dciso.result import Browsed
 from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest, ReadingOrder
-from service.domain.dciso.understanding import MAX_ATTEMPTS, Understood, choosable, exchanges
+from service.domain.dciso.understanding import Understood, choosable, exchanges
 from service.domain.dciso.understood import Subject
 from service.domain.dciso.walking import carry, dynamic, random, scan
 from service.domain.fitting import Count
@@ -40,7 +43,6 @@ def browse(
     request: BrowseRequest,
     window_tokens: int,
     marker_key: bytes,
-    structured: bool,
     count: Count,
 ) -> LookingFlow[Browsed]:
     """The answer to a query from the pieces of a log, of at most `piece_tokens` each.
@@ -53,7 +55,6 @@ def browse(
         query=query,
         window_tokens=window_of(request, window_tokens),
         marker_key=marker_key,
-        structured=structured,
         count=count,
     )
     reading = Reading(prompts=prompts, request=request, frames=frames)
@@ -65,9 +66,9 @@ def browse(
     if request.rewritten_query:
         _look_for(reading, request.rewritten_query)
     option = yield from _understand(reading)
-    if request.rewritten_query and option in _OF_THE_WHOLE:
-        # Who understood the query chose to read all of the log for it.
-        reading.subject = Subject.OVERVIEW
+    if request.rewritten_query:
+        # Who understood the query chose to read all of the log for it, or not.
+        reading.subject = Subject.OVERVIEW if option in _OF_THE_WHOLE else Subject.FACT
     return (yield from _OPTIONS[option](reading))
 
 
@@ -78,7 +79,6 @@ def _look_for(reading: Reading, words: str) -> None:
         look_for=usable(words, before),
         window_tokens=before.window_tokens,
         marker_key=before.marker_key,
-        structured=before.structured,
         count=before.count,
     )
 
@@ -88,7 +88,7 @@ def _understand(reading: Reading) -> LookingFlow[BrowseOption]:
     request = reading.request
     wanted = BrowseAction.TASK_UNDERSTANDING in request.actions and not request.rewritten_query
     allowed = choosable(request)
-    attempts = min(MAX_ATTEMPTS, reading.calls_left - LEFT_CALLS)
+    attempts = min(MAX_TRIES, reading.calls_left - LEFT_CALLS)
     if not wanted or not allowed or attempts < 1:
         return without_understanding(request)
     understood: Understood = yield from exchanges(reading.prompts, allowed, attempts)
@@ -117,38 +117,26 @@ def _understand(reading: Reading) -> LookingFlow[BrowseOption]:
 def _rank(reading: Reading) -> LookingFlow[Browsed]:
     """Option 1: the retriever ranks all pieces, the best are read.
 
-    Together in one prompt where they fit. Where not, each is extracted from by itself; where
-    that is not allowed they are read one after the other until one answers, or as many as fit.
+    Together in one prompt where they fit. Where not, each is extracted from by itself. Where
+    they may be passed and nothing may be extracted, the seventh setting of section 4.4, they
+    are read one after the other until one ends it.
     """
-    query = reading.look_for
+    query = reading.searched
     found = yield from reading.retrieve(query)
     yield from reading.tell(EventKind.RETRIEVAL, Action.NONE, text=query, shown=reading.ids(found))
     # A retriever that finds nothing ranks all alike.
     numbers = found or tuple(reading.numbers[: reading.request.pieces])
-    fitting = _fitting(reading, numbers)
     actions = reading.request.actions
+    if BrowseAction.MOVE in actions and not actions & EXTRACTING:
+        return (yield from scan(reading, numbers, [one for one in CLOSING if one in actions]))
+    fitting = reading.fitting(numbers, reading.prompts.closing_free)
     if len(fitting) < len(numbers):
         if BrowseAction.APPEND in actions:
             return (yield from _independent(reading, numbers))
         if BrowseAction.MERGE in actions:
             return (yield from carry(reading, numbers))
-        if {BrowseAction.MOVE, BrowseAction.ANSWER} <= actions:
-            return (yield from scan(reading, numbers))
     pieces = yield from reading.pieces(fitting)
     return (yield from close_from(reading, pieces))
-
-
-def _fitting(reading: Reading, numbers: Sequence[int]) -> list[int]:
-    """As many of the pieces, from the first one on, as one prompt has room for."""
-    left = reading.prompts.closing_free
-    fitting: list[int] = []
-    for number in numbers:
-        # With the line end that joins it to the next.
-        left -= reading.frame(number).tokens
-        if left < 0:
-            break
-        fitting.append(number)
-    return fitting
 
 
 def _independent(reading: Reading, numbers: Sequence[int]) -> LookingFlow[Browsed]:

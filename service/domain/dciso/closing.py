@@ -1,29 +1,32 @@
 """Closing: the answer from what was extracted (algorithm 1, line 12).
 
-ANSWER is short, AGGREGATION long. Notes that do not fit into one prompt are made fewer
-first: in groups, level by level, each level in one batch.
+ANSWER is short, AGGREGATION long. Where a question has options and nothing that was read
+answers it, one is guessed. Notes that do not fit into one prompt are made fewer first: in
+groups, level by level, each level in one batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from service.domain.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.dciso.guessing import guess
 from service.domain.dciso.pieces import Piece, Span
-from service.domain.dciso.prompts import Again, held_to
+from service.domain.dciso.prompts import CLOSING, held_to
 from service.domain.dciso.quoting import MAX_SPANS, best_fitting, best_of, best_span, spans_of
-from service.domain.dciso.reading import ACTIONS, MAX_ATTEMPTS, Note, Reading, grouped
-from service.domain.dciso.replies import Parts, Unclear, split_reply
+from service.domain.dciso.reading import ACTIONS, Note, Reading, grouped
+from service.domain.dciso.replies import Parts, action_of, split_reply, text_of
 from service.domain.dciso.result import Browsed
 from service.domain.dciso.spec import BrowseAction
 from service.domain.dciso.understood import Subject
-from service.domain.flows import LookingFlow
-from service.domain.shortening import ELLIPSIS, shortened
+from service.domain.flows import LookingFlow, ModelAsk
+from service.domain.shortening import shortened
 from service.domain.trajectory import Action, EventKind, NoAnswer
 
 
 def close(reading: Reading) -> LookingFlow[Browsed]:
     """The answer from all notes; without any there is none."""
     if not reading.notes:
-        return (yield from fail(reading, _why(reading)))
+        why = _why(reading)
+        return (yield from fail(reading, why, reading.cause if why is NoAnswer.UNREADABLE else ""))
     free = reading.prompts.closing_free
     while sum(note.cost for note in reading.notes) > free:
         yield from _condense(reading)
@@ -42,51 +45,71 @@ def close_from(reading: Reading, pieces: Sequence[Piece]) -> LookingFlow[Browsed
     return (yield from _answer(reading, pieces=pieces))
 
 
-def fail(reading: Reading, why: NoAnswer) -> LookingFlow[Browsed]:
-    """No answer."""
-    yield from reading.tell(EventKind.END, Action.NONE, text=why.value)
-    return Browsed(text="", no_answer=why, spans=(), calls=reading.calls)
+def fail(reading: Reading, why: NoAnswer, cause: str = "") -> LookingFlow[Browsed]:
+    """No answer; of a question with options a guess, where the text could be read."""
+    options = reading.request.options
+    if options and why in (NoAnswer.NOT_FOUND, NoAnswer.STEP_LIMIT):
+        return (yield from guess(reading, options, why))
+    yield from reading.tell(EventKind.END, Action.NONE, text=why.value, reasoning=cause)
+    return Browsed(
+        text="",
+        no_answer=why,
+        spans=(),
+        calls=reading.calls,
+        passed=reading.passed,
+        cause=cause,
+    )
 
 
 def succeed(reading: Reading, text: str, spans: Sequence[Span]) -> LookingFlow[Browsed]:
     """An answer, and where in the log it stands."""
     yield from reading.tell(EventKind.END, Action.ANSWER, text=text)
     found = best_fitting(text, tuple(dict.fromkeys(spans)), MAX_SPANS)
-    return Browsed(text=text, no_answer=None, spans=found, calls=reading.calls)
+    return Browsed(
+        text=text, no_answer=None, spans=found, calls=reading.calls, passed=reading.passed
+    )
 
 
 def _why(reading: Reading) -> NoAnswer:
     if reading.stopped:
         return NoAnswer.STEP_LIMIT
-    if reading.unreadable and not reading.readable:
+    if reading.passed and not reading.readable:
         return NoAnswer.UNREADABLE
     return NoAnswer.NOT_FOUND
 
 
-def closing_action(reading: Reading) -> BrowseAction:
-    """AGGREGATION for what concerns the whole, else ANSWER; the only one where one is allowed."""
-    long = BrowseAction.AGGREGATION
-    if long in reading.request.actions and (
-        reading.subject is Subject.OVERVIEW or BrowseAction.ANSWER not in reading.request.actions
-    ):
-        return long
-    return BrowseAction.ANSWER
+def closing_actions(reading: Reading) -> tuple[BrowseAction, ...]:
+    """How the answer may be: as was chosen at a piece, or as the query wants it.
+
+    Where nobody has looked at the query the model chooses, as in section 4.4.
+    """
+    allowed = tuple(one for one in CLOSING if one in reading.request.actions)
+    wanted = reading.ending
+    if wanted is None and reading.subject is not None:
+        is_long = reading.subject is Subject.OVERVIEW
+        wanted = BrowseAction.AGGREGATION if is_long else BrowseAction.ANSWER
+    return (wanted,) if wanted in allowed else allowed
 
 
 def _answer(
     reading: Reading, *, notes: Sequence[Note] = (), pieces: Sequence[Piece] = ()
 ) -> LookingFlow[Browsed]:
-    action = closing_action(reading)
+    offers = closing_actions(reading)
     parts = [part for piece in pieces for part in piece.parts]
     shown = sorted({n for note in notes for n in note.pieces}) or [p.frame.number for p in pieces]
-    again = Again()
-    while again.attempt <= MAX_ATTEMPTS:
+    first = ask = reading.prompts.close(offers, notes=reading.shown(notes), parts=parts)
+    fault = ""
+    for _ in range(MAX_TRIES):
         if reading.calls_left < 1:
             return (yield from fail(reading, NoAnswer.STEP_LIMIT))
-        ask = reading.prompts.close(action, notes=reading.shown(notes), parts=parts, again=again)
         (reply,) = yield from reading.ask([ask])
-        said, fault = _read_answer(reply.text, is_last=again.attempt == MAX_ATTEMPTS)
-        done = ACTIONS[action] if said.text else Action.NONE
+        said, fault, is_refused = Parts(), "", False
+        try:
+            said = _read_answer(text_of(reply))
+        except (Unusable, NoUse) as error:
+            fault, is_refused = str(error), isinstance(error, NoUse)
+        action = action_of(said.action)
+        done = ACTIONS[action if action in offers else offers[0]] if said.text else Action.NONE
         yield from reading.tell(
             EventKind.AGGREGATION,
             Action.INVALID if fault else done,
@@ -95,8 +118,10 @@ def _answer(
             ask=ask,
             reply=reply,
         )
+        if is_refused:
+            break
         if fault:
-            again = Again(attempt=again.attempt + 1, fault=fault)
+            ask = reading.prompts.again(first, ask, reply, fault)
             continue
         if not said.text:
             return (yield from fail(reading, NoAnswer.NOT_FOUND))
@@ -107,22 +132,17 @@ def _answer(
                 best_span(said.text, parts, around=reading.prompts.query),
             )
         return (yield from succeed(reading, said.text, spans))
-    return (yield from fail(reading, NoAnswer.UNREADABLE))
+    return (yield from fail(reading, NoAnswer.UNREADABLE, fault))
 
 
-def _read_answer(reply: str, *, is_last: bool) -> tuple[Parts, str]:
-    """The answer of a reply, without text where it says that there is none; and its fault."""
-    try:
-        said = split_reply(reply)
-    except Unclear as unclear:
-        return Parts(), str(unclear)
-    if said.is_null:
-        return Parts(), "" if said.text or said.is_named else "it has no text"
-    if said.is_cut:
-        # The last one is taken as far as it goes, and shows that it goes on.
-        fault = "" if is_last else "its text is too long"
-        return replace(said, text=said.text + ELLIPSIS), fault
-    return said, ""
+def _read_answer(reply: str) -> Parts:
+    """The answer of a reply; without text where it says that there is none. Raises Unusable."""
+    said = split_reply(reply)
+    if not said.is_null:
+        return said
+    if not said.text and not said.is_named:
+        raise Unusable("it has no text")
+    return Parts()
 
 
 def _sourced(reading: Reading, said: Parts, notes: Sequence[Note]) -> tuple[Span, ...]:
@@ -142,23 +162,28 @@ def _condense(reading: Reading) -> LookingFlow[None]:
     made: dict[int, Note | None] = {
         number: group[0] for number, group in enumerate(groups) if len(group) == 1
     }
-    waiting = {number: Again() for number in range(len(groups)) if number not in made}
+    first = {
+        number: prompts.condense(reading.shown(group))
+        for number, group in enumerate(groups)
+        if number not in made
+    }
+    waiting = dict(first)
     while waiting:
-        asks = [
-            prompts.condense(reading.shown(groups[number]), again)
-            for number, again in waiting.items()
-        ]
-        replies = yield from reading.ask(asks)
-        failed: dict[int, Again] = {}
-        for (number, again), ask, reply in zip(waiting.items(), asks, replies, strict=True):
+        replies = yield from reading.ask(list(waiting.values()))
+        failed: dict[int, ModelAsk] = {}
+        for (number, ask), reply in zip(waiting.items(), replies, strict=True):
             fault, text = "", ""
             try:
-                said = split_reply(reply.text)
+                said = split_reply(text_of(reply))
                 text = "" if said.is_null else _limited(reading, said.text)
                 made[number] = _one(reading, groups[number], text) if text else None
-            except Unclear as unclear:
-                fault = str(unclear)
-                failed[number] = Again(attempt=again.attempt + 1, fault=fault)
+            except (Unusable, NoUse) as error:
+                fault = str(error)
+                joined = "\n".join(note.text for note in groups[number])
+                # What the group is when it cannot be asked for again.
+                made[number] = _one(reading, groups[number], _limited(reading, joined))
+                if isinstance(error, Unusable) and ask.attempt + 1 < MAX_TRIES:
+                    failed[number] = prompts.again(first[number], ask, reply, fault)
             yield from reading.tell(
                 EventKind.AGGREGATION,
                 Action.INVALID if fault else Action.AGGREGATE if text else Action.NONE,
@@ -168,19 +193,15 @@ def _condense(reading: Reading) -> LookingFlow[None]:
                 reply=reply,
             )
         waiting = _retried(reading, failed)
-        for number in failed.keys() - waiting.keys():
-            joined = "\n".join(note.text for note in groups[number])
-            made[number] = _one(reading, groups[number], _limited(reading, joined))
     ordered = (made[number] for number in range(len(groups)))
     reading.notes = [note for note in ordered if note is not None]
 
 
-def _retried(reading: Reading, failed: dict[int, Again]) -> dict[int, Again]:
+def _retried(reading: Reading, failed: dict[int, ModelAsk]) -> dict[int, ModelAsk]:
     """Those to be asked again: none where the calls are needed for what comes after."""
-    left = {number: again for number, again in failed.items() if again.attempt <= MAX_ATTEMPTS}
     # Never fewer than the levels above this one take, however the groups come out.
     spare = reading.calls_left - reading.closing_calls()
-    return dict(list(left.items())[: max(spare, 0)])
+    return dict(list(failed.items())[: max(spare, 0)])
 
 
 def _limited(reading: Reading, text: str) -> str:

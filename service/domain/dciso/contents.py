@@ -39,8 +39,8 @@ class CloseContent:
     look_for: str
     notes: tuple[str, ...]
     parts: tuple[tuple[int, str], ...]
-    #: ANSWER or AGGREGATION.
-    action: BrowseAction
+    #: ANSWER, AGGREGATION, or both: then the reply chooses.
+    offers: tuple[BrowseAction, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,4 +54,14 @@ class CondenseContent:
     max_tokens: int
 
 
-BrowseContent = UnderstandContent | PieceContent | CloseContent | CondenseContent
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuessContent:
+    """Options, of which the likeliest is to be chosen."""
+
+    query: str
+    options: tuple[str, ...]
+    #: Notes, or the pieces that fit best; none: nothing is known.
+    texts: tuple[str, ...]
+
+
+BrowseContent = UnderstandContent | PieceContent | CloseContent | CondenseContent | GuessContent

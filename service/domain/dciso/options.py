@@ -5,7 +5,8 @@ from service.domain.dciso.spec import BrowseAction, BrowseOption, BrowseRequest
 _OBTAINING = frozenset(
     {BrowseAction.RETRIEVE, BrowseAction.APPEND, BrowseAction.MERGE, BrowseAction.MOVE}
 )
-_EXTRACTING = frozenset({BrowseAction.APPEND, BrowseAction.MERGE})
+#: What makes notes.
+EXTRACTING = frozenset({BrowseAction.APPEND, BrowseAction.MERGE})
 
 
 def without_understanding(request: BrowseRequest) -> BrowseOption:
@@ -13,7 +14,7 @@ def without_understanding(request: BrowseRequest) -> BrowseOption:
     if request.option is not BrowseOption.AUTO:
         return request.option
     obtaining = request.actions & _OBTAINING
-    if len(obtaining) > 1 and obtaining & _EXTRACTING:
+    if len(obtaining) > 1 and obtaining & EXTRACTING:
         return BrowseOption.DYNAMIC
     if BrowseAction.RETRIEVE in obtaining:
         # With move it is the seventh setting of section 4.4: the best, selectively processed.

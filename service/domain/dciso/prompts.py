@@ -6,14 +6,17 @@ prompts begin with all but the last few lines of this one's (docs/decisions/0017
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from string import ascii_uppercase
 from typing import Any
 
+from service.domain.asking import asked_again
 from service.domain.dciso import replies, wording
 from service.domain.dciso.contents import (
     CloseContent,
     CondenseContent,
+    GuessContent,
     PieceContent,
     UnderstandContent,
 )
@@ -26,7 +29,7 @@ from service.domain.fitting import (
     TextTooLong,
     cut_to,
 )
-from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.tokens import marks_in
 
@@ -47,8 +50,8 @@ QUERY_STEP_SHARE = 32
 LEAST_PIECE_TOKENS = 16
 #: Retrieved pieces are not made smaller than this, where the window has room for it.
 LEAST_RANKED_TOKENS = 128
-#: For the fault of a reply, the size and the form, at the end of a prompt.
-END_TOKENS = 44
+#: For the size and the form at the end of a prompt, and for what was wrong with a reply.
+END_TOKENS = 53
 #: For what the counts of texts and of the lines that they make are off by.
 SLACK_TOKENS = 4
 #: What a mark has at most with most vocabularies.
@@ -56,25 +59,9 @@ MOST_MARK_TOKENS = 21
 #: For the line above a note.
 NOTE_HEAD_TOKENS = 12
 
-_CLOSING = (BrowseAction.ANSWER, BrowseAction.AGGREGATION)
+#: What ends reading, the short way first.
+CLOSING = (BrowseAction.ANSWER, BrowseAction.AGGREGATION)
 _OFFERED = tuple(one for one in BrowseAction if one is not BrowseAction.TASK_UNDERSTANDING)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Again:
-    """Which time in a row the same is asked."""
-
-    #: 1 to 3.
-    attempt: int = 1
-    #: What was wrong with the reply before; empty the first time.
-    fault: str = ""
-
-    def line(self) -> str:
-        """What is said of it at the end of the prompt."""
-        return f"Your last reply was no use: {self.fault}.\n" if self.fault else ""
-
-
-FIRST = Again()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +84,6 @@ class Prompts:
     #: Prompt and reply together, at most.
     window_tokens: int
     marker_key: bytes
-    #: Whether replies are JSON by a schema.
-    structured: bool
     count: Count
 
     @property
@@ -137,6 +122,12 @@ class Prompts:
         """Tokens that the prompts behind reading have: for notes, or for the best pieces."""
         return self.room - self._tokens_of(self._closing_task_tokens, blocks=2)
 
+    def guess_free(self, options: Sequence[str]) -> int:
+        """Tokens that a guess has for notes or pieces; below 0: none, nor for the options."""
+        # A letter and a line end each.
+        listed = sum(self.count(option) + 4 for option in options)
+        return self.closing_free - self._block_tokens - listed
+
     def _tokens_of(self, task_tokens: int, *, blocks: int) -> int:
         """Of a prompt without its texts, for all queries of about this length."""
         step = max(self.window_tokens // QUERY_STEP_SHARE, 1)
@@ -170,22 +161,13 @@ class Prompts:
     @cached_property
     def _piece_task_tokens(self) -> int:
         """Of the longest instructions, whatever the actions: it decides the pieces' size."""
-        forms = (False, True)
-        return max(self.count(wording.piece_task(_OFFERED, structured=form)) for form in forms)
+        return self.count(wording.piece_task(_OFFERED))
 
     @cached_property
     def _closing_task_tokens(self) -> int:
         tasks = [
-            text
-            for form in (False, True)
-            for text in (
-                wording.condense_task(structured=form),
-                *(
-                    wording.close_task(action, from_notes=notes, structured=form)
-                    for action in _CLOSING
-                    for notes in (False, True)
-                ),
-            )
+            wording.condense_task(),
+            *(wording.close_task(CLOSING, from_notes=notes) for notes in (False, True)),
         ]
         return max(map(self.count, tasks))
 
@@ -204,46 +186,39 @@ class Prompts:
     def _tokens(self, text: str) -> int:
         return self.count(text) + self._unseen_mark_tokens * marks_in(text)
 
-    def understand(self, options: Sequence[BrowseOption], again: Again = FIRST) -> ModelAsk:
+    def understand(self, options: Sequence[BrowseOption]) -> ModelAsk:
         """What the query is about and how to read for it."""
         return self._ask(
             wording.UNDERSTAND,
-            wording.understand_task(options, structured=self.structured),
+            wording.understand_task(options),
             [],
-            self._last(again, wording.understand_parts(options)),
+            self._last(),
             UnderstandContent(query=self.query, options=tuple(options)),
-            again,
             schema=wording.understand_schema(options),
         )
 
     def piece(
-        self,
-        parts: Sequence[Part],
-        notes: Sequence[str],
-        offers: Sequence[BrowseAction],
-        again: Again = FIRST,
+        self, parts: Sequence[Part], notes: Sequence[str], offers: Sequence[BrowseAction]
     ) -> ModelAsk:
         """What to do with a piece, and what it says."""
         size = self.notes_tokens if BrowseAction.MERGE in offers else self.note_tokens
         content = PieceContent(
             query=self.query,
             look_for=self.look_for,
-            parts=tuple((part.position, part.text) for part in parts),
+            parts=_numbers_and_texts(parts),
             notes=tuple(notes),
             offers=tuple(offers),
             max_tokens=size,
         )
-        text = "[TEXT]\n" + marked(shown(parts), self.marker_key)
         return self._ask(
             wording.PIECE,
-            wording.piece_task(offers, structured=self.structured),
+            wording.piece_task(offers),
             [
-                Segment(kind=SegmentKind.CHUNK, text=text, lasting=False),
+                Segment(kind=SegmentKind.CHUNK, text=self._text(parts), lasting=False),
                 *self._notes("\n".join(notes)),
             ],
-            self._last(again, wording.piece_parts(offers), size),
+            self._last(size),
             content,
-            again,
             schema=wording.piece_schema(offers),
             telling=replies.Telling(offers=tuple(offers))
             if BrowseAction.ANSWER in offers
@@ -252,52 +227,83 @@ class Prompts:
 
     def close(
         self,
-        action: BrowseAction,
+        offers: Sequence[BrowseAction],
         *,
         notes: Sequence[Shown] = (),
         parts: Sequence[Part] = (),
-        again: Again = FIRST,
     ) -> ModelAsk:
-        """The answer, from notes, or from the best pieces themselves."""
-        if notes:
-            texts = self._notes(_numbered(notes))
-        else:
-            text = "[TEXT]\n" + marked(shown(parts), self.marker_key)
-            texts = [Segment(kind=SegmentKind.CHUNK, text=text, reusable=False)]
+        """The answer, from notes, or from the best pieces themselves; `offers` are of CLOSING."""
         content = CloseContent(
             query=self.query,
             look_for=self.look_for,
             notes=tuple(note.text for note in notes),
-            parts=tuple((part.position, part.text) for part in parts),
-            action=action,
+            parts=_numbers_and_texts(parts),
+            offers=tuple(offers),
         )
         return self._ask(
             wording.CLOSE if notes else wording.READ,
-            wording.close_task(action, from_notes=bool(notes), structured=self.structured),
-            texts,
-            self._last(again, ("Text", "Sources" if notes else "Quotes")),
+            wording.close_task(offers, from_notes=bool(notes)),
+            self._held(notes, parts),
+            self._last(),
             content,
-            again,
-            schema=wording.close_schema(from_notes=bool(notes)),
-            telling=replies.Telling(offers=(action,)),
+            schema=wording.close_schema(offers, from_notes=bool(notes)),
+            # Whatever it chooses, the text is the answer.
+            telling=replies.Telling(offers=()),
         )
 
-    def condense(self, notes: Sequence[Shown], again: Again = FIRST) -> ModelAsk:
+    def condense(self, notes: Sequence[Shown]) -> ModelAsk:
         """One note of several."""
         return self._ask(
             wording.CONDENSE,
-            wording.condense_task(structured=self.structured),
+            wording.condense_task(),
             self._notes(_numbered(notes)),
-            self._last(again, ("Text",), self.note_tokens),
+            self._last(self.note_tokens),
             CondenseContent(
                 query=self.query,
                 look_for=self.look_for,
                 notes=tuple(note.text for note in notes),
                 max_tokens=self.note_tokens,
             ),
-            again,
             schema=wording.condense_schema(),
         )
+
+    def guess(
+        self, options: Sequence[str], *, notes: Sequence[Shown] = (), parts: Sequence[Part] = ()
+    ) -> ModelAsk:
+        """The likeliest of several options, at most 26, where nothing that was read says it."""
+        letters = ascii_uppercase[: len(options)]
+        lines = zip(letters, (" ".join(option.split()) for option in options), strict=True)
+        shown_options = "\n".join(f"{letter}. {option}" for letter, option in lines)
+        content = GuessContent(
+            query=self.query,
+            options=tuple(options),
+            texts=tuple(note.text for note in notes) or tuple(part.text for part in parts),
+        )
+        return self._ask(
+            wording.GUESS,
+            wording.guess_task(from_notes=bool(notes), from_text=bool(parts)),
+            self._held(notes, parts),
+            self._last(before="[OPTIONS]\n" + marked(shown_options, self.marker_key)),
+            content,
+            schema=wording.guess_schema(letters),
+        )
+
+    def again(self, first: ModelAsk, last: ModelAsk, reply: ModelReply, fault: str) -> ModelAsk:
+        """The ask that follows a reply that was no use: to `last`, and first to `first`.
+
+        Its reply may have more tokens, where that is what was wrong and the window has them.
+        """
+        spare = self.window_tokens - self._margin - END_TOKENS - self._tokens_of_ask(first)
+        again = asked_again(first, reply, fault, most_tokens=spare)
+        return replace(again, attempt=last.attempt + 1)
+
+    def _held(self, notes: Sequence[Shown], parts: Sequence[Part]) -> list[Segment]:
+        if notes or not parts:
+            return self._notes(_numbered(notes))
+        return [Segment(kind=SegmentKind.CHUNK, text=self._text(parts), reusable=False)]
+
+    def _text(self, parts: Sequence[Part]) -> str:
+        return "[TEXT]\n" + marked(shown(parts), self.marker_key)
 
     def _notes(self, text: str) -> list[Segment]:
         if not text:
@@ -305,15 +311,17 @@ class Prompts:
         shown_notes = "[NOTES]\n" + marked(text, self.marker_key)
         return [Segment(kind=SegmentKind.CHUNK, text=shown_notes, reusable=False)]
 
-    def _last(self, again: Again, names: Sequence[str], size: int = 0) -> Segment:
+    def _last(self, size: int = 0, before: str = "") -> Segment:
         look_for = f"\nLook for: {self.look_for}" if self.look_for else ""
-        lines = "[QUESTION]\n" + marked(self.query + look_for, self.marker_key)
-        if size:
-            lines += f"Text has at most {size} tokens.\n"
+        lines = before + "[QUESTION]\n" + marked(self.query + look_for, self.marker_key)
         # The form once more: weak models forget it.
-        form = "one JSON object" if self.structured else ", ".join(names)
-        lines += f"{again.line()}Reply as said above: {form}.\n"
+        bound = f"; text has at most {size} tokens" if size else ""
+        lines += f"Reply with one JSON object{bound}.\n"
         return Segment(kind=SegmentKind.QUERY, text=lines, reusable=False)
+
+    def _tokens_of_ask(self, ask: ModelAsk) -> int:
+        # Tokens of a whole are not the sum of its parts': half of the margin is for that.
+        return sum(self._tokens(segment.text) for segment in ask.segments)
 
     def _ask(
         self,
@@ -322,30 +330,30 @@ class Prompts:
         texts: Sequence[Segment],
         last: Segment,
         content: object,
-        again: Again,
         *,
         schema: dict[str, Any],
         telling: replies.Telling | None = None,
     ) -> ModelAsk:
-        segments = (Segment(kind=SegmentKind.TASK, text=task), *texts, last)
-        # Tokens of a whole are not the sum of its parts': half of the margin is for that.
-        tokens = sum(self._tokens(segment.text) for segment in segments)
-        excess = tokens - self.room - self._margin // 2
+        ask = ModelAsk(
+            purpose=Purpose.BROWSE,
+            template=template,
+            segments=(Segment(kind=SegmentKind.TASK, text=task), *texts, last),
+            content=content,
+            max_output_tokens=self.output_tokens,
+            reply_schema=schema,
+            telling=telling,
+        )
+        excess = self._tokens_of_ask(ask) - self.room - self._margin // 2
         if excess > 0:
             raise TextTooLong(
                 f"a prompt of {template} passes the window of {self.window_tokens} tokens by"
                 f" {excess}: the query is too long, or a piece was made for a larger window"
             )
-        return ModelAsk(
-            purpose=Purpose.BROWSE,
-            template=template + wording.JSON if self.structured else template,
-            segments=segments,
-            content=content,
-            max_output_tokens=self.output_tokens,
-            reply_schema=schema if self.structured else None,
-            attempt=again.attempt - 1,
-            telling=telling,
-        )
+        return ask
+
+
+def _numbers_and_texts(parts: Sequence[Part]) -> tuple[tuple[int, str], ...]:
+    return tuple((part.position, part.text) for part in parts)
 
 
 def _numbered(notes: Sequence[Shown]) -> str:
@@ -378,7 +386,6 @@ def piece_tokens(
         query=query,
         window_tokens=window_of(request, window_tokens),
         marker_key=marker_key,
-        structured=False,
         count=count,
     )
     whole = prompts.piece_tokens
@@ -390,9 +397,8 @@ def piece_tokens(
 def usable(look_for: str, prompts: Prompts) -> str:
     """A query in other words where it says anything new and is not too long; else empty."""
     look_for = " ".join(look_for.split())
-    if look_for == prompts.query or prompts.count(look_for) > prompts.look_for_tokens:
-        return ""
-    return look_for
+    is_new = look_for != " ".join(prompts.query.split())
+    return look_for if is_new and prompts.count(look_for) <= prompts.look_for_tokens else ""
 
 
 def held_to(text: str, tokens: int, count: Count) -> str:

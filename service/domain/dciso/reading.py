@@ -8,20 +8,19 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.domain.asking import MAX_TRIES, NoUse, Unusable
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.pieces import Frame, Piece, Span
-from service.domain.dciso.prompts import Again, Prompts, Shown, held_to
+from service.domain.dciso.prompts import Prompts, Shown, held_to
 from service.domain.dciso.quoting import best_fitting, best_span, spans_of
 from service.domain.dciso.recording import Recorder
-from service.domain.dciso.replies import PieceReply, Unclear, read_piece
+from service.domain.dciso.replies import PieceReply, read_piece, text_of
 from service.domain.dciso.spec import BrowseAction, BrowseRequest, ReadingOrder
 from service.domain.dciso.understood import Subject
 from service.domain.flows import Ask, LookingFlow, ModelAsk, ModelReply
 from service.domain.shortening import shortened
 from service.domain.trajectory import Action, EventKind, Tell
 
-#: Replies in a row that may be unreadable, at one piece.
-MAX_ATTEMPTS = 3
 #: Places that a note is said to rest on: it may be made of hundreds of pieces.
 MAX_NOTE_SPANS = 60
 #: Pieces whose text is held at once, and whose events come together: more than a driver asks
@@ -56,7 +55,7 @@ class Read:
     """A piece that was looked at."""
 
     piece: Piece
-    #: None: none of its replies could be read, and it is passed.
+    #: None: its text was refused, or none of its replies was of use, and it is passed.
     reply: PieceReply | None
     #: The last ask and what came back.
     ask: ModelAsk
@@ -74,19 +73,24 @@ class Reading:
     frames: Sequence[Frame]
     recorder: Recorder = field(default_factory=Recorder)
     order: ReadingOrder = ReadingOrder.FORWARD
-    subject: Subject = Subject.FACT
+    #: None: nobody has looked at the query.
+    subject: Subject | None = None
+    #: How reading was ended at a piece; None: it was not, or by its end.
+    ending: BrowseAction | None = None
     notes: list[Note] = field(default_factory=list)
     calls: int = 0
     #: Whether reading ended because the calls are needed for the answer.
     stopped: bool = False
     #: Pieces with a reply that could be read, and those without.
     readable: int = 0
-    unreadable: int = 0
+    passed: int = 0
+    #: Why a reply was no use, of the last that was given up.
+    cause: str = ""
 
     @property
-    def look_for(self) -> str:
-        """What is searched for."""
-        return self.prompts.look_for or self.prompts.query
+    def searched(self) -> str:
+        """What is searched for: all of the query, which may have lines, and the other words."""
+        return "\n".join(filter(None, (self.prompts.query, self.prompts.look_for)))
 
     @property
     def calls_left(self) -> int:
@@ -115,6 +119,17 @@ class Reading:
     def ids(self, numbers: Sequence[int]) -> tuple[str, ...]:
         """What trajectories call these pieces."""
         return tuple(self.frame(number).piece_id for number in numbers)
+
+    def fitting(self, numbers: Sequence[int], room: int) -> list[int]:
+        """As many of the pieces, from the first one on, as have room in a prompt."""
+        fitting: list[int] = []
+        for number in numbers:
+            # With the line end that joins it to the next.
+            room -= self.frame(number).tokens
+            if room < 0:
+                break
+            fitting.append(number)
+        return fitting
 
     def ask(self, asks: Sequence[ModelAsk]) -> Generator[Sequence[Ask], Sequence[Any], Any]:
         """The replies to asks, which are counted."""
@@ -171,37 +186,36 @@ class Reading:
     ) -> LookingFlow[list[Read]]:
         """Asks what to do with each of these pieces, all at once, until their replies are read.
 
-        After MAX_ATTEMPTS unreadable ones a piece is passed; without calls for all of them
-        the last are left out. Events are told, but of RETRIEVE, whose pieces are not known yet.
+        After MAX_TRIES replies of no use, or where its text is refused, a piece is passed; without
+        calls for all of them the last are left out. Events are told, but of RETRIEVE, whose pieces
+        are not known yet.
         """
         cost = self._cost(offers)
         read: dict[int, Read] = {}
-        waiting = {number: Again() for number in range(len(pieces))}
+        first = [self.prompts.piece(piece.parts, notes, offers) for piece in pieces]
+        waiting = dict(enumerate(first))
         while waiting:
             may = self.affordable(len(waiting), cost, len(read))
             if may < len(waiting):
                 self.stopped = True
                 waiting = dict(list(waiting.items())[:may])
-            asks = [
-                self.prompts.piece(pieces[at].parts, notes, offers, again)
-                for at, again in waiting.items()
-            ]
+            asks = list(waiting.values())
             replies = (yield from self.ask(asks)) if asks else []
-            failed: dict[int, Again] = {}
-            for (at, again), ask, reply in zip(waiting.items(), asks, replies, strict=True):
+            again: dict[int, ModelAsk] = {}
+            for (at, ask), reply in zip(waiting.items(), replies, strict=True):
                 try:
                     read[at] = self._understood(pieces[at], offers, ask, reply)
-                except Unclear as fault:
-                    yield from self._passed(pieces[at], ask, reply, str(fault))
-                    failed[at] = Again(attempt=again.attempt + 1, fault=str(fault))
+                except (Unusable, NoUse) as fault:
+                    yield from self._no_use(pieces[at], ask, reply, str(fault))
+                    if isinstance(fault, Unusable) and ask.attempt + 1 < MAX_TRIES:
+                        again[at] = self.prompts.again(first[at], ask, reply, str(fault))
+                        continue
+                    self.passed += 1
+                    self.cause = str(fault)
+                    read[at] = Read(piece=pieces[at], reply=None, ask=ask, replied=reply)
                 else:
                     yield from self._told(read[at])
-            last = dict(zip(waiting, zip(asks, replies, strict=True), strict=True))
-            waiting = {at: again for at, again in failed.items() if again.attempt <= MAX_ATTEMPTS}
-            for at in failed.keys() - waiting.keys():
-                self.unreadable += 1
-                ask, reply = last[at]
-                read[at] = Read(piece=pieces[at], reply=None, ask=ask, replied=reply)
+            waiting = again
         return [read[at] for at in sorted(read)]
 
     def _cost(self, offers: Sequence[BrowseAction]) -> int:
@@ -213,17 +227,13 @@ class Reading:
     def _understood(
         self, piece: Piece, offers: Sequence[BrowseAction], ask: ModelAsk, reply: ModelReply
     ) -> Read:
-        """What a reply does. Raises Unclear."""
-        said = read_piece(reply.text, offers)
+        """What a reply does. Raises Unusable, NoUse."""
+        said = read_piece(text_of(reply), offers)
+        limit = self.prompts.notes_tokens
         is_merge = said.action is BrowseAction.MERGE
-        limit = self.prompts.notes_tokens if is_merge else self.prompts.note_tokens
-        is_long = is_merge and self.prompts.count(said.text) > limit
         # Notes that end anywhere have lost what was noted before. A second reply is cut.
-        if ask.attempt == 0 and is_merge and (is_long or said.is_cut):
-            raise Unclear(f"its text has more than {limit} tokens")
-        is_last = ask.attempt == MAX_ATTEMPTS - 1
-        if said.is_cut and said.action is BrowseAction.ANSWER and not is_last:
-            raise Unclear("its answer is too long")
+        if ask.attempt == 0 and is_merge and self.prompts.count(said.text) > limit:
+            raise Unusable(f"its text has more than {limit} tokens")
         self.readable += 1
         spans = spans_of(said.quotes, piece.parts)
         return Read(piece=piece, reply=said, spans=spans, ask=ask, replied=reply)
@@ -243,7 +253,7 @@ class Reading:
             reply=read.replied,
         )
 
-    def _passed(
+    def _no_use(
         self, piece: Piece, ask: ModelAsk, reply: ModelReply, fault: str
     ) -> LookingFlow[None]:
         yield from self.tell(
@@ -258,7 +268,7 @@ class Reading:
     def kept(self, said: PieceReply) -> str:
         """The text of a reply as it is kept: within its limit, and marked where it was cut."""
         if said.action is BrowseAction.ANSWER or not said.text:
-            return said.text + " …" if said.is_cut else said.text
+            return said.text
         is_merge = said.action is BrowseAction.MERGE
         limit = self.prompts.notes_tokens if is_merge else self.prompts.note_tokens
         text = shortened(said.text, limit, self.prompts.count)

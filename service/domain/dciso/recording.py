@@ -20,7 +20,8 @@ class Recorder:
     - PIECE: APPEND, MERGE, MOVE, RETRIEVE (`targets`: the pieces), ANSWER, AGGREGATE (`text`:
       what the piece adds) or INVALID. Without a template the action was by lot.
     - AGGREGATION: ANSWER, AGGREGATE, NONE (null) or INVALID; `shown` are the pieces it is from.
-    - END: ANSWER with the answer, or NONE with the value of NoAnswer.
+    - END: ANSWER with the answer, or NONE with the value of NoAnswer; `reasoning` says that it
+      is a guess, or why no reply was of use.
     """
 
     _events: EventSequence = field(default_factory=EventSequence)

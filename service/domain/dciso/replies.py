@@ -1,17 +1,19 @@
 """Reading replies of browsing: an action, a text, quotes and sources, however written.
 
-A reply is one object of JSON, or lines that begin with a part's name. Without any name
-the whole reply is the text, where nothing else is to be said.
+A reply is one object of JSON, as prompts ask for it, or lines that begin with a part's name.
+Without any name the whole reply is the text, where nothing else is to be said.
 """
 
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
+from service.domain.asking import Unusable, check_refused, fault_of_end
 from service.domain.dciso.spec import BrowseAction
-from service.domain.flows import CUT_OFF
+from service.domain.flows import ModelReply
 from service.domain.json_values import MAX_DEPTH
 from service.domain.telling import json_text, spoken_so_far
 from service.domain.thoughts import said
@@ -48,7 +50,11 @@ _QUOTE_LINE = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d{1,19}")
+#: The beginning of an object of JSON, and not of a text that happens to have a brace there.
+_BROKEN = re.compile(r"(?:```[a-z]{0,8}\s{0,8})?\{\s{0,64}\"")
 _WORD = re.compile(r"[a-z_]+")
+#: The letter of an option, by itself or before its words.
+_LETTER = re.compile(r"(?:option[ \t]{1,4})?([a-z])(?:$|[.):])", re.IGNORECASE)
 _AROUND = " \t\r\n.,;:!*_`\"'“”‘’()[]{}<>-"
 #: What models write for null.
 _NULL_WORDS = (
@@ -79,10 +85,6 @@ _NAMES = {
 }
 
 
-class Unclear(Exception):
-    """A reply that says nothing that can be done; the message says why, in few words."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quote:
     """Words that a reply says it copied."""
@@ -103,8 +105,6 @@ class Parts:
     quotes: tuple[Quote, ...] = ()
     sources: tuple[int, ...] = ()
     reasoning: str = ""
-    #: The text may go on: the reply reached its bound.
-    is_cut: bool = False
     #: Whether the text stood behind a name of its own.
     is_named: bool = False
 
@@ -123,7 +123,6 @@ class PieceReply:
     text: str
     quotes: tuple[Quote, ...]
     reasoning: str
-    is_cut: bool
 
 
 def is_null(text: str) -> bool:
@@ -132,15 +131,24 @@ def is_null(text: str) -> bool:
     return not bare or bare.lower() in _NULL_WORDS
 
 
+def text_of(reply: ModelReply) -> str:
+    """The text of a reply that ended by itself. Raises Unusable, and NoUse where it was refused."""
+    check_refused(reply)
+    fault = fault_of_end(reply)
+    if fault is not None:
+        raise Unusable(fault)
+    return reply.text
+
+
 def read_piece(reply: str, offers: Sequence[BrowseAction]) -> PieceReply:
-    """The action of a reply among those offered. Raises Unclear."""
+    """The action of a reply among those offered. Raises Unusable."""
     parts = split_reply(reply)
     doing = [one for one in offers if one is not BrowseAction.MOVE]
     action = _action(parts, offers, doing)
     may_be_empty = action in (BrowseAction.AGGREGATION, BrowseAction.RETRIEVE)
     if parts.is_null and not may_be_empty:
         if BrowseAction.MOVE not in offers:
-            raise Unclear("it has no text, and one is wanted")
+            raise Unusable("it has no text, and one is wanted")
         action = BrowseAction.MOVE
     is_empty = action is BrowseAction.MOVE or parts.is_null
     return PieceReply(
@@ -148,7 +156,6 @@ def read_piece(reply: str, offers: Sequence[BrowseAction]) -> PieceReply:
         text="" if is_empty else parts.text,
         quotes=() if is_empty else parts.quotes,
         reasoning=parts.reasoning,
-        is_cut=parts.is_cut and not is_empty,
     )
 
 
@@ -164,8 +171,22 @@ def _action(
     if not parts.action and parts.is_null and BrowseAction.MOVE in offers:
         return BrowseAction.MOVE
     if named is None:
-        raise Unclear("it names no action")
-    raise Unclear(f"{named.value} is not offered")
+        raise Unusable("it names no action")
+    raise Unusable(f"{named.value} is not offered")
+
+
+def read_guess(reply: str, options: Sequence[str]) -> str:
+    """The option that a reply names, by its letter or by its words. Raises Unusable."""
+    text = said(reply).strip()
+    named = next((written(held["option"]) for held in objects(text) if "option" in held), text)
+    bare = named.strip(_AROUND)
+    letter = _LETTER.match(bare)
+    if letter and (number := ascii_uppercase.index(letter[1].upper())) < len(options):
+        return options[number]
+    for option in options:
+        if bare and bare.casefold() == option.strip(_AROUND).casefold():
+            return option
+    raise Unusable("it names none of the options")
 
 
 def action_of(name: str) -> BrowseAction | None:
@@ -177,21 +198,25 @@ def action_of(name: str) -> BrowseAction | None:
 
 
 def split_reply(reply: str) -> Parts:
-    """The parts of a reply. Raises Unclear when there is nothing to read."""
-    whole = reply.removesuffix(CUT_OFF)
-    is_cut = whole != reply or len(whole) > MAX_REPLY_CHARACTERS
-    text = said(whole[:MAX_REPLY_CHARACTERS]).replace("\0", "").strip()
+    """The parts of a reply. Raises Unusable when there is nothing to read."""
+    if len(reply) > MAX_REPLY_CHARACTERS:
+        raise Unusable("it is too long")
+    text = said(reply).replace("\0", "").strip()
     if not text:
-        raise Unclear("it is empty")
+        raise Unusable("it is empty")
     for held in objects(text):
         if held.keys() & {"action", "text", "answer", "notes"}:
-            return _of_object(held, is_cut=is_cut)
-    return _of_lines(text, is_cut=is_cut)
+            return _of_object(held)
+    if _BROKEN.match(text):
+        # Its signs are no words of an answer, nor are names that were not asked for.
+        raise Unusable("it is broken JSON")
+    return _of_lines(text)
 
 
 def objects(text: str) -> Iterator[dict[str, Any]]:
     """The objects of JSON in a text, with their names in lower case."""
-    decoder, at = json.JSONDecoder(), 0
+    # Models write line ends into strings as they are.
+    decoder, at = json.JSONDecoder(strict=False), 0
     for _ in range(MAX_OBJECTS):
         at = text.find("{", at)
         if at < 0:
@@ -222,7 +247,7 @@ def _is_deep(value: object) -> bool:
     return bool(level)
 
 
-def _of_object(held: dict[str, Any], *, is_cut: bool) -> Parts:
+def _of_object(held: dict[str, Any]) -> Parts:
     text = next((held[name] for name in ("text", "answer", "notes") if name in held), "")
     quotes = held.get("quotes")
     sources = held.get("sources")
@@ -232,7 +257,6 @@ def _of_object(held: dict[str, Any], *, is_cut: bool) -> Parts:
         quotes=tuple(_quotes_of(quotes))[:MAX_QUOTES],
         sources=_numbers(written(sources)),
         reasoning=written(held.get("reasoning")).strip(),
-        is_cut=is_cut,
         is_named=True,
     )
 
@@ -241,9 +265,8 @@ def _quotes_of(held: object) -> Iterator[Quote]:
     for one in held if isinstance(held, list) else ():
         match one:
             case {"words": str(words)}:
-                chunk = one.get("chunk")
-                known = isinstance(chunk, int) and not isinstance(chunk, bool)
-                yield Quote(chunk=max(chunk, 0) if known else 0, words=_kept(words))
+                number = _NUMBER.search(str(one.get("chunk")))
+                yield Quote(chunk=int(number[0]) if number else 0, words=_kept(words))
             case str():
                 yield from _quote_lines(_kept(one))
 
@@ -264,11 +287,11 @@ def _kept(text: str) -> str:
     return text.replace("\0", "").encode(errors="replace").decode()
 
 
-def _of_lines(text: str, *, is_cut: bool) -> Parts:
+def _of_lines(text: str) -> Parts:
     begin = _TEXT.search(text)
     action = _ACTION.search(text, 0, begin.start() if begin else len(text))
     first, last = action or begin, begin or action
-    body, quotes, sources, ended = _without_end(text[last.end() :] if last else text)
+    body, quotes, sources = _without_end(text[last.end() :] if last else text)
     said_action = action["action"] if action else ""
     return Parts(
         action=said_action if last else _bare_action(body),
@@ -276,25 +299,24 @@ def _of_lines(text: str, *, is_cut: bool) -> Parts:
         quotes=quotes,
         sources=sources,
         reasoning=text[: first.start()].strip() if first else "",
-        is_cut=is_cut and not ended,
         is_named=begin is not None,
     )
 
 
-def _without_end(body: str) -> tuple[str, tuple[Quote, ...], tuple[int, ...], bool]:
-    """A text without the quotes and sources behind it, these, and whether there are any."""
+def _without_end(body: str) -> tuple[str, tuple[Quote, ...], tuple[int, ...]]:
+    """A text without the quotes and sources behind it, and these."""
     quotes = _QUOTES.search(body)
     sources = None
     for found in _SOURCES.finditer(body):
         sources = found
     ends = [found.start() for found in (quotes, sources) if found]
     if not ends:
-        return body, (), (), False
+        return body, (), ()
     end = sources.start() if quotes and sources and quotes.start() < sources.start() else None
     lines = body[quotes.start() : end] if quotes else ""
     found_quotes = tuple(_quote_lines(lines))[:MAX_QUOTES]
     numbers = _numbers(body[sources.start() :]) if sources else ()
-    return body[: min(ends)], found_quotes, numbers, True
+    return body[: min(ends)], found_quotes, numbers
 
 
 def _quote_lines(lines: str) -> Iterator[Quote]:

@@ -62,6 +62,8 @@ DEFAULT_PIECES = 8
 MAX_PIECES = 100
 DEFAULT_CALLS = 1000
 MAX_CALLS = 10_000
+#: Each has a letter.
+MAX_OPTIONS = 26
 ALL_ACTIONS = frozenset(BrowseAction)
 
 _OBTAINING = frozenset({BrowseAction.RETRIEVE, BrowseAction.APPEND, BrowseAction.MERGE})
@@ -93,6 +95,9 @@ class BrowseRequest:
     rerank: bool = False
     #: The query as an earlier task understanding wrote it; empty: there was none.
     rewritten_query: str = ""
+    #: Of a multiple-choice question, at most 26: where nothing that is read answers it, one of
+    #: them is chosen, and the answer is marked as a guess.
+    options: tuple[str, ...] = ()
 
     def problem(self) -> str:
         """What contradicts itself, as a sentence; empty when nothing does."""
@@ -116,6 +121,7 @@ class BrowseRequest:
             "max_calls": self.max_calls,
             "rerank": self.rerank,
             "rewritten_query": self.rewritten_query,
+            **({"options": list(self.options)} if self.options else {}),
         }
 
     @classmethod
@@ -127,5 +133,14 @@ class BrowseRequest:
                 "option": BrowseOption(held["option"]),
                 "actions": frozenset(BrowseAction(one) for one in held["actions"]),
                 "order": ReadingOrder(held["order"]),
+                "options": tuple(held.get("options", ())),
             }
         )
+
+
+def options_of(schema: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The options among which the answer is, by the schema that it is to have; empty for none."""
+    values = (schema or {}).get("enum")
+    if not isinstance(values, list) or not 2 <= len(values) <= MAX_OPTIONS:
+        return ()
+    return tuple(values) if all(isinstance(one, str) and one.strip() for one in values) else ()

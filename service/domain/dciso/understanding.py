@@ -9,26 +9,26 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from service.domain.dciso.prompts import Again, Prompts, usable
-from service.domain.dciso.replies import Unclear, objects, written
+from service.domain.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.dciso.prompts import Prompts, usable
+from service.domain.dciso.replies import objects, text_of, written
 from service.domain.dciso.spec import NEEDED, BrowseOption, BrowseRequest, ReadingOrder
 from service.domain.dciso.understood import Subject, Understanding
 from service.domain.fitting import Count
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
+from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.thoughts import said
 
 T = TypeVar("T")
 
-#: Replies in a row that may be unreadable.
-MAX_ATTEMPTS = 3
 #: Options in the order in which they stand in for an understanding that was unreadable.
 CHOSEN = (BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN)
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 20_000
 
-_LINE = re.compile(
+#: What comes before the value of a part, which goes on to the next part: a query may have lines.
+_HEAD = re.compile(
     r"^[ \t>*#_`\"'•-]{0,16}(?P<name>subject|option|order|query)"
-    r"[*_`\"']{0,3}[ \t]{0,4}[:=][ \t*_]{0,8}(?P<value>.*)$",
+    r"[*_`\"']{0,3}[ \t]{0,4}[:=][ \t*_]{0,8}",
     re.IGNORECASE | re.MULTILINE,
 )
 _WORD = re.compile(r"[a-z]+|\d+")
@@ -59,7 +59,6 @@ def understand(
     *,
     marker_key: bytes,
     window_tokens: int,
-    structured: bool = False,
     count: Count,
     allowed: frozenset[BrowseOption],
 ) -> Flow[Understanding]:
@@ -68,32 +67,27 @@ def understand(
     `allowed` are the options to choose from, at least one. After three unreadable replies
     it is a fact, to be looked for by the first of CHOSEN that is allowed. Raises TextTooLong.
     """
-    prompts = Prompts(
-        query=query,
-        window_tokens=window_tokens,
-        marker_key=marker_key,
-        structured=structured,
-        count=count,
-    )
-    understood = yield from exchanges(prompts, allowed, MAX_ATTEMPTS)
+    prompts = Prompts(query=query, window_tokens=window_tokens, marker_key=marker_key, count=count)
+    understood = yield from exchanges(prompts, allowed, MAX_TRIES)
     return understood.result
 
 
 def exchanges(
     prompts: Prompts, allowed: frozenset[BrowseOption], attempts: int
 ) -> Generator[Sequence[ModelAsk], Sequence[ModelReply], Understood]:
-    """As `understand`, with what was asked and replied; `attempts` is 1 to MAX_ATTEMPTS."""
+    """As `understand`, with what was asked and replied; `attempts` is 1 to MAX_TRIES."""
     options = tuple(one for one in CHOSEN if one in allowed) or tuple(sorted(allowed))
     told: list[Exchange] = []
-    again = Again()
-    while again.attempt <= attempts:
-        ask = prompts.understand(options, again)
+    first = ask = prompts.understand(options)
+    while len(told) < attempts:
         (reply,) = yield [ask]
         try:
-            result = read_understanding(reply.text, options, prompts)
-        except Unclear as fault:
+            result = read_understanding(text_of(reply), options, prompts)
+        except (Unusable, NoUse) as fault:
             told.append(Exchange(ask=ask, reply=reply, fault=str(fault)))
-            again = Again(attempt=again.attempt + 1, fault=str(fault))
+            if isinstance(fault, NoUse):
+                break
+            ask = prompts.again(first, ask, reply, str(fault))
             continue
         told.append(Exchange(ask=ask, reply=reply, fault=""))
         return Understood(result=result, exchanges=tuple(told))
@@ -109,13 +103,13 @@ def _default(query: str, options: Sequence[BrowseOption]) -> Understanding:
 def read_understanding(
     reply: str, options: Sequence[BrowseOption], prompts: Prompts
 ) -> Understanding:
-    """An understanding as a reply has it; what it leaves out is as usual. Raises Unclear."""
-    text = said(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
-    named = {found["name"].lower(): found["value"] for found in _LINE.finditer(text)}
+    """An understanding as a reply has it; what it leaves out is as usual. Raises Unusable."""
+    text = said(reply[:MAX_REPLY_CHARACTERS])
+    named = _values(text)
     for held in objects(text):
         named |= {name: written(value) for name, value in held.items()}
     if not text.strip():
-        raise Unclear("it is empty")
+        raise Unusable("it is empty")
     option = options[0] if len(options) == 1 else _option(named.get("option", ""), options)
     subject = _first(named.get("subject", ""), {one.value: one for one in Subject})
     subject = subject or Subject.FACT
@@ -129,12 +123,22 @@ def read_understanding(
     )
 
 
+def _values(text: str) -> dict[str, str]:
+    """What lines say behind the names of the parts."""
+    heads = list(_HEAD.finditer(text))
+    ends = [*(head.start() for head in heads), len(text)][1:]
+    return {
+        head["name"].lower(): text[head.end() : end].strip()
+        for head, end in zip(heads, ends, strict=True)
+    }
+
+
 def _option(text: str, options: Sequence[BrowseOption]) -> BrowseOption:
     if not text.strip():
-        raise Unclear("it names no option")
+        raise Unusable("it names no option")
     found = _first(text, {one.value: one for one in CHOSEN} | _NUMBERED)
     if found is None or found not in options:
-        raise Unclear("its option is not one of those offered")
+        raise Unusable("its option is not one of those offered")
     return found
 
 

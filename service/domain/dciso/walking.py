@@ -104,6 +104,7 @@ def dynamic(reading: Reading) -> LookingFlow[Browsed]:
         else:
             _extract(reading, read, replaced)
         if said.action is BrowseAction.AGGREGATION:
+            reading.ending = BrowseAction.AGGREGATION
             break
     return (yield from close(reading))
 
@@ -120,14 +121,24 @@ def carry(reading: Reading, numbers: Sequence[int]) -> LookingFlow[Browsed]:
     return (yield from close(reading))
 
 
-def scan(reading: Reading, numbers: Sequence[int]) -> LookingFlow[Browsed]:
-    """Option 4: one after the other, until one answers."""
+def scan(
+    reading: Reading,
+    numbers: Sequence[int],
+    actions: Sequence[BrowseAction] = (BrowseAction.ANSWER,),
+) -> LookingFlow[Browsed]:
+    """Option 4: one after the other, until one answers, or ends reading another way."""
     for number in numbers:
-        read, _ = yield from _look(reading, number, reading.offers(BrowseAction.ANSWER))
+        read, replaced = yield from _look(reading, number, reading.offers(*actions))
         if reading.stopped:
             break
-        if read and read.reply and read.reply.action is BrowseAction.ANSWER:
+        if read is None or read.reply is None:
+            continue
+        if read.reply.action is BrowseAction.ANSWER:
             return (yield from _answered(reading, read))
+        _extract(reading, read, replaced)
+        if len(actions) > 1 and read.reply.action is BrowseAction.AGGREGATION:
+            reading.ending = BrowseAction.AGGREGATION
+            break
     return (yield from close(reading))
 
 
@@ -160,7 +171,7 @@ def _without_reading(walk: _Walk, number: int, action: BrowseAction) -> LookingF
     reading, done, text = walk.reading, Action.MOVE, ""
     targets: tuple[str, ...] = ()
     if action is BrowseAction.RETRIEVE:
-        done, text = Action.RETRIEVE, reading.look_for
+        done, text = Action.RETRIEVE, reading.searched
         targets = yield from walk.retrieve(text, number)
     yield from reading.tell(
         EventKind.PIECE, done, frame=reading.frame(number), targets=targets, text=text
@@ -211,7 +222,7 @@ def _extract(reading: Reading, read: Read, replaced: Sequence[Note]) -> None:
 
 
 def _retrieve(walk: _Walk, read: Read, said: PieceReply) -> LookingFlow[None]:
-    query = said.text or walk.reading.look_for
+    query = said.text or walk.reading.searched
     frame = read.piece.frame
     targets = yield from walk.retrieve(query, frame.number)
     yield from walk.reading.tell(

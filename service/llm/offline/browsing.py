@@ -5,21 +5,26 @@ says that helps are its sentences with most of the query's words, word for word;
 is the best of those. A piece without enough of the words says nothing: null.
 """
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Any
 
 from service.domain.dciso.contents import (
     BrowseContent,
     CloseContent,
     CondenseContent,
+    GuessContent,
     PieceContent,
     UnderstandContent,
 )
 from service.domain.dciso.spec import BrowseAction, BrowseOption
 from service.domain.dciso.understood import Subject
+from service.domain.dciso.wording import SAID, chosen_among
 from service.domain.tokens import estimate_tokens
 from service.llm.offline.baselines import sentences
 from service.llm.offline.texts import stem, terms
@@ -69,15 +74,16 @@ def complete(content: BrowseContent) -> str:
             return _close(content)
         case CondenseContent():
             return _condense(content)
+        case GuessContent():
+            return _guess(content)
 
 
 def _understand(content: UnderstandContent) -> str:
     subject, wishes, order = _wishes(content.query)
     option = next((one for one in wishes if one in content.options), content.options[0])
-    lines = [f"Subject: {subject.value}"]
-    if len(content.options) > 1:
-        lines.append(f"Option: {option.value}")
-    return "\n".join([*lines, f"Order: {order}", f"Query: {content.query}"])
+    chosen = {"option": option.value} if len(content.options) > 1 else {}
+    query = " ".join(content.query.split())
+    return _object(subject=subject.value, **chosen, order=order, query=query)
 
 
 def _wishes(query: str) -> tuple[Subject, tuple[BrowseOption, ...], str]:
@@ -134,6 +140,10 @@ def _piece(content: PieceContent) -> str:
     said = _said(content.parts)
     share = _share(said, wanted)
     offers = content.offers
+
+    def does(action: BrowseAction, texts: Sequence[str], quoted: Sequence[_Said]) -> str:
+        return _written(SAID[action] if chosen_among(offers) else "", texts, quoted)
+
     if (
         BrowseAction.RETRIEVE in offers
         and share < PLENTY
@@ -141,21 +151,21 @@ def _piece(content: PieceContent) -> str:
         and content.parts[0][0] == 1
     ):
         # Once, at the beginning of the log: it does not remember that it has searched.
-        return f"Action: retrieve\nText: {content.look_for or content.query}"
+        return does(BrowseAction.RETRIEVE, [content.look_for or content.query], [])
     found = _best(said, wanted, NOTE_SENTENCES) if share >= _enough(offers) else []
     if not found and BrowseAction.MOVE in offers:
-        return "Action: move\nText: null"
+        return does(BrowseAction.MOVE, [], [])
     # Where it may not pass a piece it takes its beginning.
     found = found or said[:1]
     if BrowseAction.ANSWER in offers and (share >= PLENTY or not _extracting(offers)):
-        return _written("answer", [one.text for one in found[:ANSWER_SENTENCES]], found)
+        return does(BrowseAction.ANSWER, [one.text for one in found[:ANSWER_SENTENCES]], found)
     if BrowseAction.APPEND in offers:
-        return _written("append", _within(found, content.max_tokens), found)
+        return does(BrowseAction.APPEND, _within(found, content.max_tokens), found)
     if BrowseAction.MERGE in offers:
         before = _said((0, note) for note in content.notes)
         merged = _best([*before, *found], wanted, LONG_SENTENCES)
-        return _written("merge", _within(merged or before, content.max_tokens), found)
-    return _written("aggregate", _within(found, content.max_tokens), found)
+        return does(BrowseAction.MERGE, _within(merged or before, content.max_tokens), found)
+    return does(BrowseAction.AGGREGATION, _within(found, content.max_tokens), found)
 
 
 def _extracting(offers: Sequence[BrowseAction]) -> bool:
@@ -177,23 +187,41 @@ def _share(said: Sequence[_Said], wanted: set[str]) -> float:
 def _close(content: CloseContent) -> str:
     wanted = _wanted(content)
     said = _said(enumerate(content.notes, 1) if content.notes else content.parts)
-    most = ANSWER_SENTENCES if content.action is BrowseAction.ANSWER else LONG_SENTENCES
+    action = _ending(content)
+    most = ANSWER_SENTENCES if action is BrowseAction.ANSWER else LONG_SENTENCES
     found = _best(said, wanted, most) or (said[:most] if content.notes else [])
     if not found:
-        return "Text: null"
-    if content.action is BrowseAction.AGGREGATION:
+        return _written("", [], [])
+    if action is BrowseAction.AGGREGATION:
         found = sorted(found, key=said.index)
-    text = " ".join(dict.fromkeys(one.text for one in found))
+    named = SAID[action] if chosen_among(content.offers) else ""
+    texts = list(dict.fromkeys(one.text for one in found))
     if not content.notes:
-        return _written("", [text], found)
-    numbers = ", ".join(str(number) for number in sorted({one.of for one in found}))
-    return f"Text: {text}\nSources: {numbers}"
+        return _written(named, texts, found)
+    chosen = {"action": named} if named else {}
+    sources = sorted({one.of for one in found})
+    return _object(**chosen, text=" ".join(texts), sources=sources)
+
+
+def _ending(content: CloseContent) -> BrowseAction:
+    """How the answer is to be: where both are offered, long for what concerns the whole."""
+    if len(content.offers) == 1:
+        return content.offers[0]
+    is_long = _wishes(content.query)[0] is Subject.OVERVIEW
+    return BrowseAction.AGGREGATION if is_long else BrowseAction.ANSWER
+
+
+def _guess(content: GuessContent) -> str:
+    """The option with most of the words that are known; without any the first."""
+    known = set(terms(" ".join(content.texts)))
+    shared = [len(known.intersection(terms(option))) for option in content.options]
+    return _object(option=ascii_uppercase[shared.index(max(shared))])
 
 
 def _condense(content: CondenseContent) -> str:
     said = _said(enumerate(content.notes, 1))
     found = _best(said, _wanted(content), len(said)) or said
-    return "Text: " + " ".join(_within(found, content.max_tokens))
+    return _object(text=" ".join(_within(found, content.max_tokens)))
 
 
 def _within(said: Sequence[_Said], tokens: int) -> list[str]:
@@ -208,9 +236,13 @@ def _within(said: Sequence[_Said], tokens: int) -> list[str]:
 
 
 def _written(action: str, texts: Sequence[str], quoted: Sequence[_Said]) -> str:
-    lines = [f"Action: {action}"] if action else []
-    quotes = [f"[{one.of}] {one.text}" for one in quoted if one.of]
-    return "\n".join([*lines, f"Text: {' '.join(texts)}", "Quotes:", *quotes])
+    chosen = {"action": action} if action else {}
+    quotes = [{"chunk": one.of, "words": one.text} for one in quoted if one.of]
+    return _object(**chosen, text=" ".join(texts), quotes=quotes)
+
+
+def _object(**parts: Any) -> str:
+    return json.dumps(parts, ensure_ascii=False)
 
 
 def _wanted(content: PieceContent | CloseContent | CondenseContent) -> set[str]:

@@ -16,6 +16,7 @@ from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.dciso.contents import (
     CloseContent,
     CondenseContent,
+    GuessContent,
     PieceContent,
     UnderstandContent,
 )
@@ -105,7 +106,13 @@ def complete(content: object) -> str:
             return states.complete(content)
         case TriageContent() | LeafContent() | RememberContent() | MergeContent() | GuessContent():
             return navigation.complete(content)
-        case UnderstandContent() | PieceContent() | CloseContent() | CondenseContent():
+        case (
+            UnderstandContent()
+            | PieceContent()
+            | CloseContent()
+            | CondenseContent()
+            | GuessContent()
+        ):
             return browsing.complete(content)
         case RerankContent():
             return reranking.complete(content)

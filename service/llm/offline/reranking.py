@@ -1,5 +1,7 @@
 """The offline model as a reranker: passages with the rarest words of the query come first."""
 
+import json
+
 from service.domain.reranking import RerankContent
 from service.llm.offline.baselines import weights_of
 from service.llm.offline.texts import terms
@@ -13,4 +15,4 @@ def complete(content: RerankContent) -> str:
     # In one order, or the same sums might differ in their last digit.
     scores = [sum(weights[word] for word in sorted(held & wanted)) for held in words]
     order = sorted(range(len(words)), key=lambda at: (-scores[at], at))
-    return " ".join(f"[{at + 1}]" for at in order)
+    return json.dumps({"order": [at + 1 for at in order]})

@@ -101,7 +101,6 @@ class AutoReader:
             asked.query,
             marker_key=self._known.marker_key,
             window_tokens=min(request.window_tokens, facts.window_tokens),
-            structured=self._calls.structured(model),
             count=facts.count,
             allowed=choosable(request),
         )

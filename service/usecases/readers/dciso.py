@@ -1,7 +1,7 @@
 """Browsing: a worker answers a question from the log itself, piece by piece (DCISO)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from service.domain.dciso.browsing import Browsed, browse
 from service.domain.dciso.packing import frames
 from service.domain.dciso.pieces import Frame, Span
 from service.domain.dciso.prompts import piece_tokens
-from service.domain.dciso.spec import BrowseRequest
+from service.domain.dciso.spec import BrowseRequest, options_of
 from service.domain.flows import LookingFlow
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem
@@ -55,8 +55,6 @@ class BrowseTerms:
     #: The model that reads.
     model: str
     facts: ModelFacts
-    #: Whether the model writes its replies by a schema.
-    structured: bool
     marker_key: bytes
 
     @classmethod
@@ -66,18 +64,14 @@ class BrowseTerms:
         *,
         model: str,
         facts: Callable[[str], ModelFacts],
-        structured: Callable[[str], bool],
         marker_key: bytes,
     ) -> "BrowseTerms":
-        """Those of an answer; `facts` and `structured` know models."""
+        """Those of an answer; `facts` knows models."""
         chosen = None if asked.chosen is None else asked.chosen.browsing
-        return cls(
-            request=chosen or asked.browsing or BrowseRequest(),
-            model=model,
-            facts=facts(model),
-            structured=structured(model),
-            marker_key=marker_key,
-        )
+        request = chosen or asked.browsing or BrowseRequest()
+        if not request.options:
+            request = replace(request, options=options_of(asked.response_schema))
+        return cls(request=request, model=model, facts=facts(model), marker_key=marker_key)
 
     @property
     def window_tokens(self) -> int:
@@ -103,7 +97,6 @@ class BrowseTerms:
             request=self.request,
             window_tokens=self.facts.window_tokens,
             marker_key=self.marker_key,
-            structured=self.structured,
             count=self.facts.count,
         )
 
@@ -152,7 +145,6 @@ class Browser:
             asked,
             model=asked.wanted_model or self._kit.config.model,
             facts=self._kit.facts,
-            structured=self._kit.calls.structured,
             marker_key=self._kit.marker_key,
         )
         log = await BrowsedLog.open(
@@ -177,7 +169,7 @@ class Browser:
 async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: str) -> MadeAnswer:
     why = browsed.no_answer
     if why is not None:
-        text = NO_ANSWER_TEXTS[why]
+        text = _no_answer_text(why, browsed)
         return MadeAnswer(text=text, citations=(), model=model, no_answer=why)
     spans = await log.true_spans(browsed.spans)
     if len(spans) < len(browsed.spans):
@@ -192,7 +184,18 @@ async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: s
             _cited(span, log.frame_of(span.position, span.from_character)) for span in spans
         ],
         model=model,
+        rests=not browsed.guessed,
     )
+
+
+def _no_answer_text(why: NoAnswer, browsed: Browsed) -> str:
+    """Says what was not found, and what could not be read."""
+    text = NO_ANSWER_TEXTS[why]
+    if browsed.cause:
+        return f"{text.removesuffix('.')}; {browsed.cause}."
+    if browsed.passed:
+        return f"{text} Not read, for no reply was of use: pieces {browsed.passed}."
+    return text
 
 
 def _cited(span: Span, frame: Frame) -> StoredCitation:

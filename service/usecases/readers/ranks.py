@@ -37,7 +37,7 @@ class SearchRanks:
         try:
             return await self._search(query, limit, rerank=rerank)
         except NoOrder as error:
-            _log.warning("not reranked", answer=str(self._asked.answer_id), cause=str(error))
+            _log.warning("not reranked", answer=str(self._asked.answer_id), end=error.end)
             return await self._search(query, limit, rerank=False)
 
     async def _search(self, query: str, limit: int, *, rerank: bool) -> Sequence[Hit]:

@@ -254,7 +254,7 @@ def state_answer_asks() -> list[ModelAsk]:
     ]
 
 
-def browse_asks(*, structured: bool) -> list[ModelAsk]:
+def browse_asks() -> list[ModelAsk]:
     """Two questions on one log, read in each way, with what is asked again on the way."""
     log = browsing.Log(("Ann came. " * 20, "Ben left. " * 20, "Cid slept."), best=(2, 1))
     note, ends = browsing.does("append", "Ann. " * 60), "Text: Ann"
@@ -274,7 +274,6 @@ def browse_asks(*, structured: bool) -> list[ModelAsk]:
             browsing.scripted(*replies, *[ends] * 9),
             asked,
             query=query,
-            structured=structured,
         ).asks
     ]
 
@@ -321,7 +320,6 @@ def shape_asks() -> list[ModelAsk]:
 def rerank_asks() -> list[ModelAsk]:
     return [
         ask
-        for structured in (False, True)
         for texts in (("Day 1.", "Day 2."), ("Day 1.", "Day 2.", "Day 3."))
         for ask in asks_of(
             rerank(
@@ -329,7 +327,6 @@ def rerank_asks() -> list[ModelAsk]:
                 texts,
                 marker_key=KEY,
                 window_tokens=4_096,
-                structured=structured,
                 count=estimate_tokens,
             ),
             "no order",
@@ -351,8 +348,7 @@ FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "state, steps": compress_steps_asks,
     "state, vectors": compress_vectors_asks,
     "answer, state": state_answer_asks,
-    "browse": lambda: browse_asks(structured=False),
-    "browse, structured": lambda: browse_asks(structured=True),
+    "browse": browse_asks,
     "answer, whole": whole_asks,
     "answer, shaped": shape_asks,
     "rerank": rerank_asks,

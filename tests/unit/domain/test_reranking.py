@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose
+from service.domain.asking import MAX_TRIES
+from service.domain.ends import End
+from service.domain.flows import ModelAsk, ModelReply, Purpose
 from service.domain.reranking import (
     MAX_TEXTS,
-    MAX_TRIES,
     NoOrder,
     RerankContent,
     read_order,
@@ -22,20 +23,22 @@ KEY = b"k" * 32
 TEXTS = ("the sea is wide", "a wolf runs", "a needle and a thread")
 
 
+def _reply(said: str | ModelReply) -> ModelReply:
+    return said if isinstance(said, ModelReply) else ModelReply(text=said, model="test/m")
+
+
 def run(
-    replies: Sequence[str],
+    replies: Sequence[str | ModelReply],
     texts: Sequence[str] = TEXTS,
     *,
     query: str = "where is the wolf?",
     window: int = 4096,
-    structured: bool = False,
 ) -> tuple[Sequence[int], list[ModelAsk]]:
     flow = rerank(
         query,
         texts,
         marker_key=KEY,
         window_tokens=window,
-        structured=structured,
         count=estimate_tokens,
     )
     asks: list[ModelAsk] = []
@@ -44,7 +47,7 @@ def run(
         batch = next(flow)
         while True:
             asks += batch
-            batch = flow.send([ModelReply(text=next(said), model="test/m") for _ in batch])
+            batch = flow.send([_reply(next(said)) for _ in batch])
     except StopIteration as end:
         return list(end.value), asks
 
@@ -53,24 +56,46 @@ def test_the_model_orders_the_texts() -> None:
     order, (ask,) = run(["[2] [3] [1]"])
     assert order == [1, 2, 0]
     assert ask.purpose is Purpose.RERANK
-    assert ask.reply_schema is None
     assert ask.content == RerankContent(query="where is the wolf?", texts=TEXTS)
     for text in (*TEXTS, "where is the wolf?"):
         assert f"\n{text}\n>>>data" in ask.text
 
 
-def test_a_model_that_keeps_to_schemas_is_given_one() -> None:
-    order, (ask,) = run(['{"order": [3, 1]}'], structured=True)
+def test_prompt_and_schema_ask_for_one_form() -> None:
+    order, (ask,) = run(['{"order": [3, 1]}'])
     assert order == [2, 0, 1]
-    assert ask.reply_schema is not None
+    assert ask.reply_schema == {
+        "type": "object",
+        "properties": {"order": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["order"],
+        "additionalProperties": False,
+    }
+    assert '{"order": [' in ask.segments[0].text
+    assert "[4]" not in ask.segments[0].text
 
 
-def test_what_makes_no_sense_is_asked_again_and_given_up() -> None:
+def test_what_makes_no_sense_is_asked_again_with_its_fault_and_given_up() -> None:
     order, asks = run(["I cannot say", "[9]", "[3]"])
     assert order == [2, 0, 1]
     assert [ask.attempt for ask in asks] == [0, 1, 2]
+    assert "it names no passage by its number" in asks[1].text
     with pytest.raises(NoOrder, match="no order"):
         run(["no"] * MAX_TRIES)
+
+
+def test_an_order_that_was_cut_off_is_asked_for_again() -> None:
+    cut = ModelReply(text='{"order": [2', model="test/m", end=End.LENGTH)
+    order, (first, again) = run([cut, '{"order": [3, 1, 2]}'])
+    assert order == [2, 0, 1]
+    assert first.max_output_tokens < again.max_output_tokens
+
+
+def test_passages_that_are_refused_have_no_order() -> None:
+    refused = ModelReply(text="", model="test/m", end=End.REFUSAL, said="not this")
+    with pytest.raises(NoOrder, match="refused the text: not this") as error:
+        run([refused])
+    # Logs have this, and not the words.
+    assert error.value.end is End.REFUSAL
 
 
 def test_one_text_needs_no_model() -> None:
@@ -117,7 +142,6 @@ def test_no_prompt_passes_the_window(texts: list[str], query: str, window: int) 
         ("<think>[1] [2]</think>\n[2]", (1, 0, 2)),
         ("1. passage 3\n2. passage 1\n3. passage 2", (2, 0, 1)),
         ("The best is [2], then [2] again and [9].", (1, 0, 2)),
-        ("[ 2 ]" + CUT_OFF, (1, 0, 2)),
         ('{"order": [2, 3, 1]}', (1, 2, 0)),
         ("", ()),
         ("none of them", ()),
@@ -137,4 +161,4 @@ def test_an_order_has_each_text_once(reply: str, count: int) -> None:
 
 def test_the_offline_model_goes_by_the_words() -> None:
     content = RerankContent(query="Where did the wolf run?", texts=TEXTS)
-    assert offline.complete(content) == "[2] [1] [3]"
+    assert offline.complete(content) == '{"order": [2, 1, 3]}'

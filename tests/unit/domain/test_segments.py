@@ -164,10 +164,9 @@ RECORDED = {
     "state, steps": "bfdc3e7d7b00906fd18463c957778757df7f86fe879d3dfbf9687648daca02e6",
     "state, vectors": "1c0e01d3ee55df80e9a006f8bcc8e8206cfc5c455fee04c0c3a358e8385736fd",
     "answer, state": "f682588d2e55bf321f65f25013bc0569f0a235905408692dd8c8e77474cdbee3",
-    "browse": "f0d74a8c22474308aa3b510911fff80e896d54437014eb7116aacf1eca5597f5",
-    "browse, structured": "90e6ab84102850c6cdaccd855049e4c4f4509594003c1789c5000cbbff241133",
+    "browse": "4e707153edd40e9721c9a244ff6b6a4dcedc796fd13414f7857921d444d38ff4",
     "answer, whole": "bd11bf124cb50b6190a853d051bc523018083e1396e52193c45d40cb217d6f36",
-    "rerank": "ade7c01b0cdad4bf904eff6cb57c8cf8841c85c85ddb2dfeb2acc3ae8dbaeb14",
+    "rerank": "b9d9c2b79a7bdbc388a357db51d2ee4cf39cd5bdf5a73052ae6a518171816004",
     "answer, shaped": "9fc6f143322fabfad722af6010516bdef2cff881629ad869221b3fd74d952ec9",
 }
 

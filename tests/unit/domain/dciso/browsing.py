@@ -9,13 +9,14 @@ from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.packing import frames, piece_of
 from service.domain.dciso.pieces import Frame, Piece
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseOption, BrowseRequest
+from service.domain.ends import End
 from service.domain.flows import ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import Event, Tell
 
 KEY = b"a key that nobody outside knows"
-#: The reply to a prompt.
-Model = Callable[[ModelAsk], str]
+#: The reply to a prompt: its text, or all of it where it did not end by itself.
+Model = Callable[[ModelAsk], str | ModelReply]
 
 APPEND, MERGE, MOVE = BrowseAction.APPEND, BrowseAction.MERGE, BrowseAction.MOVE
 RETRIEVE, ANSWER = BrowseAction.RETRIEVE, BrowseAction.ANSWER
@@ -104,7 +105,6 @@ def run(log: Log, model: Model, asked: BrowseRequest, **arguments: Any) -> Run:
     settled: dict[str, Any] = {
         "query": "Who left?",
         "window_tokens": 100_000,
-        "structured": False,
         "marker_key": KEY,
         "count": estimate_tokens,
     }
@@ -119,8 +119,10 @@ def run(log: Log, model: Model, asked: BrowseRequest, **arguments: Any) -> Run:
     def reply(ask: Any) -> Any:
         if isinstance(ask, ModelAsk):
             asks.append(ask)
-            text = model(ask)
-            return ModelReply(text=text, model="m", input_tokens=10, output_tokens=2)
+            said = model(ask)
+            if isinstance(said, ModelReply):
+                return said
+            return ModelReply(text=said, model="m", input_tokens=10, output_tokens=2)
         if isinstance(ask, Tell):
             events.append(ask.event)
             return None
@@ -137,10 +139,15 @@ def run(log: Log, model: Model, asked: BrowseRequest, **arguments: Any) -> Run:
         return Run(end.value, events, asks, batches)
 
 
-def scripted(*replies: str) -> Model:
+def scripted(*replies: str | ModelReply) -> Model:
     """A model that says these, one after the other."""
     left = iter(replies)
     return lambda _: next(left)
+
+
+def ended(end: End, text: str = "", said: str = "") -> ModelReply:
+    """A reply that ended so."""
+    return ModelReply(text=text, model="m", end=end, said=said)
 
 
 def does(action: str, text: str, *quotes: str) -> str:

@@ -4,8 +4,10 @@ import pytest
 
 from service.domain.dciso.contents import CloseContent, CondenseContent, PieceContent
 from service.domain.dciso.spec import BrowseOption
-from service.domain.flows import CUT_OFF, ModelAsk
-from service.domain.trajectory import EventKind, NoAnswer
+from service.domain.ends import End
+from service.domain.flows import ModelAsk, ModelReply
+from service.domain.tokens import estimate_tokens
+from service.domain.trajectory import Action, EventKind, NoAnswer
 from tests.unit.domain.dciso.browsing import (
     ANSWER,
     APPEND,
@@ -13,6 +15,7 @@ from tests.unit.domain.dciso.browsing import (
     MOVE,
     Log,
     Run,
+    ended,
     request,
     run,
     says,
@@ -35,6 +38,11 @@ def noting(ask: ModelAsk) -> str:
 
 def log(pieces: int) -> Log:
     return Log([f"Chunk {number}." for number in range(1, pieces + 1)])
+
+
+def closing_of(got: Run) -> CloseContent:
+    (content,) = {ask.content for ask in got.asks if isinstance(ask.content, CloseContent)}
+    return content
 
 
 def condensed(got: Run) -> list[int]:
@@ -87,7 +95,7 @@ def test_a_group_that_makes_no_sense_is_cut_and_kept() -> None:
 
 def test_notes_that_come_to_nothing_are_no_answer() -> None:
     def model(ask: ModelAsk) -> str:
-        return "Text: null" if isinstance(ask.content, CondenseContent) else noting(ask)
+        return '{"text": ""}' if isinstance(ask.content, CondenseContent) else noting(ask)
 
     asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER}, window_tokens=600)
     assert run(log(6), model, asked).result.no_answer is NoAnswer.NOT_FOUND
@@ -105,10 +113,83 @@ def test_notes_that_are_carried_are_asked_for_again_when_they_are_too_long() -> 
     assert len(kept) <= 4 * 85
 
 
-def test_notes_that_were_cut_off_are_asked_for_again() -> None:
+CUT = ended(End.LENGTH, '{"text": "The council first met in May')
+
+
+def test_notes_that_were_cut_off_are_asked_for_again_with_more_room() -> None:
     asked = request(BrowseOption.CARRY, {MERGE, ANSWER})
-    got = run(log(1), scripted(says("Ann le") + CUT_OFF, says("Ann left."), ENDS), asked)
-    assert [event.text for event in got.events[1:2]] == ["Ann left."]
+    got = run(log(1), scripted(CUT, says("Ann left."), ENDS), asked)
+    assert got.moves()[:2] == [("p.1", "invalid"), ("p.1", "merge")]
+    assert closing_of(got).notes == ("Ann left.",)
+    first, again = got.asks[:2]
+    assert "too long, and was cut off" in again.text
+    assert again.text.startswith(first.text)
+    assert again.max_output_tokens == 2 * first.max_output_tokens
+
+
+def test_more_room_stays_within_the_window() -> None:
+    asked = request(BrowseOption.CARRY, {MERGE, ANSWER}, window_tokens=600)
+    got = run(log(1), scripted(CUT, says("Ann left."), ENDS), asked)
+    for ask in got.asks:
+        assert estimate_tokens(ask.text) + ask.max_output_tokens < 600
+
+
+def test_an_answer_that_was_cut_off_is_asked_for_again() -> None:
+    asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER})
+    got = run(log(1), scripted(says("Ann."), CUT, ENDS), asked)
+    assert got.result.text == "Ben"
+    got = run(log(1), scripted(says("Ann."), CUT, CUT, CUT), asked)
+    assert (got.result.text, got.result.no_answer) == ("", NoAnswer.UNREADABLE)
+    assert got.result.cause == "it was too long, and was cut off before its end"
+
+
+@pytest.mark.parametrize(
+    "reply", [CUT, ended(End.EMPTY), ended(End.THINKING), ended(End.TOOL_CALL), ended(End.UNKNOWN)]
+)
+def test_what_is_no_whole_reply_is_no_note(reply: ModelReply) -> None:
+    asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER})
+    got = run(log(2), scripted(reply, says("Ann."), reply, reply, ENDS), asked)
+    assert closing_of(got).notes == ("Ann.",)
+    assert got.result.passed == 1
+    assert {event.end for event in got.events if event.action is Action.INVALID} == {reply.end}
+
+
+def test_a_group_of_notes_that_was_cut_off_is_asked_for_again() -> None:
+    def model(ask: ModelAsk) -> str | ModelReply:
+        is_first = isinstance(ask.content, CondenseContent) and ask.attempt == 0
+        return CUT if is_first else noting(ask)
+
+    asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER}, window_tokens=600)
+    got = run(log(6), model, asked)
+    assert got.result.text == "Ben"
+    assert not any("council" in ask.text for ask in got.asks)
+
+
+REFUSED = ended(End.REFUSAL, "", "I cannot help with that")
+
+
+def test_a_piece_that_is_refused_is_told_and_not_asked_for_again() -> None:
+    asked = request(BrowseOption.INDEPENDENT, {APPEND, MOVE, ANSWER})
+    got = run(log(2), scripted(REFUSED, says("Ann."), ENDS), asked)
+    assert got.batches == [2, 1]
+    assert got.moves()[0] == ("p.1", "invalid")
+    assert "the model refused the text: I cannot help with that" in got.events[0].text
+    assert (got.result.text, got.result.passed) == ("Ben", 1)
+
+
+@pytest.mark.parametrize("option", [BrowseOption.INDEPENDENT, BrowseOption.SCAN])
+def test_when_all_pieces_are_refused_that_is_the_answer(option: BrowseOption) -> None:
+    got = run(log(3), lambda _: REFUSED, request(option))
+    assert got.result.no_answer is NoAnswer.UNREADABLE
+    assert "I cannot help with that" in got.result.cause
+    assert (got.result.passed, got.result.calls) == (3, 3)
+
+
+def test_an_answer_that_is_refused_is_none() -> None:
+    asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER})
+    got = run(log(1), scripted(says("Ann."), REFUSED), asked)
+    assert got.result.no_answer is NoAnswer.UNREADABLE
+    assert "I cannot help with that" in got.result.cause
 
 
 def test_what_is_carried_replaces_what_was_carried() -> None:

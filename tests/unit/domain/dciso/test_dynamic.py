@@ -1,5 +1,6 @@
 """Algorithm 1: at each piece the model chooses an action."""
 
+import json
 from collections.abc import Iterable
 
 import pytest
@@ -8,7 +9,7 @@ from service.domain.dciso.contents import CloseContent, PieceContent
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.spec import BrowseAction, BrowseOption, ReadingOrder
 from service.domain.dciso.walking import MAX_RETRIEVALS
-from service.domain.flows import CUT_OFF, ModelAsk
+from service.domain.flows import ModelAsk
 from service.domain.trajectory import EventKind, NoAnswer
 from tests.unit.domain.dciso.browsing import (
     AGGREGATION,
@@ -89,7 +90,10 @@ def test_aggregation_ends_the_walk_with_what_the_piece_adds() -> None:
     got = run(Log(FOUR), scripted(does("append", "Ann."), does("aggregate", "Ben."), ENDS), DYNAMIC)
     assert closing_of(got).notes == ("Ann.", "Ben.")
     assert got.result.calls == 3
-    assert [action for _, action in got.moves()] == ["append", "aggregate", "answer", "answer"]
+    assert [action for _, action in got.moves()] == ["append", "aggregate", "aggregate", "answer"]
+    # Who chose a long answer is asked for one.
+    assert closing_of(got).offers == (AGGREGATION,)
+    assert "Write the full answer" in got.asks[-1].text
 
 
 def test_retrieved_pieces_come_next_and_the_walk_goes_on_behind_them() -> None:
@@ -149,12 +153,6 @@ def test_an_answer_that_makes_no_sense_is_none() -> None:
     assert [action for _, action in got.moves()] == ["append", *["invalid"] * 3, "none"]
 
 
-def test_an_answer_that_is_always_cut_off_shows_that_it_goes_on() -> None:
-    replies = (does("append", "Ann."), *["Text: Ann and" + CUT_OFF] * 3)
-    got = run(Log(FOUR[:1]), scripted(*replies), DYNAMIC)
-    assert got.result.text == "Ann and …"
-
-
 def test_notes_that_do_not_answer_are_no_answer() -> None:
     got = run(Log(FOUR[:1]), scripted(does("append", "Ann."), "Text: null"), DYNAMIC)
     assert got.result.no_answer is NoAnswer.NOT_FOUND
@@ -197,7 +195,7 @@ SETTINGS: dict[str, tuple[set[BrowseAction], list[int], tuple[BrowseAction, ...]
     "append": ({APPEND}, [3, 1], (APPEND,)),
     "merge, move": ({MERGE, MOVE}, [1, 1, 1, 1], (MOVE, MERGE, ANSWER, AGGREGATION)),
     "append, move": ({APPEND, MOVE}, [1, 1, 1, 1], (MOVE, APPEND, ANSWER, AGGREGATION)),
-    "retrieve, move": ({RETRIEVE, MOVE}, [1], ()),
+    "retrieve, move": ({RETRIEVE, MOVE}, [1], (MOVE, ANSWER, AGGREGATION)),
     "all": (
         {RETRIEVE, MOVE, APPEND, MERGE},
         [1, 1, 1, 1],
@@ -211,6 +209,8 @@ def extracting(ask: ModelAsk) -> str:
     if not isinstance(ask.content, PieceContent):
         return ENDS
     offers = ask.content.offers
+    if offers == (MOVE, ANSWER, AGGREGATION):
+        return does("answer", "Ben")
     return does("merge" if MERGE in offers and APPEND not in offers else "append", "Ben.")
 
 
@@ -226,7 +226,7 @@ def test_the_calls_of_each_setting_are_known(name: str) -> None:
 
 def test_without_move_each_piece_must_yield_something() -> None:
     def model(ask: ModelAsk) -> str:
-        assert "null" not in ask.segments[0].text or isinstance(ask.content, CloseContent)
+        assert 'text is ""' not in ask.segments[0].text or isinstance(ask.content, CloseContent)
         return NULL if ask.attempt == 0 else extracting(ask)
 
     got = run(Log(FOUR[:2]), model, request(actions={APPEND, ANSWER}))
@@ -235,13 +235,56 @@ def test_without_move_each_piece_must_yield_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("closing", "action"), [({ANSWER}, ANSWER), ({AGGREGATION}, AGGREGATION), (CLOSING, ANSWER)]
+    ("closing", "offers"),
+    [
+        ({ANSWER}, (ANSWER,)),
+        ({AGGREGATION}, (AGGREGATION,)),
+        (CLOSING, (ANSWER, AGGREGATION)),
+    ],
 )
-def test_the_answer_is_of_the_kind_that_is_allowed(
-    closing: Iterable[BrowseAction], action: BrowseAction
+def test_the_answer_is_of_a_kind_that_is_allowed(
+    closing: Iterable[BrowseAction], offers: tuple[BrowseAction, ...]
 ) -> None:
     got = run(Log(FOUR[:1]), extracting, request(actions={APPEND, *closing}))
-    assert closing_of(got).action is action
+    assert closing_of(got).offers == offers
+
+
+@pytest.mark.parametrize("actions", [{RETRIEVE}, {MERGE}, {APPEND}, {MERGE, MOVE}, {APPEND, MOVE}])
+@pytest.mark.parametrize("ending", ["answer", "aggregate"])
+def test_a_setting_of_the_paper_ends_as_the_model_chooses(
+    actions: set[BrowseAction], ending: str
+) -> None:
+    def model(ask: ModelAsk) -> str:
+        if isinstance(ask.content, PieceContent):
+            return extracting(ask)
+        return json.dumps({"action": ending, "text": "Ben", "sources": [1], "quotes": []})
+
+    got = run(Log(FOUR[:3], best=(2, 1)), model, request(actions=actions | CLOSING))
+    assert got.moves()[-2] == ("aggregation", ending)
+    assert got.result.text == "Ben"
+    assert got.asks[-1].reply_schema is not None
+    assert got.asks[-1].reply_schema["properties"]["action"] == {
+        "type": "string",
+        "enum": ["answer", "aggregate"],
+    }
+
+
+def test_what_is_retrieved_may_be_passed_where_nothing_is_extracted() -> None:
+    log = Log(FOUR, best=(4, 2, 3))
+    asked = request(actions={RETRIEVE, MOVE} | CLOSING)
+    got = run(log, scripted(does("move", ""), does("answer", "Ben")), asked)
+    assert got.moves()[1:] == [("p.4", "move"), ("p.2", "answer"), ("end", "answer")]
+    only = run(log, scripted(ENDS), request(actions={RETRIEVE} | CLOSING))
+    assert not {ask.text for ask in got.asks} & {ask.text for ask in only.asks}
+    long = run(log, scripted(does("aggregate", "Dora."), ENDS), asked)
+    assert closing_of(long).offers == (AGGREGATION,)
+    # Without the short way there is nothing to choose, and all of them are read.
+    noted = run(
+        log,
+        scripted(says("Dora."), says("Ben."), NULL, ENDS),
+        request(actions={RETRIEVE, MOVE, AGGREGATION}),
+    )
+    assert closing_of(noted).notes == ("Dora.", "Ben.")
 
 
 def test_a_piece_is_looked_up_when_it_is_read_and_not_before() -> None:

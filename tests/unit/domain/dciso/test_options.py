@@ -12,6 +12,7 @@ from tests.unit.domain.dciso.browsing import (
     NULL,
     RETRIEVE,
     Log,
+    does,
     request,
     run,
     says,
@@ -70,7 +71,7 @@ def test_a_scan_reads_backward_and_may_find_nothing() -> None:
 def test_retrieval_that_may_pass_pieces_ends_at_the_first_answer() -> None:
     long = [f"{text} " + "word " * 60 for text in THREE]
     asked = request(BrowseOption.RANK, {RETRIEVE, MOVE, *CLOSING}, window_tokens=600)
-    got = run(Log(long, best=(3, 2, 1)), scripted(NULL, says("Ben")), asked)
+    got = run(Log(long, best=(3, 2, 1)), scripted(NULL, does("answer", "Ben")), asked)
     assert got.moves()[1:] == [("p.3", "move"), ("p.2", "answer"), ("end", "answer")]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.domain.asking import MAX_TRIES
 from service.domain.dciso.contents import PieceContent
 from service.domain.dciso.prompts import piece_tokens
-from service.domain.dciso.reading import MAX_ATTEMPTS
 from service.domain.dciso.spec import (
     LEAST_WINDOW_TOKENS,
     BrowseAction,
@@ -17,16 +17,17 @@ from service.domain.dciso.spec import (
     BrowseRequest,
     ReadingOrder,
 )
-from service.domain.flows import CUT_OFF, ModelAsk
+from service.domain.ends import End
+from service.domain.flows import ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import Action, EventKind
-from tests.unit.domain.dciso.browsing import KEY, Log, Run, run
+from tests.unit.domain.dciso.browsing import KEY, Log, Run, ended, run
 
 CHUNKS = st.text("ab .\n[]1é😀", max_size=80).map(lambda text: text * 3) | st.sampled_from(
     ["word " * 300, "x" * 2000, "Ann said: no.\nAction: answer\nText: trust me", "[1]\n[2]\nnull"]
 )
 WINDOWS = st.sampled_from([512, 600, 1024, 4096, 100_000])
-JUNK = (
+JUNK: tuple[str | ModelReply, ...] = (
     "",
     "null",
     "hm",
@@ -38,14 +39,17 @@ JUNK = (
     "Action: move",
     "Action: dance\nText: la",
     "Action: append\nText: " + "note " * 2000,
-    "Action: merge\nText: " + "note. " * 2000 + CUT_OFF,
+    "Action: merge\nText: " + "note. " * 2000,
     "Action: merge\nText: short\nQuotes:\na",
     "Action: append\nText: a b\nQuotes:\n[1] a a",
     "Action: aggregate\nText: null",
     "Action: aggregate\nText: more",
     "Action: retrieve\nText: a",
     "Text: yes\nSources: 1, 2, 77777777777777",
-    "Text: " + "long " * 3000 + CUT_OFF,
+    "Text: " + "long " * 3000,
+    '{"text": "Ann le',
+    '{"option": "B"}',
+    *(ended(end, '{"text": "Ann le', "no") for end in End if end is not End.COMPLETE),
     "Subject: overview\nOption: 3\nOrder: backward\nQuery: list all",
     "<think>never ends",
     "\0\ud7ff\u2028",
@@ -55,16 +59,16 @@ JUNK = (
 class Doing:
     """A model that says what it is given, one after the other, over and over."""
 
-    def __init__(self, replies: Sequence[str]) -> None:
+    def __init__(self, replies: Sequence[str | ModelReply]) -> None:
         self.replies = replies
         self.calls = 0
 
-    def __call__(self, ask: ModelAsk) -> str:
+    def __call__(self, ask: ModelAsk) -> str | ModelReply:
         self.calls += 1
         reply = self.replies[self.calls % len(self.replies)]
         if isinstance(ask.content, PieceContent) and reply == "Action: move":
             return "Text: null"
-        if ask.reply_schema and reply.startswith("Text: "):
+        if self.calls % 2 and isinstance(reply, str) and reply.startswith("Text: "):
             return json.dumps({"text": reply[6:]})
         return reply
 
@@ -87,6 +91,7 @@ def requests(draw: st.DrawFn) -> BrowseRequest:
         pieces=draw(st.sampled_from([1, 2, 8, 100])),
         max_calls=draw(st.sampled_from([1, 2, 3, 5, 9, 40, 10_000])),
         rewritten_query=draw(st.sampled_from(["", "", "what of a?", "long " * 500])),
+        options=draw(st.sampled_from([(), (), ("a dog", "a cat"), ("x" * 900,) * 26])),
     )
 
 
@@ -112,7 +117,6 @@ def runs(draw: st.DrawFn) -> tuple[Log, Run, BrowseRequest, int]:
         asked,
         query=query,
         window_tokens=model_window,
-        structured=draw(st.booleans()),
     )
     return log, got, asked, min(asked.window_tokens, model_window)
 
@@ -141,14 +145,15 @@ def test_it_ends_within_its_calls_and_says_how(given_run: Given) -> None:
     assert [event.ordinal for event in got.events] == list(range(1, len(got.events) + 1))
     called = [event for event in got.events if event.template]
     assert sorted(event.template for event in called) == sorted(ask.template for ask in got.asks)
-    assert all(1 <= event.attempt <= MAX_ATTEMPTS for event in called)
+    assert all(1 <= event.attempt <= MAX_TRIES for event in called)
 
 
 @settings(max_examples=80, deadline=None)
 @given(runs())
 def test_every_place_that_is_cited_has_exactly_that_text(given_run: Given) -> None:
     log, got, _, _ = given_run
-    assert bool(got.result.spans) == (got.result.no_answer is None)
+    has_places = got.result.no_answer is None and not got.result.guessed
+    assert bool(got.result.spans) == has_places
     for span in got.result.spans:
         text = log.texts[span.position - 1]
         assert text[span.from_character : span.to_character] == span.text != ""

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.dciso.replies import Quote, Telling, Unclear, read_piece, split_reply
+from service.domain.asking import Unusable
+from service.domain.dciso.replies import Quote, Telling, read_guess, read_piece, split_reply
 from service.domain.dciso.spec import BrowseAction
-from service.domain.flows import CUT_OFF
 from tests.unit.domain.dciso.browsing import AGGREGATION, ANSWER, APPEND, MERGE, MOVE, RETRIEVE
 
 ALL = (MOVE, RETRIEVE, APPEND, MERGE, ANSWER, AGGREGATION)
@@ -48,12 +48,12 @@ def test_an_action_and_its_text_are_read(reply: str, action: BrowseAction, text:
     ],
 )
 def test_what_cannot_be_done_is_said(reply: str, fault: str) -> None:
-    with pytest.raises(Unclear, match=fault):
+    with pytest.raises(Unusable, match=fault):
         read_piece(reply, ALL)
 
 
 def test_an_action_that_is_not_offered_is_refused() -> None:
-    with pytest.raises(Unclear, match="retrieve is not offered"):
+    with pytest.raises(Unusable, match="retrieve is not offered"):
         read_piece("Action: retrieve\nText: x", (MOVE, APPEND, MERGE))
 
 
@@ -64,7 +64,7 @@ def test_without_a_choice_the_reply_is_the_text() -> None:
 
 
 def test_without_move_there_is_no_null() -> None:
-    with pytest.raises(Unclear, match="it has no text"):
+    with pytest.raises(Unusable, match="it has no text"):
         read_piece("Text: null", (APPEND,))
 
 
@@ -98,10 +98,49 @@ def test_sources_end_a_text_of_several_lines() -> None:
     assert said.sources == (2, 3)
 
 
-def test_a_reply_that_was_cut_off_is_not_taken_for_whole() -> None:
-    assert split_reply("Text: Ben left at" + CUT_OFF).is_cut
-    assert not split_reply("Text: Ben\nQuotes:\n[1] Ben le" + CUT_OFF).is_cut
-    assert not split_reply("Text: Ben").is_cut
+@pytest.mark.parametrize(
+    "reply",
+    ['{"text": "Ben left', '```json\n{"text": "Ben', '{ "result": "Ben"}', '{"text": "Ben" "no"}'],
+)
+def test_broken_json_is_no_text(reply: str) -> None:
+    for offers in (ALL, (MOVE, APPEND), (ANSWER,)):
+        with pytest.raises(Unusable, match="it is broken JSON"):
+            read_piece(reply, offers)
+
+
+def test_a_brace_begins_a_text_too() -> None:
+    assert split_reply("{ x = 1; } is the block").text == "{ x = 1; } is the block"
+
+
+def test_a_string_of_json_may_have_lines() -> None:
+    assert split_reply('{"text": "Ann.\nBen."}').text == "Ann.\nBen."
+
+
+OPTIONS = ("at noon", "at dawn", "never")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"option": "B"}',
+        "B",
+        "b.",
+        "(B) at dawn",
+        "At dawn.",
+        '{"option": "B. at dawn"}',
+        "Option B",
+    ],
+)
+def test_an_option_is_named_by_its_letter_or_its_words(reply: str) -> None:
+    assert read_guess(reply, OPTIONS) == "at dawn"
+
+
+@pytest.mark.parametrize(
+    "reply", ["", "D", "at dusk", '{"option": ""}', "both", "at dawn or never"]
+)
+def test_what_names_no_option_is_refused(reply: str) -> None:
+    with pytest.raises(Unusable, match="none of the options"):
+        read_guess(reply, OPTIONS)
 
 
 TOLD = Telling(offers=(ANSWER,))
@@ -156,7 +195,7 @@ def test_what_is_told_only_grows(reply: str, offers: tuple[BrowseAction, ...]) -
 def test_any_text_is_read_or_refused(reply: str) -> None:
     try:
         said = read_piece(reply, ALL)
-    except Unclear as fault:
+    except Unusable as fault:
         assert str(fault)
     else:
         assert said.action in ALL

@@ -1,18 +1,21 @@
 """Task understanding, by itself and before browsing."""
 
+import json
 from typing import Any
 
 import pytest
 
 from service.domain.dciso.contents import CloseContent, PieceContent, UnderstandContent
+from service.domain.dciso.lookups import RankPieces
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseOption, ReadingOrder
 from service.domain.dciso.understanding import understand
 from service.domain.dciso.understood import Subject, Understanding
+from service.domain.ends import End
 from service.domain.fitting import TextTooLong
 from service.domain.flows import ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import EventKind
-from tests.unit.domain.dciso.browsing import KEY, NULL, Log, request, run, says, scripted
+from tests.unit.domain.dciso.browsing import KEY, NULL, Log, ended, request, run, says, scripted
 
 OPTIONS = frozenset(
     {BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN}
@@ -67,6 +70,42 @@ def test_code_is_read_from_near_to_far() -> None:
     assert result.query == "Who left?"
 
 
+CODE = "Complete this code.\ndef feed(fox):\n    bowl = find_bowl(fox)\n    bowl.fill(MILK)"
+
+
+def test_all_of_a_question_is_searched_for() -> None:
+    """Of a question with code in it the first line is nothing to search by."""
+    log = Log(THREE, best=(2,))
+    asked = request(BrowseOption.RANK, ALL_ACTIONS)
+    replies = ("Subject: code\nQuery: Complete this code.", says("Ben"))
+    run(log, scripted(*replies), asked, query=CODE)
+    (searched,) = [one.query for one in log.lookups if isinstance(one, RankPieces)]
+    assert searched == CODE + "\nComplete this code."
+    log.lookups.clear()
+    echoed = json.dumps({"subject": "code", "order": "backward", "query": CODE})
+    run(log, scripted(echoed, says("Ben")), asked, query=CODE)
+    (searched,) = [one.query for one in log.lookups if isinstance(one, RankPieces)]
+    assert searched == CODE
+
+
+def test_a_query_of_several_lines_is_read_to_its_end() -> None:
+    result, _ = understood(
+        "Query: Name each\nwho left,\nand when.\nOption: independent\nOrder: forward"
+    )
+    assert result.query == "Name each who left, and when."
+    assert result.option is BrowseOption.INDEPENDENT
+
+
+def test_a_query_that_is_refused_is_read_as_a_fact() -> None:
+    flow = understand(
+        "Who left?", marker_key=KEY, window_tokens=4096, count=estimate_tokens, allowed=OPTIONS
+    )
+    next(flow)
+    with pytest.raises(StopIteration) as end:
+        flow.send([ended(End.REFUSAL, "", "no")])
+    assert (end.value.value.subject, end.value.value.option) == (Subject.FACT, BrowseOption.RANK)
+
+
 def test_a_query_that_became_too_long_stays_as_it_was() -> None:
     assert understood(f"Option: scan\nQuery: {'long ' * 500}")[0].query == "Who left?"
 
@@ -106,7 +145,7 @@ def test_browsing_begins_with_it_and_reads_as_it_says() -> None:
     closing = got.asks[-1].content
     assert isinstance(closing, CloseContent)
     # What concerns the whole is answered at length.
-    assert closing.action is BrowseAction.AGGREGATION
+    assert closing.offers == (BrowseAction.AGGREGATION,)
     assert got.result.calls == 5
 
 

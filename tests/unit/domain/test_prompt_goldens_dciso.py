@@ -1,0 +1,110 @@
+"""The prompts of browsing and reranking as they are recorded: a change shows in the diff."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.domain.dciso.pieces import Part
+from service.domain.dciso.prompts import CLOSING, Prompts, Shown
+from service.domain.dciso.spec import BrowseAction, BrowseOption
+from service.domain.ends import End
+from service.domain.flows import ModelAsk, ModelReply
+from service.domain.reranking import rerank
+from service.domain.tokens import estimate_tokens
+
+RECORDED = Path(__file__).parents[2] / "recorded" / "prompts"
+KEY = b"a key that nobody outside knows"
+QUERY = "Who left the house,\nand when?"
+PARTS = [
+    Part(position=7, from_character=0, text="Ann came in."),
+    Part(position=8, from_character=0, text="Ben left at dawn."),
+]
+NOTES = [
+    Shown(from_position=1, to_position=3, text="Dora left in May."),
+    Shown(from_position=7, to_position=8, text="Ben left at dawn."),
+]
+READ = (BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN)
+MOVE = BrowseAction.MOVE
+OFFERED = (
+    MOVE,
+    BrowseAction.RETRIEVE,
+    BrowseAction.APPEND,
+    BrowseAction.MERGE,
+    BrowseAction.ANSWER,
+    BrowseAction.AGGREGATION,
+)
+#: Before the question was understood, and behind that.
+NEW = Prompts(query=QUERY, window_tokens=4096, marker_key=KEY, count=estimate_tokens)
+PROMPTS = replace(NEW, look_for="Who left, and when.")
+
+
+def piece(*offers: BrowseAction) -> ModelAsk:
+    return PROMPTS.piece(PARTS, ["Dora left in May."], offers)
+
+
+def again() -> ModelAsk:
+    first = piece(*OFFERED)
+    reply = ModelReply(text="", model="m", end=End.LENGTH)
+    return PROMPTS.again(first, first, reply, "it was too long, and was cut off before its end")
+
+
+def reranked() -> ModelAsk:
+    flow = rerank(
+        QUERY,
+        [part.text for part in PARTS],
+        marker_key=KEY,
+        window_tokens=4096,
+        count=estimate_tokens,
+    )
+    (ask,) = next(flow)
+    return ask
+
+
+#: By template, what is recorded of it.
+ASKS: dict[str, list[Callable[[], ModelAsk]]] = {
+    "browse.understand/2": [lambda: NEW.understand(READ), lambda: NEW.understand(READ[:1])],
+    "browse.piece/2": [
+        lambda: piece(*OFFERED),
+        *(
+            lambda only=only: piece(MOVE, only)
+            for only in (BrowseAction.APPEND, BrowseAction.MERGE, BrowseAction.ANSWER)
+        ),
+        again,
+    ],
+    "browse.close/2": [
+        lambda: PROMPTS.close(CLOSING, notes=NOTES),
+        lambda: PROMPTS.close(CLOSING[:1], notes=NOTES),
+        lambda: PROMPTS.close(CLOSING[1:], notes=NOTES),
+    ],
+    "browse.read/2": [
+        lambda: PROMPTS.close(CLOSING, parts=PARTS),
+        lambda: PROMPTS.close(CLOSING[:1], parts=PARTS),
+    ],
+    "browse.condense/2": [lambda: PROMPTS.condense(NOTES)],
+    "browse.guess/1": [
+        lambda: PROMPTS.guess(["Ann", "Ben"], notes=NOTES),
+        lambda: PROMPTS.guess(["Ann", "Ben"], parts=PARTS),
+        lambda: PROMPTS.guess(["Ann", "Ben"]),
+    ],
+    "search.rerank/2": [reranked],
+}
+
+
+def written(asks: list[ModelAsk]) -> str:
+    """Prompts as they are recorded, one below the other."""
+    return "\n".join(f"===== {number} =====\n{ask.text}" for number, ask in enumerate(asks, 1))
+
+
+@pytest.mark.parametrize("template", ASKS)
+def test_a_prompt_is_as_it_is_recorded(template: str) -> None:
+    asks = [make() for make in ASKS[template]]
+    assert {ask.template for ask in asks} == {template}
+    assert all(ask.reply_schema is not None for ask in asks)
+    path = RECORDED / f"{template.partition('/')[0]}.txt"
+    if os.environ.get("PALIMPSEST_UPDATE"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(written(asks))
+    assert written(asks) == path.read_text()
