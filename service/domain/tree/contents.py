@@ -75,7 +75,7 @@ class MergeContent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GuessContent:
+class ChooseContent:
     """What the prompt says that has an option chosen where no answer was found."""
 
     query: str

@@ -23,7 +23,7 @@ from service.domain.marking import marked
 from service.domain.memory_choices import ReplyFormat
 from service.domain.tree import wording
 from service.domain.tree.contents import (
-    GuessContent,
+    ChooseContent,
     LeafContent,
     MergeContent,
     RememberContent,
@@ -230,7 +230,7 @@ class Prompts:
             )
 
         shown = fitted(build, notes, self._room, self.count)
-        content = GuessContent(
+        content = ChooseContent(
             query=self.question.query,
             options=self.question.options,
             notes=shown,

@@ -43,8 +43,8 @@ from service.domain.shaping import ShapeContent
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.tree.contents import (
+    ChooseContent,
     CompressContent,
-    GuessContent,
     LeafContent,
     MergeContent,
     RememberContent,
@@ -104,7 +104,7 @@ def complete(content: object) -> str:
             return summaries.complete(content)
         case CompressStepsContent() | CompressVectorsContent():
             return states.complete(content)
-        case TriageContent() | LeafContent() | RememberContent() | MergeContent() | GuessContent():
+        case TriageContent() | LeafContent() | RememberContent() | MergeContent() | ChooseContent():
             return navigation.complete(content)
         case (
             UnderstandContent()

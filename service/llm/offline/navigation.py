@@ -15,7 +15,7 @@ from service.domain.baselines.contents import ReadContent
 from service.domain.baselines.prompts import NO_ANSWER
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import (
-    GuessContent,
+    ChooseContent,
     LeafContent,
     MergeContent,
     RememberContent,
@@ -37,7 +37,7 @@ NEARLY_AS_GOOD = 0.8
 #: Words that the reasoning names at most.
 NAMED_WORDS = 8
 
-Content = TriageContent | LeafContent | RememberContent | MergeContent | GuessContent
+Content = TriageContent | LeafContent | RememberContent | MergeContent | ChooseContent
 
 
 def complete(content: Content) -> str:
@@ -51,7 +51,7 @@ def complete(content: Content) -> str:
             return _merge(content)
         case RememberContent():
             return _remember(content)
-        case GuessContent():
+        case ChooseContent():
             chosen = likeliest(content.options, content.notes)
             why = "Its words are those that the notes have most of."
             return _reply(content.reasoning, why, answer=_written(chosen, content.options))
