@@ -53,8 +53,9 @@ def read_end(response: Any, text: str, seen: tuple[str, str] = ("", "")) -> tupl
     if refusal:
         return End.REFUSAL, refusal[:MAX_SAID_CHARACTERS]
     if end.is_refused:
-        # What was said before it is no reply, and may be why.
-        return end, (seen[1] or native or text.strip())[:MAX_SAID_CHARACTERS]
+        # What was said before it is no reply, and may be why; the name "refusal" says nothing.
+        said = (text.strip(), native) if end is End.REFUSAL else (native, text.strip())
+        return end, (seen[1] or said[0] or said[1])[:MAX_SAID_CHARACTERS]
     if end is End.UNKNOWN:
         return end, (native or str(choice.finish_reason))[:MAX_SAID_CHARACTERS]
     if not without_thoughts(text).strip():

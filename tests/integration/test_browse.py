@@ -243,7 +243,7 @@ async def test_a_text_that_is_refused_is_no_log_without_an_answer(database: Data
     await answerer(database, gateway(script, database)).make(item)
     stored, events = await read_told(database, item)
     assert (stored.status, stored.no_answer) == ("complete", NoAnswer.UNREADABLE)
-    assert "the model refused the text: I cannot read that" in stored.text
+    assert "refused the text: I cannot read that" in stored.text
     assert {one.end for one in events if one.template} == {End.REFUSAL}
 
 

@@ -104,7 +104,7 @@ def test_a_prompt_is_as_it_is_recorded(template: str) -> None:
     assert {ask.template for ask in asks} == {template}
     assert all(ask.reply_schema is not None for ask in asks)
     path = RECORDED / f"{template.partition('/')[0]}.txt"
-    if os.environ.get("PALIMPSEST_UPDATE"):
+    if os.environ.get("PALIMPSEST_TEST_UPDATE"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(written(asks))
     assert written(asks) == path.read_text()

@@ -1,6 +1,6 @@
 """The prompts of trees, states, whole logs, forms and schemas, as files that reviews see.
 
-PALIMPSEST_UPDATE=1 writes them anew.
+PALIMPSEST_TEST_UPDATE=1 writes them anew.
 """
 
 import json
@@ -47,7 +47,7 @@ def _lines(ask: ModelAsk) -> Iterator[str]:
 @pytest.mark.parametrize("template", PROMPTS)
 def test_a_prompt_is_as_it_was_reviewed(template: str) -> None:
     file = GOLDENS / f"{template.replace('/', '.')}.txt"
-    if os.environ.get("PALIMPSEST_UPDATE"):
+    if os.environ.get("PALIMPSEST_TEST_UPDATE"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(written(PROMPTS[template]))
     assert file.read_text() == written(PROMPTS[template])

@@ -92,8 +92,8 @@ ASK = ModelAsk(
     ("name", "model", "setting", "rule"),
     [
         ("openai", "openai/gpt-4.1-mini", {"extra_body": {"top_k": 5}}, "unknown field"),
-        ("anthropic", "anthropic/claude-sonnet-4-5", {"extra_body": {"top_k": 5}}, "unknown field"),
-        ("bedrock", PROVIDERS["bedrock"].model, {"extra_body": {"top_k": 5}}, "unknown field"),
+        ("anthropic", "anthropic/claude-sonnet-4-5", {"extra_body": {"x": 1}}, "unknown field"),
+        ("bedrock", PROVIDERS["bedrock"].model, {"extra_body": {"x": 1}}, "unknown field"),
         ("mistral", "mistral/mistral-large-latest", {"extra_body": {"x": 1}}, "unknown field"),
         ("groq", "groq/openai/gpt-oss-120b", {"extra_body": {"top_k": 5}}, "unknown field"),
         ("gemini", "gemini/gemini-2.5-flash", {"extra_body": {"x": 1}}, "unknown field"),

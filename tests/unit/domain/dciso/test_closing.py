@@ -173,7 +173,7 @@ def test_a_piece_that_is_refused_is_told_and_not_asked_for_again() -> None:
     got = run(log(2), scripted(REFUSED, says("Ann."), ENDS), asked)
     assert got.batches == [2, 1]
     assert got.moves()[0] == ("p.1", "invalid")
-    assert "the model refused the text: I cannot help with that" in got.events[0].text
+    assert "refused the text: I cannot help with that" in got.events[0].text
     assert (got.result.text, got.result.passed) == ("Ben", 1)
 
 
