@@ -122,7 +122,9 @@ def _words(text: str) -> list[str]:
 
 def _is_name(word: str) -> bool:
     """Whether it can name a field, and with a capital a class."""
-    return is_name(word) and is_name(word.capitalize())
+    capital = word.capitalize()
+    # Some letters have no capital of their own, and become two characters.
+    return is_name(word) and is_name(capital) and len(capital) == len(word)
 
 
 def _says(word: str) -> bool:

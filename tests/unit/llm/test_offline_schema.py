@@ -4,7 +4,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from service.domain.prism.asking import AnswerContent, ReviseContent
@@ -113,6 +113,7 @@ def test_the_guide_shows_what_it_makes() -> None:
     assert indent(offline.complete(content), "    ") in guide
 
 
+@example(domain="", query="\u1fe40")
 @given(st.text(), st.text())
 def test_any_words_make_a_valid_schema(domain: str, query: str) -> None:
     generate(domain, query)
