@@ -24,7 +24,7 @@ class StateSettings:
     #: N: steps that one compression takes; 1 to 1,000.
     period: int = 0
     period_kind: Period = "fixed"
-    #: Steps are also compressed when they have so many tokens together; 0: never for that.
+    #: Steps are also compressed before they have more tokens together; 0: 4,000.
     period_tokens: int = 0
     #: Steps are also compressed when none has come for so long; 0: never for that.
     idle_seconds: float = 0.0

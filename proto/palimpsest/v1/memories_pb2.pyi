@@ -552,7 +552,8 @@ class StateSpec(_message.Message):
     """Optional."""
     period_tokens: _builtins.int
     """Optional. Steps are also compressed when they have so many tokens together
-    (one for every four bytes); 1 to 1,000,000; 0: never for that.
+    (one for every four bytes), before one more would pass that: 1 to 1,000,000; unset
+    or 0: 4,000. A longer step is shown with its middle cut out, and marked.
     """
     state_tokens: _builtins.int
     """Optional. Tokens of a state vector at most; 32 to 32,000; 0 means 500. A

@@ -61,7 +61,9 @@ class StateServiceServicer(object):
 
     def GetWorkingContext(self, request, context):
         """Reads the working context: the state vectors that stand for the steps that
-        were compressed, and the steps since, as they are (M + R of algorithm 1).
+        were compressed, and the steps since (M + R of algorithm 1). A step is as it was
+        appended, but that the middle of one longer than period_tokens, and of what passes
+        three quarters of the model's window, is cut out and marked.
 
         Guarantees: every chunk of the log up to `head` is in it exactly once: in
         one of the vectors, or among the recent ones. As of one moment; one round

@@ -40,7 +40,9 @@ class StateServiceStub:
     def __new__(cls, channel: _aio.Channel) -> StateServiceAsyncStub: ...
     GetWorkingContext: _grpc.UnaryUnaryMultiCallable[_states_pb2.GetWorkingContextRequest, _states_pb2.GetWorkingContextResponse]
     """Reads the working context: the state vectors that stand for the steps that
-    were compressed, and the steps since, as they are (M + R of algorithm 1).
+    were compressed, and the steps since (M + R of algorithm 1). A step is as it was
+    appended, but that the middle of one longer than period_tokens, and of what passes
+    three quarters of the model's window, is cut out and marked.
 
     Guarantees: every chunk of the log up to `head` is in it exactly once: in
     one of the vectors, or among the recent ones. As of one moment; one round
@@ -74,7 +76,9 @@ class StateServiceAsyncStub(StateServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetWorkingContext: _aio.UnaryUnaryMultiCallable[_states_pb2.GetWorkingContextRequest, _states_pb2.GetWorkingContextResponse]  # type: ignore[assignment]
     """Reads the working context: the state vectors that stand for the steps that
-    were compressed, and the steps since, as they are (M + R of algorithm 1).
+    were compressed, and the steps since (M + R of algorithm 1). A step is as it was
+    appended, but that the middle of one longer than period_tokens, and of what passes
+    three quarters of the model's window, is cut out and marked.
 
     Guarantees: every chunk of the log up to `head` is in it exactly once: in
     one of the vectors, or among the recent ones. As of one moment; one round
@@ -111,7 +115,9 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_states_pb2.GetWorkingContextResponse, _abc.Awaitable[_states_pb2.GetWorkingContextResponse]]:
         """Reads the working context: the state vectors that stand for the steps that
-        were compressed, and the steps since, as they are (M + R of algorithm 1).
+        were compressed, and the steps since (M + R of algorithm 1). A step is as it was
+        appended, but that the middle of one longer than period_tokens, and of what passes
+        three quarters of the model's window, is cut out and marked.
 
         Guarantees: every chunk of the log up to `head` is in it exactly once: in
         one of the vectors, or among the recent ones. As of one moment; one round
