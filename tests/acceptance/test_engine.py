@@ -29,8 +29,9 @@ async def taken(servers: Servers, encoding: Encoding) -> tuple[Measured, int]:
 
 def longest_step(server: Engine) -> int:
     """Tokens that a step adds to the prompt at most: what it read, what the last one wrote."""
-    # A mark has two lines of up to 29 tokens; an amendment's path is written out.
-    marks, path = 2 * 29, 20
+    # A mark has two lines of up to 29 tokens; an amendment's path is written out, in a line of
+    # its own.
+    marks, path = 2 * 29, 40
     texts = (server.count(chunk_text(n)) + server.count(reply_text(n)) for n in range(STEPS))
     return max(texts) + marks + path
 

@@ -156,7 +156,7 @@ async def test_other_memories_are_refused(
         "m", schema_source="class N:\n    topics: dict[str, str]\n"
     )
     answer = await memory.ask("?")
-    assert (answer.statistics, answer.no_answer) == (None, None)
+    assert (answer.statistics, answer.no_answer) == (None, "not_found")
     assert await collected(memory.trajectory(answer.answer_id)) == []
     before = (await session.usage()).total.calls
     with pytest.raises(errors.FailedPrecondition) as refused:

@@ -137,6 +137,8 @@ class Model:
             name = NAME.findall(ask.text)[-1]
             topic = f"c{name[0]}x{name[1]}"
             return f'[OBJECTS FOR ADD]\n{{"$.topics.{topic}": {{"add": "{mark}"}}}}'
+        if kind == "consolidate":
+            return '{"changes": []}'
         if kind == "answer":
             return f"[ANSWER]\nIt is so {mark}.\n[PATHS]\n"
         return f"It is about the river {mark}."

@@ -311,7 +311,9 @@ async def test_a_reply_that_fits_no_message_is_refused(
     with pytest.raises(errors.ResourceExhausted, match=r"the reply has \d{7} bytes") as large:
         await state.context()
     assert large.value.metadata == {"memory": STATE, "limit": str(4 * 1024 * 1024)}
-    assert len((await state.context(forms=["text"])).text) > 1_000_000
+    # One form has room: the middles of long steps are left out of it.
+    shown = (await state.context(forms=["text"])).text
+    assert 10_000 < len(shown) < 1_000_000
 
 
 FOR_OTHERS = [
