@@ -13,6 +13,7 @@ from service.config import Config
 from service.domain.ends import End
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.prices import most_micro_usd
+from service.domain.prism.structured import REPLY_SCHEMA
 from service.domain.tokens import estimate_prompt_tokens
 from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
@@ -25,26 +26,6 @@ from service.profile_config import Effort, Form, ProfileOverride, Sampling
 #: Of a reply, besides what the model may think.
 REPLY_TOKENS = 128
 
-_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "changes": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "op": {"type": "string", "enum": ["add", "update", "remove"]},
-                    "path": {"type": "string"},
-                    "value": {"type": "string"},
-                },
-                "required": ["op", "path", "value"],
-                "additionalProperties": False,
-            },
-        }
-    },
-    "required": ["changes"],
-    "additionalProperties": False,
-}
 _TASK = 'Write JSON of the form {"changes":[{"op":"add","path":"a.b","value":"text"}]}.\n'
 _TEXT = "Add the colour blue at the path colours.sky. Write the JSON and nothing else.\n"
 
@@ -229,7 +210,7 @@ def _ask(probe: Probe) -> ModelAsk:
         ),
         content=None,
         max_output_tokens=REPLY_TOKENS,
-        reply_schema=_SCHEMA if probe.wants_json else None,
+        reply_schema=REPLY_SCHEMA if probe.wants_json else None,
     )
 
 

@@ -76,7 +76,7 @@ class Chunk:
     observation: str = ""
     thought: str = ""
     action: str = ""
-    #: Of a step: the observation came before the thought and the action. None: it was appended
+    #: Whether the observation of a step came before its thought and action. None: it was appended
     #: before a service could say; its text has the observation first.
     observed_first: bool | None = False
     metadata: dict[str, str] = field(default_factory=dict)
