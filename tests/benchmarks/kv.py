@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from pydantic import SecretStr
 
 from service.config import Config
+from service.domain.ends import End
 from service.domain.flows import ModelAsk
 from service.domain.json_values import Json, canonical
 from service.domain.prism.spec import Encoding, PrismSpec
@@ -102,9 +103,9 @@ class Scripted:
     done: list[Completion] = field(default_factory=list)
 
     async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
-        """The engine's counts with the script's text."""
+        """The engine's counts with the script's text, which is a whole reply."""
         one = await self.transport.complete(replace(ask, max_output_tokens=1), model, plan)
-        one = replace(one, text=reply_text(len(self.done)))
+        one = replace(one, text=reply_text(len(self.done)), end=End.COMPLETE)
         self.done.append(one)
         return one
 
