@@ -15,7 +15,6 @@ from service.domain.ends import End
 from service.domain.faults import ADVICE, Fault
 from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
 from service.domain.flows import (
-    CUT_OFF,
     MAX_SAID_CHARACTERS,
     NO_USE,
     Flow,
@@ -191,12 +190,11 @@ def all_usable(
                     one.ask = replace(again, attempt=one.first.attempt + one.tries)
                     continue
                 why = f"{NO_USE} {what} in {one.tries} replies; of the last one: {error}"
-                text = reply.text.removesuffix(CUT_OFF)
-                words = " ".join(text[:MAX_SAID_CHARACTERS].split())
+                words = " ".join(reply.text[:MAX_SAID_CHARACTERS].split())
                 found[number] = NoUse(
                     f"{why}; it begins: {words}" if words else why,
                     end=reply.end,
-                    text=text,
+                    text=reply.text,
                     plain=why,
                 )
             del waiting[number]
@@ -236,7 +234,7 @@ def usable_or_cut(
             seen.append(reply)
         check_refused(reply)
         fault = fault_of_end(reply)
-        text = reply.text.removesuffix(CUT_OFF)
+        text = reply.text
         is_cut = reply.end is End.LENGTH
         try:
             if fault is None or (is_cut and (grew or most_tokens <= bound or enough(text))):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from service.domain.asking import NoUse, Unusable, free_tokens, usable_or_cut
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.shortening import ELLIPSIS
@@ -233,7 +233,7 @@ def read_reply(reply: str, *, is_cut: bool = False) -> tuple[str, tuple[Quote, .
     Without the sections that are asked for, the whole reply is the answer. One that was cut
     off in its answer has an ellipsis behind that.
     """
-    text = spoken(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
+    text = spoken(reply[:MAX_REPLY_CHARACTERS])
     if is_thought(text):
         # Thoughts without an end are no answer.
         return None

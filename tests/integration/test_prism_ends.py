@@ -8,7 +8,7 @@ import pytest
 
 from service.domain.ends import End
 from service.domain.faults import Fault
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose
+from service.domain.flows import ModelAsk, Purpose
 from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.trajectory import NoAnswer
@@ -62,7 +62,7 @@ USELESS: list[tuple[list[tuple[str, End]], str]] = [
     ([("", End.EMPTY)] * 3, "it was empty"),
     ([(ADD % 9, End.REFUSAL)], "It is against my rules."),
     ([("", End.FILTER)], "the provider's filter refused the text"),
-    ([(ADD % 9 + CUT_OFF, End.LENGTH)] * 2, "cut off before its end"),
+    ([(ADD % 9, End.LENGTH)] * 2, "cut off before its end"),
     ([("", End.THINKING)] * 2, "nothing was said"),
     ([("", End.TOOL_CALL)] * 3, "it called a tool"),
     ([(ADD % 9, End.UNKNOWN)] * 3, "it was broken off"),

@@ -122,7 +122,7 @@ class PrismSpec(_message.Message):
     32 levels, and 10,000 entries in a list or dict; the value of one amendment has
     at most 64 KiB, its path 20,000 characters and 32 steps, a key 512 characters; a
     reply has at most 1,000,000 characters and 500 proposals. What passes a limit
-    is rejected by itself, with the reason. A memory of more than half of the 1 MiB
+    is rejected by itself, with the reason; a longer reply is asked for again. A memory of more than half of the 1 MiB
     is consolidated; what finds no room all the same is told by `Memory.losses`.
     """
 

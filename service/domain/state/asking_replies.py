@@ -5,7 +5,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from service.domain.flows import CUT_OFF
 from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.shortening import ELLIPSIS
 from service.domain.telling import section_text
@@ -115,7 +114,7 @@ def _may_become(text: str, ones: Collection[str]) -> bool:
 
 def _bare(reply: str) -> str:
     """A reply without thoughts before it."""
-    text = spoken(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
+    text = spoken(reply[:MAX_REPLY_CHARACTERS])
     # Thoughts without an end are no answer.
     return "" if is_thought(text) else text
 

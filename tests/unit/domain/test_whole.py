@@ -11,7 +11,7 @@ from service.domain import whole
 from service.domain.asking import FAULTS, NoUse
 from service.domain.ends import End
 from service.domain.fitting import TextTooLong
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
+from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import NoAnswer
 from service.domain.whole import Quote, WholeDraft, needed_tokens, read_reply, told
@@ -65,7 +65,6 @@ def test_an_answer_and_its_quotes() -> None:
         ("[ANSWER]\nBox 7.\n[QUOTES]\nnone", "Box 7.", ()),
         ("[ANSWER]\nno answer\n[QUOTES]\n", "", ()),
         ("[ANSWER]\nThe log does not say.\n", "", ()),
-        ("[ANSWER]\nBox 7" + CUT_OFF, "Box 7", ()),
     ],
 )
 def test_replies_as_models_write_them(reply: str, text: str, quotes: Any) -> None:
@@ -91,13 +90,12 @@ def test_three_replies_without_an_answer_are_the_end() -> None:
     assert len({one.text for one in asks}) == 2, "the same words bring the same reply"
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark(mark: str) -> None:
+def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
     whole_reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"'
-    draft, asks = run(flow_of(), cut("[ANSWER]\nIn bo" + mark), whole_reply)
+    draft, asks = run(flow_of(), cut("[ANSWER]\nIn bo"), whole_reply)
     assert (draft.text, len(draft.quotes)) == ("In box 7.", 1)
     assert [one.max_output_tokens for one in asks] == [2048, 4096]
-    draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo" + mark), cut("[ANSWER]\nIn box" + mark))
+    draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo"), cut("[ANSWER]\nIn box"))
     assert (draft.text, draft.replies[-1].end) == ("In box …", End.LENGTH)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.domain.asking import NoUse
 from service.domain.ends import End
 from service.domain.fitting import TextTooLong
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, SegmentKind
 from service.domain.marking import marked
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
@@ -130,9 +130,8 @@ def test_a_reply_without_an_answer_is_asked_for_again() -> None:
     assert draft == AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark(mark: str) -> None:
-    cut = ModelReply(text="[ANSWER]\nBen ca" + mark, model="m", end=End.LENGTH)
+def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
+    cut = ModelReply(text="[ANSWER]\nBen ca", model="m", end=End.LENGTH)
     draft, asks = run(context(STACK), [cut, "[ANSWER]\nBen came.\n[STEPS]\n"])
     assert draft.text == "Ben came."
     assert [ask.max_output_tokens for ask in asks] == [2048, 4096]
@@ -192,7 +191,6 @@ def test_a_context_that_does_not_fit_says_what_to_do() -> None:
         ),
         ("[ANSWER]\nNone.\n[STEPS]\nnone", Said(text="None.")),
         ("<think>\n[ANSWER]\nno\n</think>\n[ANSWER]\nRed.", Said(text="Red.")),
-        ("[ANSWER]\nRed.\n[STEPS]\n41" + CUT_OFF, Said(text="Red.", positions=(41,))),
         ("Red.", Said(text="Red.")),
         ("", None),
         ("[STEPS]\n41", None),
