@@ -34,7 +34,6 @@ from service.llm.prices import Prices
 from service.llm.requests import Requests
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
 from service.llm.usage import Usage, usage_of
-from service.profile_config import Form
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -96,16 +95,6 @@ class LitellmTransport:
         async with self._importing:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(litellm_library)
-
-    def structured(self, model: str) -> bool:
-        """Whether the model writes its reply by a JSON Schema.
-
-        By its profile, whatever it has refused meanwhile: a step that is made again must be
-        asked for in the same form.
-        """
-        if model.startswith("offline/"):
-            return False
-        return self._requests.profiles.of(model).structured is not Form.NONE
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
         """What the configuration adds to a model's calls, for their keys; empty if nothing."""

@@ -66,11 +66,6 @@ class AnswerCalls:
         self._database = database
         self._gateway = gateway
 
-    @property
-    def structured(self) -> Callable[[str], bool]:
-        """Whether a model, by its name, writes by a schema."""
-        return self._gateway.structured
-
     async def call(
         self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str
     ) -> ModelReply:
