@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain import whole
-from service.domain.asking import FAULTS, NoUse
+from service.domain.asking import FAULTS, NoUse, SaidAnswer
 from service.domain.ends import End
 from service.domain.fitting import TextTooLong
 from service.domain.flows import Flow, ModelAsk, ModelReply
@@ -69,7 +69,7 @@ def test_an_answer_and_its_quotes() -> None:
 )
 def test_replies_as_models_write_them(reply: str, text: str, quotes: Any) -> None:
     expected = tuple(Quote(position=position, text=words) for position, words in quotes)
-    assert read_reply(reply) == (text, expected)
+    assert read_reply(reply) == SaidAnswer(text=text, sources=expected)
 
 
 @pytest.mark.parametrize("reply", ["", "  \n", "[ANSWER]\n[QUOTES]\n", "<think>hm"])
@@ -96,13 +96,14 @@ def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
     assert (draft.text, len(draft.quotes)) == ("In box 7.", 1)
     assert [one.max_output_tokens for one in asks] == [2048, 4096]
     draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo"), cut("[ANSWER]\nIn box"))
-    assert (draft.text, draft.replies[-1].end) == ("In box …", End.LENGTH)
+    assert (draft.text, draft.is_cut, draft.replies[-1].end) == ("In box …", True, End.LENGTH)
 
 
 def test_the_citations_before_the_cut_are_read_and_a_whole_answer_has_no_mark() -> None:
     reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"\n1: "a re'
     draft, _ = run(flow_of(), cut(reply), cut(reply))
-    assert (draft.text, draft.quotes[0]) == ("In box 7.", Quote(position=3, text="box 7"))
+    assert (draft.text, draft.is_cut) == ("In box 7.", False)
+    assert draft.quotes[0] == Quote(position=3, text="box 7")
 
 
 @pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN])
@@ -172,12 +173,12 @@ def test_what_is_no_answer_is_not_told(reply: str) -> None:
 
 def test_the_offline_model_quotes_what_it_answers_with() -> None:
     (asked,) = next(flow_of())
-    assert read_reply(complete(asked.content)) == (
-        "Ann has a red key. Ben takes the red key to box 7.",
-        (
+    assert read_reply(complete(asked.content)) == SaidAnswer(
+        text="Ann has a red key. Ben takes the red key to box 7.",
+        sources=(
             Quote(position=1, text="Ann has a red key."),
             Quote(position=3, text="Ben takes the red key to box 7."),
         ),
     )
     (asked,) = next(flow_of(query="Who built the bridge?"))
-    assert read_reply(complete(asked.content)) == ("", ())
+    assert read_reply(complete(asked.content)) == SaidAnswer(text="")
