@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
-from service.domain.ends import end_of
+from service.domain.ends import kept_reply
 from service.domain.fail_points import FailPoint, reach
-from service.domain.flows import ModelReply, end_by_mark
+from service.domain.flows import ModelReply
 from service.domain.ledger import Asked, Busy, Call, CallScope, Lease, Reservation
 from storage import budgets
 from storage.database import DirectTransaction
@@ -339,6 +339,7 @@ def _reply_of(
     said: str | None,
 ) -> ModelReply:
     """A reply from its columns."""
+    text, end = kept_reply(text, ended)
     return ModelReply(
         text=text,
         model=model,
@@ -346,7 +347,6 @@ def _reply_of(
         cached_tokens=cached_tokens,
         output_tokens=output_tokens,
         reasoning_tokens=reasoning_tokens,
-        # The release before does not say it, but by its mark.
-        end=end_by_mark(text) if ended is None else end_of(ended),
+        end=end,
         said=said or "",
     )

@@ -11,8 +11,8 @@ import zlib
 
 import structlog
 
-from service.domain.ends import End
-from service.domain.flows import ModelReply, end_by_mark
+from service.domain.ends import is_kept_by_text, kept_reply
+from service.domain.flows import ModelReply
 from storage.redis_link import Command
 
 _log = structlog.get_logger("palimpsest.prefix_cache")
@@ -37,7 +37,7 @@ class ReplyCopies:
 
     def write(self, key: str, reply: ModelReply) -> list[Command]:
         """Keeps a copy of a complete reply, unless it is too long."""
-        if reply.end is not End.COMPLETE:
+        if not is_kept_by_text(reply.text, reply.end):
             # A copy does not say how it ended; the durable row does.
             return []
         name = _name(key)
@@ -62,14 +62,15 @@ class ReplyCopies:
         # The release before kept no counts.
         counts = json.loads(reader.unused_data or b"[0, null, 0]")
         input_tokens, cached_tokens, output_tokens = counts
+        # The release before copied those that were cut off, too.
+        text, end = kept_reply(text, None)
         return ModelReply(
             text=text,
             model=model,
             input_tokens=input_tokens,
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
-            # The release before copied those that were cut off, too.
-            end=end_by_mark(text),
+            end=end,
         )
 
     def _mac(self, name: str, packed: bytes) -> bytes:

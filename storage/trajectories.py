@@ -8,8 +8,7 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ColumnElement, Select, Text, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.ends import End, end_of
-from service.domain.flows import end_by_mark
+from service.domain.ends import is_kept_by_text, kept_reply
 from service.domain.trajectory import (
     Action,
     Event,
@@ -29,7 +28,7 @@ Heard = tuple[UUID, UUID, int]
 async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
     """Writes an event. One that is there stays: who takes an answer over tells it again."""
     fields = asdict(event)
-    if event.end is End.COMPLETE:
+    if is_kept_by_text(event.reply, event.end):
         # The release before does not know the field.
         del fields["end"]
     statement = insert(trajectory_event).values(
@@ -137,18 +136,17 @@ def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:
             "ordinal": ordinal,
             "kind": EventKind(fields["kind"]),
             "action": Action(fields["action"]),
-            "end": _end(fields),
+            **_reply(fields),
             "shown": tuple(fields["shown"]),
             "targets": tuple(fields["targets"]),
         }
     )
 
 
-def _end(fields: Mapping[str, Any]) -> End:
-    if "end" in fields:
-        return end_of(fields["end"])
-    # The release before does not say it, but by its mark.
-    return end_by_mark(fields.get("reply", ""))
+def _reply(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply and its end."""
+    text, end = kept_reply(fields.get("reply", ""), fields.get("end"))
+    return {"reply": text, "end": end}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -150,7 +150,6 @@ NOISE = (
         "[OBJECTS FOR REMOVE]\n",
         "\n[OBJECTS FOR UPDATE]\n",
         "[PATHS]\n",
-        "\n[CUT OFF]",
     ),
     *('{"changes": [', '{"op": "add", "path": "$.rating", "value": "', '\\"', "[]"),
     *('{"$.rating": {"add": ', '{"path": "', '"value": ', '{"add": [', '"remove": [', "<think>"),

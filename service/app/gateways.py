@@ -61,7 +61,7 @@ async def open_gateway(
         maker,
         prices=prices.of,
         lease_seconds=config.call_lease_seconds,
-        forms=transport,
+        settings=transport,
         patience=patience,
         circuits=circuits,
     )

@@ -15,7 +15,6 @@ from service.llm.allowed import AllowedModels
 from service.llm.embedding import CannotEmbed, Embedder
 from service.llm.facts import Facts
 from service.llm.prices import Prices
-from service.llm.transport import LitellmTransport
 from service.rpc.answers import AnswerService
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
@@ -86,9 +85,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         asker = Asker(database, hints, watcher, keys.token, waiting)
         schemas = Schemas(database, hints, watcher, waiting)
         comparer = Comparer(database, Prices(config).of, config)
-        trajectories = Trajectories(
-            database, facts, LitellmTransport(config).structured, keys.marker, config
-        )
+        trajectories = Trajectories(database, facts, keys.marker, config)
         # Models are asked by searches that rerank, if ever: nothing is started before.
         far = far_caller(config, stack)
         gateway = await open_gateway(

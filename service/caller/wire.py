@@ -16,7 +16,7 @@ import struct
 from typing import Any
 from uuid import UUID
 
-from service.domain.ends import end_of
+from service.domain.ends import kept_reply
 from service.domain.faults import Fault, fault_of
 from service.domain.flows import (
     ModelAsk,
@@ -24,7 +24,6 @@ from service.domain.flows import (
     Purpose,
     Segment,
     SegmentKind,
-    end_by_mark,
 )
 from service.domain.ledger import CallScope, Lease
 from service.llm.failures import ModelFailure
@@ -178,7 +177,6 @@ def reply_to_json(reply: ModelReply) -> dict[str, Any]:
 def reply_from_json(value: dict[str, Any]) -> ModelReply:
     """The reply that `reply_to_json` wrote, whatever else is beside it."""
     known = {name: value[name] for name in ModelReply.__slots__ if name not in _NEW}
-    # The release before says nothing of the end, but by its mark.
-    end = end_of(value["end"]) if "end" in value else end_by_mark(value["text"])
+    known["text"], end = kept_reply(value["text"], value.get("end"))
     more = {"reasoning_tokens": value.get("reasoning_tokens"), "said": value.get("said", "")}
     return ModelReply(**known, **more, end=end)

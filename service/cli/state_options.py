@@ -33,7 +33,7 @@ PeriodTokens = Annotated[
     typer.Option(
         min=0,
         max=MAX_TOKENS,
-        help="Of a state memory: tokens that stay uncompressed at most; 0: 4,000.",
+        help="Of a state memory: tokens that stay uncompressed at most; else 4,000; 0: any.",
     ),
 ]
 Idle = Annotated[

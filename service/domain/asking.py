@@ -13,9 +13,8 @@ from typing import Generic, TypeVar
 
 from service.domain.ends import End
 from service.domain.faults import ADVICE, Fault
-from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
+from service.domain.fitting import MARGIN_TOKENS, Count, prompt_tokens
 from service.domain.flows import (
-    CUT_OFF,
     MAX_SAID_CHARACTERS,
     NO_USE,
     Flow,
@@ -24,6 +23,7 @@ from service.domain.flows import (
     Segment,
     SegmentKind,
 )
+from service.domain.shortening import ELLIPSIS
 
 #: Replies to one prompt, the first one included.
 MAX_TRIES = 3
@@ -48,11 +48,10 @@ class NoUse(Exception):
     #: The same prompt was asked again already, or would be refused again.
     retryable = False
 
-    def __init__(self, message: str, *, end: End, text: str = "", plain: str = "") -> None:
+    def __init__(self, message: str, *, end: End, plain: str = "") -> None:
         super().__init__(message)
-        #: Of the last reply: how it ended, and what it says.
+        #: How the last reply ended.
         self.end = end
-        self.text = text
         #: The message without words of the model, for logs.
         self.plain = plain or message
 
@@ -190,17 +189,16 @@ def all_usable(
                     again = asked_again(one.first, reply, str(error), most_tokens=most)
                     one.ask = replace(again, attempt=one.first.attempt + one.tries)
                     continue
-                why = f"{NO_USE} {what} in {one.tries} replies; of the last one: {error}"
-                text = reply.text.removesuffix(CUT_OFF)
-                words = " ".join(text[:MAX_SAID_CHARACTERS].split())
-                found[number] = NoUse(
-                    f"{why}; it begins: {words}" if words else why,
-                    end=reply.end,
-                    text=text,
-                    plain=why,
-                )
+                found[number] = _no_use(what, one.tries, reply, str(error))
             del waiting[number]
     return [found[number] for number in range(len(asks))]
+
+
+def _no_use(what: str, tries: int, last: ModelReply, fault: str) -> NoUse:
+    why = f"{NO_USE} {what} in {tries} replies; of the last one: {fault}"
+    words = " ".join(last.text[:MAX_SAID_CHARACTERS].split())
+    told = f"{why}; it begins: {words}" if words else why
+    return NoUse(told, end=last.end, plain=why)
 
 
 def _read(reply: ModelReply, read: Callable[[str], T]) -> T:
@@ -236,17 +234,15 @@ def usable_or_cut(
             seen.append(reply)
         check_refused(reply)
         fault = fault_of_end(reply)
-        text = reply.text.removesuffix(CUT_OFF)
         is_cut = reply.end is End.LENGTH
         try:
-            if fault is None or (is_cut and (grew or most_tokens <= bound or enough(text))):
-                return read(text, is_cut)
+            if fault is None or (is_cut and (grew or most_tokens <= bound or enough(reply.text))):
+                return read(reply.text, is_cut)
         except Unusable as error:
-            fault = str(error)
+            fault = fault or str(error)
         assert fault is not None, "what may be read was read"
         if number == MAX_TRIES:
-            of_last = f"of the last one: {fault}"
-            raise NoUse(f"{NO_USE} {what} in {number} replies; {of_last}", end=reply.end)
+            raise _no_use(what, number, reply, fault)
         grew = grew or is_cut
         again = asked_again(ask, reply, fault, most_tokens=most_tokens)
         # Room that was found to be needed once stays; what is said anew needs some too.
@@ -254,6 +250,48 @@ def usable_or_cut(
         asked = replace(again, max_output_tokens=bound, attempt=ask.attempt + number)
 
 
-def free_tokens(ask: ModelAsk, window_tokens: int, count: Callable[[str], int]) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SaidAnswer(Generic[T]):
+    """What a reply answers to a question."""
+
+    #: Empty when it says that there is no answer.
+    text: str
+    #: What it says that it rests on, in its order.
+    sources: tuple[T, ...] = ()
+    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    is_cut: bool = False
+
+
+def usable_answer(
+    ask: ModelAsk,
+    read: Callable[[str, bool], SaidAnswer[T] | None],
+    *,
+    window_tokens: int,
+    count: Count,
+    seen: list[ModelReply] | None = None,
+) -> Flow[SaidAnswer[T]]:
+    """As `usable_or_cut`, for answers. `read` returns None for a reply without one.
+
+    `count` and `window_tokens` are the model's. Raises NoUse.
+    """
+
+    def reading(reply: str, is_cut: bool) -> SaidAnswer[T]:
+        said = read(reply, is_cut)
+        if said is None:
+            raise Unusable("it has no answer")
+        return replace(said, text=said.text + ELLIPSIS) if said.is_cut else said
+
+    return (
+        yield from usable_or_cut(
+            ask,
+            reading,
+            what="answer",
+            most_tokens=free_tokens(ask, window_tokens, count),
+            seen=seen,
+        )
+    )
+
+
+def free_tokens(ask: ModelAsk, window_tokens: int, count: Count) -> int:
     """Tokens of a window that a reply may have beside a prompt that is asked once more."""
     return window_tokens - prompt_tokens(ask.segments, count) - MARGIN_TOKENS - AGAIN_TOKENS

@@ -112,7 +112,7 @@ class ModelAsk:
 class ModelReply:
     """What a model answered."""
 
-    #: The reply as it came; one that was cut off ends with CUT_OFF, for most purposes.
+    #: The reply as it came.
     text: str
     #: The model that gave it, as provider/name.
     model: str
@@ -145,16 +145,6 @@ MAX_SAID_CHARACTERS = 300
 
 #: How an error begins that says that the replies, which are in the journal, were no use.
 NO_USE = "the model gave no"
-
-#: Stands behind a reply that reached its bound before its end, so that what was cut off
-#: is not taken for whole. Part of the reply wherever that is kept.
-CUT_OFF = "\n[CUT OFF]"
-
-
-def end_by_mark(text: str) -> End:
-    """Returns how a reply ended of which a release before kept the text alone."""
-    return End.LENGTH if text.endswith(CUT_OFF) else End.COMPLETE
-
 
 T = TypeVar("T")
 #: A flow that asks models only.

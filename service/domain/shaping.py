@@ -12,7 +12,7 @@ from typing import Any
 
 from service.domain.asking import GROWTH, THEN, NoUse, Then, check_refused, fault_of_end
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, cut_to, prompt_tokens
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.json_values import Json, canonical, parse
 from service.domain.marking import marked
 from service.domain.thoughts import is_thought, spoken
@@ -201,7 +201,7 @@ def _fitting(
     content: ShapeContent, earlier: Sequence[ShapeTry], room: int, key: bytes, count: Count
 ) -> tuple[Segment, ...]:
     """The prompt; where the window is too small, with less of what can be cut."""
-    said = earlier[0].reply.text.removesuffix(CUT_OFF) if earlier else ""
+    said = earlier[0].reply.text if earlier else ""
     reply = cut_to(said, SHOWN_REPLY_TOKENS, count) if said.strip() else ""
     fault = earlier[0].fault if earlier else ""
     excerpts: Sequence[str] = content.excerpts

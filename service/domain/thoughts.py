@@ -2,8 +2,6 @@
 
 import re
 
-from service.domain.flows import CUT_OFF
-
 # What repeats is bounded: a model that has lost its way writes blanks without end.
 _THOUGHTS = re.compile(r"\s{0,64}<think(?:ing)?>")
 _THOUGHT_END = re.compile(r"</think(?:ing)?>[ \t]{0,16}$", re.MULTILINE)
@@ -21,7 +19,7 @@ def spoken(text: str) -> str:
 
 def said(reply: str) -> str:
     """A reply without the thoughts that it begins with; empty when it is nothing else."""
-    text = spoken(reply.removesuffix(CUT_OFF))
+    text = spoken(reply)
     if not is_thought(text):
         return text
     # They may end within a line, or not at all.

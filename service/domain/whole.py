@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.asking import NoUse, Unusable, free_tokens, usable_or_cut
+from service.domain.asking import NoUse, SaidAnswer, usable_answer
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.no_answers import is_blank, may_say_none, says_none
-from service.domain.shortening import ELLIPSIS
 from service.domain.telling import header, section_text
 from service.domain.thoughts import is_thought, spoken
 from service.domain.trajectory import NoAnswer
@@ -103,6 +102,8 @@ class WholeDraft:
     text: str
     #: The most important first.
     quotes: tuple[Quote, ...] = ()
+    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    is_cut: bool = False
     no_answer: NoAnswer | None = None
     #: The replies, in their order; none of an empty log.
     replies: tuple[ModelReply, ...] = ()
@@ -137,27 +138,20 @@ def answer(
     )
     replies: list[ModelReply] = []
     try:
-        text, quotes = yield from usable_or_cut(
-            ask,
-            _read,
-            what="answer",
-            most_tokens=free_tokens(ask, window_tokens, count),
-            seen=replies,
+        said = yield from usable_answer(
+            ask, read_reply, window_tokens=window_tokens, count=count, seen=replies
         )
     except NoUse as error:
         if error.end.is_refused:
             raise
         return WholeDraft(text="", no_answer=NoAnswer.UNREADABLE, replies=tuple(replies))
-    why = None if text else NoAnswer.NOT_FOUND
-    return WholeDraft(text=text, quotes=quotes, no_answer=why, replies=tuple(replies))
-
-
-def _read(reply: str, is_cut: bool) -> tuple[str, tuple[Quote, ...]]:
-    """As `read_reply`. Raises Unusable."""
-    said = read_reply(reply, is_cut=is_cut)
-    if said is None:
-        raise Unusable("it has no answer")
-    return said
+    return WholeDraft(
+        text=said.text,
+        quotes=said.sources,
+        is_cut=said.is_cut,
+        no_answer=None if said.text else NoAnswer.NOT_FOUND,
+        replies=tuple(replies),
+    )
 
 
 def output_tokens(window_tokens: int) -> int:
@@ -227,13 +221,13 @@ def _blocks(chunks: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, s
             begin = number
 
 
-def read_reply(reply: str, *, is_cut: bool = False) -> tuple[str, tuple[Quote, ...]] | None:
-    """The answer of a reply and its quotes; None when it has none, "" for "no answer".
+def read_reply(reply: str, is_cut: bool = False) -> SaidAnswer[Quote] | None:
+    """The answer of a reply and its quotes; None when it has none.
 
-    Without the sections that are asked for, the whole reply is the answer. One that was cut
-    off in its answer has an ellipsis behind that.
+    Without the sections that are asked for, the whole reply is the answer. `is_cut`: the
+    reply lacks its end.
     """
-    text = spoken(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
+    text = spoken(reply[:MAX_REPLY_CHARACTERS])
     if is_thought(text):
         # Thoughts without an end are no answer.
         return None
@@ -246,10 +240,10 @@ def read_reply(reply: str, *, is_cut: bool = False) -> tuple[str, tuple[Quote, .
     if is_blank(said):
         return None
     if says_none(said):
-        return "", ()
+        return SaidAnswer(text="")
     if quotes is None:
-        return said + ELLIPSIS if is_cut else said, ()
-    return said, tuple(_quotes(text[quotes.end() :]))
+        return SaidAnswer(text=said, is_cut=is_cut)
+    return SaidAnswer(text=said, sources=tuple(_quotes(text[quotes.end() :])))
 
 
 def _quotes(text: str) -> Iterator[Quote]:

@@ -64,12 +64,8 @@ class MakesCalls(Protocol):
         ...
 
 
-class KnowsForms(Protocol):
-    """Knows how models are asked: which keep to a reply's schema, and with what settings."""
-
-    def structured(self, model: str) -> bool:
-        """Whether the model writes its reply by a JSON Schema."""
-        ...
+class KnowsSettings(Protocol):
+    """Knows with what settings models are asked."""
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
         """What the configuration adds to a model's calls, in one form; empty if nothing."""
@@ -91,7 +87,7 @@ class Gateway:
         *,
         prices: Callable[[str], ModelPrices],
         lease_seconds: float,
-        forms: KnowsForms | None = None,
+        settings: KnowsSettings | None = None,
         patience: Patience | None = None,
         circuits: Circuits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -103,7 +99,7 @@ class Gateway:
         self._caller = caller
         self._prices = prices
         self._lease_seconds = lease_seconds
-        self._forms = forms
+        self._settings = settings
         self._patience = patience
         self._circuits = circuits
         self._sleep = sleep
@@ -113,10 +109,6 @@ class Gateway:
         self._replays = metrics.get_meter("palimpsest.llm").create_counter(
             "palimpsest.llm.replays", description="Replies found in the journal"
         )
-
-    def structured(self, model: str) -> bool:
-        """Whether to ask this model for replies by a schema."""
-        return self._forms is not None and self._forms.structured(model)
 
     async def call(
         self,
@@ -139,7 +131,9 @@ class Gateway:
         prefix = prefix_of(
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
         )
-        settings = b"" if self._forms is None else self._forms.output_settings(model, ask.purpose)
+        settings = b""
+        if self._settings is not None:
+            settings = self._settings.output_settings(model, ask.purpose)
         wanted = _Wanted(
             ask=ask,
             model=model,
@@ -303,8 +297,8 @@ class Gateway:
 
     def _reservation(self, wanted: "_Wanted", route: Route) -> Reservation:
         prompt, most = wanted.prompt_tokens, wanted.ask.max_output_tokens
-        if self._forms is not None:
-            most = self._forms.reply_tokens(wanted.ask, wanted.model)
+        if self._settings is not None:
+            most = self._settings.reply_tokens(wanted.ask, wanted.model)
         return Reservation(
             purpose=wanted.ask.purpose,
             model=wanted.model,

@@ -13,7 +13,7 @@ import structlog
 from service.config import Config
 from service.domain.ends import End
 from service.domain.faults import ADVICE, PHRASES, Fault
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose
+from service.domain.flows import ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
 from service.llm import recording
@@ -34,24 +34,12 @@ from service.llm.prices import Prices
 from service.llm.requests import Requests
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
 from service.llm.usage import Usage, usage_of
-from service.profile_config import Form
 
 _log = structlog.get_logger("palimpsest.llm")
 
 #: Of the name that a server gives the model. litellm looks for a price by that too, with
 #: hundreds of regular expressions, and remembers it.
 MAX_NAME_CHARACTERS = 500
-
-#: Purposes whose replies must not be taken for whole when they are not.
-_MARKED = frozenset(
-    {
-        Purpose.REVISE,
-        Purpose.CONSOLIDATE,
-        Purpose.SUMMARIZE,
-        Purpose.NAVIGATE,
-        Purpose.COMPRESS,
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,16 +95,6 @@ class LitellmTransport:
         async with self._importing:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(litellm_library)
-
-    def structured(self, model: str) -> bool:
-        """Whether the model writes its reply by a JSON Schema.
-
-        By its profile, whatever it has refused meanwhile: a step that is made again must be
-        asked for in the same form.
-        """
-        if model.startswith("offline/"):
-            return False
-        return self._requests.profiles.of(model).structured is not Form.NONE
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
         """What the configuration adds to a model's calls, for their keys; empty if nothing."""
@@ -285,7 +263,7 @@ class LitellmTransport:
         end, said = read_end(response, text, seen)
         usage = usage_of(response, ask, text)
         return Completion(
-            text=text + CUT_OFF if end is End.LENGTH and ask.purpose in _MARKED else text,
+            text=text,
             end=end,
             said=shown_words(said, secrets=self._secrets, prompt=_texts(ask)),
             reasoning_tokens=usage.reasoning_tokens,

@@ -123,11 +123,12 @@ def tree_message(spec: TreeSpec) -> memories_pb2.TreeSpec:
 def state_spec(message: memories_pb2.StateSpec) -> StateSpec:
     """A spec with its defaults filled in."""
     default = StateSpec()
+    has_bound = message.HasField("period_tokens")
     return StateSpec(
         task=message.task,
         period=message.period or default.period,
         period_kind=_PERIODS[message.period_kind],
-        period_tokens=message.period_tokens or DEFAULT_PERIOD_TOKENS,
+        period_tokens=message.period_tokens if has_bound else DEFAULT_PERIOD_TOKENS,
         idle_ms=message.idle.ToMilliseconds(),
         state_tokens=message.state_tokens or default.state_tokens,
         pinned=tuple(message.pinned),

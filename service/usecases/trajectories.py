@@ -62,13 +62,11 @@ class Trajectories:
         self,
         database: Database,
         facts: Callable[[str], ModelFacts],
-        structured: Callable[[str], bool],
         marker_key: bytes,
         config: Config,
     ) -> None:
         self._database = database
         self._facts = facts
-        self._structured = structured
         self._marker_key = marker_key
         self._config = config
 

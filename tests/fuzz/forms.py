@@ -71,7 +71,7 @@ _VALUES: tuple[Any, ...] = (
 )
 _AROUND = (
     *("```json\n", "\n```", "Here it is: ", "{", "}", "[", "]", '"'),
-    *("<think>x</think>\n", "[CUT OFF]"),
+    "<think>x</think>\n",
 )
 
 

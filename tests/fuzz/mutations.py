@@ -26,7 +26,6 @@ ODD = (
         " \n",
         "<think>",
         "</think>\n",
-        "[CUT OFF]",
     ),
 )
 #: How often an odd piece may stand side by side.

@@ -199,7 +199,7 @@ def _growing(text: str, tell: Callable[[str], str]) -> str:
 def _state(text: str) -> bool:
     said = read_answer(text, range(1, 2000))
     told_answer(text)
-    if said is not None and not set(said.positions) <= set(range(1, 2000)):
+    if said is not None and not set(said.sources) <= set(range(1, 2000)):
         raise Broken("positions are known ones")
     return said is not None and bool(said.text)
 
@@ -207,12 +207,12 @@ def _state(text: str) -> bool:
 def _whole(text: str) -> bool:
     said = read_reply(text)
     told(text)
-    for quote in () if said is None else said[1]:
+    for quote in () if said is None else said.sources:
         for log in _LOG:
             span = quoted(log, quote.text)
             if span is not None and not 0 <= span[0] < span[1] <= len(log):
                 raise Broken("a quote has its place")
-    return said is not None and bool(said[1])
+    return said is not None and bool(said.sources)
 
 
 def _told(text: str) -> bool:

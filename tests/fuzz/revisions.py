@@ -132,10 +132,8 @@ _ANSWERS = (
 
 
 def _answer(text: str) -> bool:
-    try:
-        answer, paths = read_answer(text)
-    except Unusable:
-        answer, paths = "", ()
+    said = read_answer(text)
+    answer, paths = ("", ()) if said is None else (said.text, said.sources)
     if any(not one.startswith(("$", "/")) or "\n" in one for one in paths):
         raise Broken("a path of an answer is one")
     if answer not in text or len(told_answer(text)) > len(text):

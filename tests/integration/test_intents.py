@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from service.domain.ends import End
-from service.domain.flows import CUT_OFF, ModelReply, Purpose
+from service.domain.flows import ModelReply, Purpose
 from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.journal import Journal
@@ -91,7 +91,10 @@ async def test_a_reply_of_the_release_before_says_by_its_mark_that_it_was_cut_of
 ) -> None:
     await make(database, ["a"])
     journal = Journal(database, lease_seconds=60)
-    for key, reply, end in ((b"1", "whole", End.COMPLETE), (b"2", "cut" + CUT_OFF, End.LENGTH)):
+    for key, reply, said, end in (
+        (b"1", "whole", "whole", End.COMPLETE),
+        (b"2", "cut\n[CUT OFF]", "cut", End.LENGTH),
+    ):
         lease = await journal.begin(SCOPE, key, WANTED)
         assert isinstance(lease, Lease)
         await journal.record(SCOPE, replace(CALL, key=key, reply=reply), lease, last=False)
@@ -99,7 +102,7 @@ async def test_a_reply_of_the_release_before_says_by_its_mark_that_it_was_cut_of
             connection.execute("UPDATE call SET ended = NULL")
         found = await journal.begin(SCOPE, key, WANTED)
         assert isinstance(found, ModelReply)
-        assert (found.text, found.end) == (reply, end)
+        assert (found.text, found.end) == (said, end)
 
 
 async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(

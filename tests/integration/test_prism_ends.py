@@ -8,10 +8,10 @@ import pytest
 
 from service.domain.ends import End
 from service.domain.faults import Fault
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose
+from service.domain.flows import ModelAsk, Purpose
 from service.domain.memory_choices import OnFailure
 from service.domain.tenancy import DEFAULT_TENANT
-from service.domain.trajectory import NoAnswer
+from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
 from service.llm.transport import Completion
@@ -31,7 +31,7 @@ from tests.integration.scripted import (
     read,
     reviser,
 )
-from tests.integration.stored_answers import read_answer, store_question
+from tests.integration.stored_answers import read_told, store_question
 
 PROSE = "I'm sorry, I can't help with that."
 ADD = '[OBJECTS FOR ADD]\n{"$.topics.t%d": {"add": "x"}}'
@@ -62,7 +62,7 @@ USELESS: list[tuple[list[tuple[str, End]], str]] = [
     ([("", End.EMPTY)] * 3, "it was empty"),
     ([(ADD % 9, End.REFUSAL)], "It is against my rules."),
     ([("", End.FILTER)], "the provider's filter refused the text"),
-    ([(ADD % 9 + CUT_OFF, End.LENGTH)] * 2, "cut off before its end"),
+    ([(ADD % 9, End.LENGTH)] * 2, "cut off before its end"),
     ([("", End.THINKING)] * 2, "nothing was said"),
     ([("", End.TOOL_CALL)] * 3, "it called a tool"),
     ([(ADD % 9, End.UNKNOWN)] * 3, "it was broken off"),
@@ -151,8 +151,8 @@ async def test_a_cut_group_is_read_in_halves_and_a_worker_that_takes_over_pays_n
     assert shown == [3, 3, 1, 2, 2]
 
 
-async def asked(database: Database, script: Script) -> StoredAnswer:
-    """A question to the memory at its head, and what came of it."""
+async def told(database: Database, script: Script) -> tuple[StoredAnswer, list[Event]]:
+    """A question to the memory at its head, what came of it, and the events."""
     stored = await read(database)
     item = await store_question(
         database,
@@ -162,7 +162,13 @@ async def asked(database: Database, script: Script) -> StoredAnswer:
         applied_position=stored.applied_position,
     )
     await answerer(database, gateway(script, database)).make(item)
-    return await read_answer(database, item)
+    return await read_told(database, item)
+
+
+async def asked(database: Database, script: Script) -> StoredAnswer:
+    """A question to the memory at its head, and what came of it."""
+    answer, _ = await told(database, script)
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -187,8 +193,10 @@ async def test_an_answer_that_was_cut_off_says_so(database: Database) -> None:
     await reviser(database, Script()).drain(ITEM)
     cut = ("[ANSWER]\nIt is a long", End.LENGTH)
     script = Ending(replies=[cut, cut])
-    answer = await asked(database, script)
+    answer, (event,) = await told(database, script)
     assert (answer.status, answer.text) == ("complete", "It is a long …")
+    assert (event.kind, event.action, event.end) == (EventKind.END, Action.ANSWER, End.LENGTH)
+    assert event.text == answer.text
     first, second = (ask.max_output_tokens for ask in script.asked)
     assert second > first
 
@@ -199,7 +207,7 @@ async def test_an_answer_that_was_cut_off_says_so(database: Database) -> None:
         ([("", End.EMPTY)] * 3, "it was empty"),
         ([("It is", End.REFUSAL)], "It is against my rules."),
         ([("", End.FILTER)], "the provider's filter"),
-        ([("", End.THINKING)] * 2, "nothing was said"),
+        ([("", End.THINKING)] * 3, "nothing was said"),
     ],
 )
 async def test_a_question_without_an_answer_fails_and_says_why(

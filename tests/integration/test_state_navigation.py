@@ -246,7 +246,7 @@ async def test_trajectories_of_state_memories_are_read_summed_and_exported(
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
-    reading = Trajectories(database, facts, lambda _: False, b"marker", CONFIG)
+    reading = Trajectories(database, facts, b"marker", CONFIG)
     part = {"after": 0, "limit": 10, "max_bytes": 2**20}
     told = await reading.events(DEFAULT_TENANT, "s", item.item_id, **part)
     assert [event.kind.value for event in told.items] == ["triage", "triage", "leaf", "end"]

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from service.domain.ends import End
 from service.domain.flows import ModelAsk
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import (
+    EventKind,
     NoAnswer,
 )
 from service.domain.tree.question import NavigationRequest
@@ -24,7 +26,8 @@ from storage.database import Database
 from tests.gateways import gateway
 from tests.integration.compressed_rows import KEY, STATE, StateRows, make_state
 from tests.integration.scripted import CONFIG, Script, answerer, die_in_call
-from tests.integration.stored_answers import read_answer, store_question
+from tests.integration.stored_answers import read_answer, read_told, store_question
+from tests.integration.test_prism_ends import Ending
 
 STEPS = (
     "Ann gives me a map of the cellar.",
@@ -103,6 +106,17 @@ async def test_an_answer_from_a_recent_step_cites_it(database: Database) -> None
     async with database.transaction(DEFAULT_TENANT) as tx:
         (line,) = await calls.usage(tx, KEY, occasion=f"answer:{stored.answer_id}")
     assert (line.purpose, line.calls) == ("answer", 1)
+
+
+async def test_an_answer_that_was_cut_off_says_so(database: Database) -> None:
+    rows = await two_generations(database)
+    item = await ask(rows)
+    script = Ending(replies=[("[ANSWER]\nThe map shows nine", End.LENGTH)] * 2)
+    await answerer(database, gateway(script, database)).make(item)
+    stored, (event,) = await read_told(database, item)
+    assert (stored.status, stored.text) == ("complete", "The map shows nine …")
+    assert (event.kind, event.end, event.text) == (EventKind.END, End.LENGTH, stored.text)
+    assert [one.position for one in stored.citations] == [2], "traced like a whole one"
 
 
 async def test_an_answer_from_a_vector_is_traced_to_the_chunk(database: Database) -> None:

@@ -1,5 +1,6 @@
 """The limits of a state memory's spec, over gRPC."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -63,6 +64,28 @@ async def test_a_new_memory_is_bounded_by_tokens_and_a_stored_one_as_it_was(
     assert info.state.period_tokens == DEFAULT_PERIOD_TOKENS == 4000
     stored = StateSpec().to_json()
     assert StateSpec.from_json(stored).period_tokens == stored["period_tokens"] == 0
+
+
+async def test_a_memory_that_is_never_compressed_for_its_tokens_stays_so_when_it_is_rebuilt(
+    client: palimpsest.Client,
+) -> None:
+    session = await client.create_session(f"run-{uuid4().hex}")
+    state = await session.create_state(STATE, period_tokens=0)
+    settings = (await state.get()).info.state
+    assert settings is not None
+    assert settings.period_tokens == 0
+    for name, changed, kept in (
+        ("same", None, 0),
+        ("other", replace(settings, period=3), 0),
+        ("bounded", replace(settings, period_tokens=7), 7),
+        ("default", replace(settings, period_tokens=None), DEFAULT_PERIOD_TOKENS),
+    ):
+        made = (await (await state.rebuild(name, settings=changed)).get()).info.state
+        assert made is not None
+        assert made.period_tokens == kept
+    await session.create_state(STATE, period_tokens=0, exist_ok=True)
+    with pytest.raises(errors.AlreadyExists, match="period_tokens"):
+        await session.create_state(STATE, period_tokens=5, exist_ok=True)
 
 
 async def test_the_largest_spec_is_made(client: palimpsest.Client) -> None:

@@ -25,11 +25,11 @@ from tests.integration.test_navigate import LEAVES, TAIL, Moves, ask
 from tests.integration.tree_rows import KEY, make_tree
 
 
-def trajectories(database: Database, *, structured: bool = False) -> Trajectories:
+def trajectories(database: Database) -> Trajectories:
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
-    return Trajectories(database, facts, lambda _: structured, b"marker", CONFIG)
+    return Trajectories(database, facts, b"marker", CONFIG)
 
 
 async def answered(
@@ -42,10 +42,8 @@ async def answered(
     return item.item_id
 
 
-async def exported(database: Database, *ids: UUID, structured: bool = False) -> list[Example]:
-    examples = trajectories(database, structured=structured).export(
-        DEFAULT_TENANT, "s", "t", list(ids)
-    )
+async def exported(database: Database, *ids: UUID) -> list[Example]:
+    examples = trajectories(database).export(DEFAULT_TENANT, "s", "t", list(ids))
     return [one async for one in examples]
 
 
@@ -93,7 +91,7 @@ async def test_what_other_prompts_led_to_is_left_out(
 ) -> None:
     await make_tree(database, LEAVES, tail=TAIL)
     answer_id = await answered(database, Script(reply=Moves("king")))
-    assert await exported(database, structured=True) == await exported(database) != []
+    assert await exported(database, answer_id) != []
     with psycopg.connect(servers.as_superuser(url)) as connection:
         connection.execute(
             "UPDATE trajectory_event SET event = jsonb_set(event, '{targets}', '[\"0.9\"]')"

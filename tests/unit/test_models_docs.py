@@ -14,7 +14,7 @@ from service.llm.profiles import HEADROOM_TOKENS, Profiles
 from service.llm.settings import Settings
 from service.llm.transport import LitellmTransport
 from service.model_config import ModelSetting, PriceOverride
-from service.profile_config import Effort, ProfileOverride
+from service.profile_config import Effort, Form, ProfileOverride
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 #: A model for each row of the table of habits.
@@ -63,7 +63,7 @@ def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert profiles.of("azure/my-deployment").default_effort is Effort.MEDIUM
     answers = Settings(config).of("openai/gpt-5-mini", Purpose.ANSWER)
     assert (answers.reasoning_effort, answers.max_output_tokens) == (Effort.HIGH, 30_000)
-    assert LitellmTransport(config).structured("openai/qwen3")
+    assert profiles.of("openai/qwen3").structured is Form.JSON_SCHEMA
     assert LitellmTransport(config).output_settings("openai/qwen3", Purpose.REVISE) != b""
     found = [
         Prices(config).of(model).input_usd

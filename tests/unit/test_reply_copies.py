@@ -2,7 +2,11 @@
 
 import json
 import zlib
+from dataclasses import replace
 
+import pytest
+
+from service.domain.ends import End
 from service.domain.flows import ModelReply
 from storage.reply_copies import ReplyCopies
 
@@ -21,12 +25,26 @@ def test_a_copy_has_the_counts_of_its_reply() -> None:
     assert copies.decode("t:key", written(copies)) == REPLY
 
 
-def test_a_copy_of_the_release_before_is_read_without_counts() -> None:
+@pytest.mark.parametrize(
+    ("text", "said", "end"),
+    [("said", "said", End.COMPLETE), ("cut\n[CUT OFF]", "cut", End.LENGTH)],
+)
+def test_a_copy_of_the_release_before_has_no_counts_and_may_have_been_cut_off(
+    text: str, said: str, end: End
+) -> None:
     copies = ReplyCopies(b"secret")
     name = copies.read("t:key").key
-    packed = zlib.compress(json.dumps(["said", "m/x"]).encode(), level=1)
+    packed = zlib.compress(json.dumps([text, "m/x"]).encode(), level=1)
     copy = copies._mac(name, packed) + packed
-    assert copies.decode("t:key", copy) == ModelReply(text="said", model="m/x")
+    assert copies.decode("t:key", copy) == ModelReply(text=said, model="m/x", end=end)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [replace(REPLY, end=End.LENGTH), replace(REPLY, text="said\n[CUT OFF]")],
+)
+def test_what_a_copy_would_misread_is_not_copied(reply: ModelReply) -> None:
+    assert ReplyCopies(b"secret").write("t:key", reply) == []
 
 
 def test_the_release_before_reads_our_copies() -> None:

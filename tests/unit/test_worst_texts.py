@@ -5,11 +5,12 @@ No time is asserted; what is asserted comes at once, or the run ends in its own 
 
 import pytest
 
+from service.domain.asking import SaidAnswer
 from service.domain.baselines.prompts import read_answer as read_baseline
 from service.domain.errors import SchemaInvalid
 from service.domain.paths import MAX_PATH_CHARACTERS, Path, PathError
 from service.domain.schemas.source import parse_source
-from service.domain.state.asking_replies import Said, read_answer
+from service.domain.state.asking_replies import read_answer
 from service.llm.offline.browsing import _CODE
 from service.llm.offline.shaping import _ITEM
 from service.llm.offline.text_forms import forms
@@ -36,18 +37,18 @@ def test_lines_that_could_all_begin_an_answer() -> None:
 
 def test_a_long_number_where_positions_are_said() -> None:
     reply = f"Answer: it is there\nSteps: {'1' * 200} are many!"
-    assert read_answer(reply, (1, 2)) == Said(text=reply.removeprefix("Answer: "))
+    assert read_answer(reply, (1, 2)) == SaidAnswer(text=reply.removeprefix("Answer: "))
 
 
 def test_runs_of_positions_that_all_name_everything() -> None:
     known = range(1, 5001)
     said = read_answer("[ANSWER] x\n[STEPS]\n" + "1-99999, " * 11_000, known)
-    assert said == Said(text="x", positions=tuple(known))
+    assert said == SaidAnswer(text="x", sources=tuple(known))
 
 
 def test_positions_are_named_in_their_order_and_once() -> None:
     said = read_answer("[ANSWER] x\n[STEPS]\n7, 2-4, 3, 1-9", range(1, 9))
-    assert said == Said(text="x", positions=(7, 2, 3, 4, 1, 5, 6, 8))
+    assert said == SaidAnswer(text="x", sources=(7, 2, 3, 4, 1, 5, 6, 8))
 
 
 def test_a_long_word_in_a_log() -> None:

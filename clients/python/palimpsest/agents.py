@@ -45,7 +45,7 @@ class Choices(TypedDict, total=False):
     task: str
     period: int
     period_kind: Period
-    period_tokens: int
+    period_tokens: int | None
     idle_seconds: float
     state_tokens: int
     pinned: Sequence[str]

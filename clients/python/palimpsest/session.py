@@ -317,7 +317,7 @@ class Session(SessionQuestions):
         task: str = "",
         period: int = 0,
         period_kind: StatePeriod = "fixed",
-        period_tokens: int = 0,
+        period_tokens: int | None = None,
         idle_seconds: float = 0.0,
         state_tokens: int = 0,
         pinned: Sequence[str] = (),
@@ -330,8 +330,9 @@ class Session(SessionQuestions):
         """Creates a state memory; it compresses the log from position 1 on.
 
         `palimpsest.state_values.StateSettings` says what each is; zeros and empty texts mean
-        the service's defaults. `exist_ok` is as for `create_memory`. Raises ValueError for
-        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
+        the service's defaults, and of `period_tokens` None does. `exist_ok` is as for
+        `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
         """
         if isinstance(pinned, str):
             # Each of its letters would be pinned.

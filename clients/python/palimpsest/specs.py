@@ -195,7 +195,7 @@ def tree_settings(message: memories_pb2.TreeSpec) -> TreeSettings:
 
 
 #: Settings of a state memory that are the same with the proto.
-_PLAIN_STATE = ("task", "period", "period_tokens", "state_tokens", "episode_vectors", "model")
+_PLAIN_STATE = ("task", "period", "state_tokens", "episode_vectors", "model")
 
 
 def state_spec(settings: StateSettings) -> memories_pb2.StateSpec:
@@ -203,6 +203,7 @@ def state_spec(settings: StateSettings) -> memories_pb2.StateSpec:
     message = message_of(
         _State,
         period_kind=number_of("period_kind", settings.period_kind),
+        period_tokens=settings.period_tokens,
         pinned=settings.pinned,
         reply_format=number_of("reply_format", settings.reply_format),
         on_failure=_Spec.ON_FAILURE_SKIP if settings.skip_failures else _Spec.ON_FAILURE_STALL,
@@ -217,6 +218,7 @@ def state_settings(message: memories_pb2.StateSpec) -> StateSettings:
     """The settings of a state memory."""
     return StateSettings(
         period_kind=name_of(PERIODS, message.period_kind),
+        period_tokens=message.period_tokens if message.HasField("period_tokens") else None,
         idle_seconds=message.idle.ToMilliseconds() / 1000,
         pinned=tuple(message.pinned),
         reply_format=name_of(REPLY_FORMATS, message.reply_format),

@@ -17,15 +17,18 @@ VectorMade = Literal["task", "model", "cut", "skipped", "unknown"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateSettings:
-    """How state vectors are kept. Zeros and empty texts are the service's defaults."""
+    """How state vectors are kept. Zeros and empty texts are the service's defaults, unless
+    it is said otherwise.
+    """
 
     #: The task prompt, the first state vector.
     task: str = ""
     #: N: steps that one compression takes; 1 to 1,000.
     period: int = 0
     period_kind: Period = "fixed"
-    #: Steps are also compressed before they have more tokens together; 0: 4,000.
-    period_tokens: int = 0
+    #: Steps are also compressed before they have more tokens together; None: 4,000; 0: never
+    #: for that.
+    period_tokens: int | None = None
     #: Steps are also compressed when none has come for so long; 0: never for that.
     idle_seconds: float = 0.0
     #: Tokens of a state vector at most; 32 to 32,000.

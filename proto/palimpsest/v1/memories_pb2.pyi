@@ -122,7 +122,7 @@ class PrismSpec(_message.Message):
     32 levels, and 10,000 entries in a list or dict; the value of one amendment has
     at most 64 KiB, its path 20,000 characters and 32 steps, a key 512 characters; a
     reply has at most 1,000,000 characters and 500 proposals. What passes a limit
-    is rejected by itself, with the reason. A memory of more than half of the 1 MiB
+    is rejected by itself, with the reason; a longer reply is asked for again. A memory of more than half of the 1 MiB
     is consolidated; what finds no room all the same is told by `Memory.losses`.
     """
 
@@ -552,8 +552,9 @@ class StateSpec(_message.Message):
     """Optional."""
     period_tokens: _builtins.int
     """Optional. Steps are also compressed when they have so many tokens together
-    (one for every four bytes), before one more would pass that: 1 to 1,000,000; unset
-    or 0: 4,000. A longer step is shown with its middle cut out, and marked.
+    (one for every four bytes), before one more would pass that: 1 to 1,000,000. Unset
+    means 4,000; 0: never for that. A longer step is shown with its middle cut out, and
+    marked; a context is below the model's window in any case. Always set in replies.
     """
     state_tokens: _builtins.int
     """Optional. Tokens of a state vector at most; 32 to 32,000; 0 means 500. A
@@ -595,7 +596,7 @@ class StateSpec(_message.Message):
         task: _builtins.str = ...,
         period: _builtins.int = ...,
         period_kind: Global___StateSpec.Period.ValueType = ...,
-        period_tokens: _builtins.int = ...,
+        period_tokens: _builtins.int | None = ...,
         idle: _duration_pb2.Duration | None = ...,
         state_tokens: _builtins.int = ...,
         pinned: _abc.Iterable[_builtins.str] | None = ...,
@@ -604,11 +605,13 @@ class StateSpec(_message.Message):
         reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
         on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_period_tokens", b"_period_tokens", "idle", b"idle", "period_tokens", b"period_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["episode_vectors", b"episode_vectors", "idle", b"idle", "model", b"model", "on_failure", b"on_failure", "period", b"period", "period_kind", b"period_kind", "period_tokens", b"period_tokens", "pinned", b"pinned", "reply_format", b"reply_format", "state_tokens", b"state_tokens", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_period_tokens", b"_period_tokens", "episode_vectors", b"episode_vectors", "idle", b"idle", "model", b"model", "on_failure", b"on_failure", "period", b"period", "period_kind", b"period_kind", "period_tokens", b"period_tokens", "pinned", b"pinned", "reply_format", b"reply_format", "state_tokens", b"state_tokens", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__period_tokens: _TypeAlias = _typing.Literal["period_tokens"]  # noqa: Y015
+    _WhichOneofArgType__period_tokens: _TypeAlias = _typing.Literal["_period_tokens", b"_period_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__period_tokens) -> _WhichOneofReturnType__period_tokens | None: ...
 
 Global___StateSpec: _TypeAlias = StateSpec  # noqa: Y015
 

@@ -58,8 +58,8 @@ class TrajectoryServiceServicer(object):
 
     def ListTrajectoryEvents(self, request, context):
         """Lists what the reader of an answer looked at and did, in order, in pages. Those
-        of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
-        chosen.
+        of PRISM, PCC and WHOLE look at one thing. WHOLE tells its end only, the other
+        two that where the text of the answer was cut off.
 
         Guarantees: complete once the answer is; events never change.
         Safety: reads only.

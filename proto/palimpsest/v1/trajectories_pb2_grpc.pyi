@@ -35,8 +35,8 @@ class TrajectoryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TrajectoryServiceAsyncStub: ...
     ListTrajectoryEvents: _grpc.UnaryUnaryMultiCallable[_trajectories_pb2.ListTrajectoryEventsRequest, _trajectories_pb2.ListTrajectoryEventsResponse]
     """Lists what the reader of an answer looked at and did, in order, in pages. Those
-    of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
-    chosen.
+    of PRISM, PCC and WHOLE look at one thing. WHOLE tells its end only, the other
+    two that where the text of the answer was cut off.
 
     Guarantees: complete once the answer is; events never change.
     Safety: reads only.
@@ -65,8 +65,8 @@ class TrajectoryServiceAsyncStub(TrajectoryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTrajectoryEvents: _aio.UnaryUnaryMultiCallable[_trajectories_pb2.ListTrajectoryEventsRequest, _trajectories_pb2.ListTrajectoryEventsResponse]  # type: ignore[assignment]
     """Lists what the reader of an answer looked at and did, in order, in pages. Those
-    of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
-    chosen.
+    of PRISM, PCC and WHOLE look at one thing. WHOLE tells its end only, the other
+    two that where the text of the answer was cut off.
 
     Guarantees: complete once the answer is; events never change.
     Safety: reads only.
@@ -98,8 +98,8 @@ class TrajectoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_trajectories_pb2.ListTrajectoryEventsResponse, _abc.Awaitable[_trajectories_pb2.ListTrajectoryEventsResponse]]:
         """Lists what the reader of an answer looked at and did, in order, in pages. Those
-        of PRISM, PCC and WHOLE look at one thing, and tell nothing unless they were
-        chosen.
+        of PRISM, PCC and WHOLE look at one thing. WHOLE tells its end only, the other
+        two that where the text of the answer was cut off.
 
         Guarantees: complete once the answer is; events never change.
         Safety: reads only.

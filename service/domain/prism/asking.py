@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.domain.asking import GROWTH, NoUse, Unusable, usable
+from service.domain.asking import GROWTH, NoUse, usable, usable_answer
 from service.domain.chunks import LoggedChunk
 from service.domain.ends import End
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
@@ -21,7 +21,6 @@ from service.domain.prism.amendments import Amendment, Rejection, Revision
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import (
     CONSOLIDATION_OUTPUT_TOKENS,
-    MARGIN_TOKENS,
     STEP_OUTPUT_TOKENS,
 )
 from service.domain.prism.replies import read_answer, told_answer
@@ -43,8 +42,6 @@ CUT_TRIES = 2
 MAX_HALVINGS = 6
 #: Tokens of a text that is not halved any more.
 MIN_PIECE_TOKENS = 64
-#: Stands behind an answer that was cut off.
-CUT_SIGN = " …"
 #: Paths that an answer may rest on.
 MAX_ANSWER_PATHS = 20
 
@@ -91,10 +88,11 @@ class AnswerContent:
 class AnswerDraft:
     """An answer and the places of the memory that it rests on."""
 
-    #: Empty when there is none; with CUT_SIGN behind it when it was cut off.
+    #: Empty when there is none.
     text: str
     #: Places that exist in the memory, most important first.
     paths: tuple[Path, ...]
+    #: Whether the text lacks its end; an ellipsis stands behind it then.
     is_cut: bool = False
     no_answer: NoAnswer | None = None
 
@@ -284,25 +282,12 @@ def answer(
         max_output_tokens=output_tokens,
         telling=told_answer,
     )
-    room = window_tokens - memory.count(ask.text) - MARGIN_TOKENS
-    is_cut = False
-    try:
-        text, named = yield from usable(
-            ask, read_answer, what="answer", most_tokens=room, cut_tries=CUT_TRIES
-        )
-    except NoUse as error:
-        if error.end is not End.LENGTH:
-            raise
-        try:
-            text, named = read_answer(error.text)
-        except Unusable:
-            raise error from None
-        is_cut = bool(text)
-    if not text:
-        return AnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
-    return AnswerDraft(
-        text=text + CUT_SIGN if is_cut else text, paths=_existing(memory, named), is_cut=is_cut
+    said = yield from usable_answer(
+        ask, read_answer, window_tokens=window_tokens, count=memory.count
     )
+    if not said.text:
+        return AnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
+    return AnswerDraft(text=said.text, paths=_existing(memory, said.sources), is_cut=said.is_cut)
 
 
 def halved(

@@ -3,7 +3,7 @@
 One form is asked for: a JSON object with a list of changes, each with its op, its path
 and its value as JSON text. Others are read as well: sections of lines, each an object with
 a path and its value (the PRISM paper's appendix D), and a JSON object with a list for each
-op. All are read as models really write them, with talk around them, in fences, cut off at
+op. All are read as models really write them, with talk around them, in fences, broken off at
 the end; what is broken takes nothing else with it. Reading never raises.
 """
 
@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from service.domain.flows import CUT_OFF
 from service.domain.json_values import Json, canonical
 from service.domain.prism.amendments import Op, Proposal, Rejection, rejected
 from service.domain.prism.literals import Exhausted, LiteralError, Pairs, Reader, plain
@@ -78,18 +77,13 @@ class UnreadRemoval(Rejection):
 
 def read_proposals(text: str) -> Iterator[_Found]:
     """Every path and value of the reply, in order. Never raises."""
-    return iter(_read(text).read())
+    return iter(_Reply(spoken(text)).read())
 
 
 def says_nothing_changes(text: str) -> bool:
     """Whether a reply in which there is no proposal says so, in one of the forms."""
-    reply = _read(text)
+    reply = _Reply(spoken(text))
     return not reply.read() and (reply.has_empty_list or _are_empty_sections(reply.text))
-
-
-def _read(text: str) -> "_Reply":
-    whole = text.removesuffix(CUT_OFF)
-    return _Reply(spoken(whole), is_cut=whole != text)
 
 
 def _are_empty_sections(text: str) -> bool:
@@ -122,8 +116,6 @@ class _Reply:
     """One reply being read."""
 
     text: str
-    #: The reply was cut off: its last line may say less than was meant.
-    is_cut: bool
     reader: Reader = field(init=False)
     #: Objects read, and broken parts of objects.
     objects: int = 0
@@ -299,9 +291,6 @@ class _Reply:
         line = self.text[at:end].rstrip(" \t\r`,;")
         if char not in ("$", "/"):
             return []
-        if self.is_cut and end == len(self.text):
-            # What is left of a path names a place above the one that was meant.
-            return [_unread_removal(line, "the reply was cut off within this path")]
         return [Proposal(line, Op.REMOVE, None)]
 
 

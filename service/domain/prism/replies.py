@@ -1,9 +1,8 @@
 """Reading a model's reply to a question."""
 
 import re
-from collections.abc import Sequence
 
-from service.domain.asking import Unusable
+from service.domain.asking import SaidAnswer
 from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.telling import section_text
 from service.domain.thoughts import said
@@ -24,21 +23,27 @@ def told_answer(reply: str) -> str:
     return "" if may_say_none(text) else text
 
 
-def read_answer(reply: str) -> tuple[str, Sequence[str]]:
+def read_answer(reply: str, is_cut: bool = False) -> SaidAnswer[str] | None:
     """The answer and the paths it names, from a reply with [ANSWER] and [PATHS].
 
-    Without the sections the whole reply is the answer, and it names no paths. The answer is
-    empty when the reply says that there is none. Raises Unusable when nothing is said.
+    Without the sections the whole reply is the answer, and it names no paths. None when
+    nothing is said. `is_cut`: the reply lacks its end; what is left of a path there names
+    a place above the one that was meant.
     """
     text = said(reply)
     begins = _ANSWER.search(text)
     ends = _PATHS.search(text, begins.end() if begins else 0)
     answer = text[begins.end() if begins else 0 : ends.start() if ends else len(text)].strip()
     if is_blank(answer):
-        raise Unusable("it had no answer")
+        return None
     if says_none(answer):
-        return "", ()
+        return SaidAnswer(text="")
     if ends is None:
-        return answer, ()
-    lines = (_BULLET.sub("", line).rstrip("` \t\r") for line in text[ends.end() :].splitlines())
-    return answer, [line for line in lines if line.startswith(("$", "/"))]
+        return SaidAnswer(text=answer, is_cut=is_cut)
+    named = text[ends.end() :]
+    if is_cut:
+        named = named[: named.rfind("\n") + 1]
+    lines = (_BULLET.sub("", line).rstrip("` \t\r") for line in named.splitlines())
+    return SaidAnswer(
+        text=answer, sources=tuple(line for line in lines if line.startswith(("$", "/")))
+    )

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from service.domain.asking import Unusable
-from service.domain.flows import CUT_OFF
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
 from service.domain.prism.amending import MISSING, put, remove, settle, value_at
@@ -42,7 +41,7 @@ __all__ = [
     "parse_reply",
 ]
 
-#: Characters of a reply that are read.
+#: Characters of a reply that is read.
 MAX_REPLY_CHARACTERS = 1_000_000
 #: Proposals of a reply, or of a set of edits, that are considered.
 MAX_PROPOSALS = 500
@@ -65,8 +64,8 @@ class _NoRoom(ValueError):
 def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT) -> Revision:
     """What a model's reply proposes for a memory that holds `value`.
 
-    Raises Unusable for a reply without a proposal, except one that says in one of the forms
-    that nothing is to be changed.
+    Raises Unusable for a reply that is too long, and for one without a proposal, except one
+    that says in one of the forms that nothing is to be changed.
 
     Proposals apply one after the other: a later one sees what earlier ones did. An
     invalid one is rejected by itself and does not sink its neighbours. Removals come
@@ -140,8 +139,8 @@ def has_room(value: Json, rules: Rules) -> bool:
 
 def _parsed(text: str, judge: "_Judge") -> Revision:
     removals: list[Proposal] = []
-    is_long = len(text) > MAX_REPLY_CHARACTERS
-    text = text[:MAX_REPLY_CHARACTERS] + CUT_OFF if is_long else text
+    if len(text) > MAX_REPLY_CHARACTERS:
+        raise Unusable(f"it has more than {MAX_REPLY_CHARACTERS:,} characters")
     everything = list(read_proposals(text))
     if not any(isinstance(one, Proposal) for one in everything):
         if says_nothing_changes(text):
@@ -162,8 +161,6 @@ def _parsed(text: str, judge: "_Judge") -> Revision:
     judge.hear_removals(removals)
     if rest:
         judge.reject(text[-200:], f"a reply has at most {MAX_PROPOSALS} proposals")
-    if is_long:
-        judge.reject(text[-200:], f"a reply has at most {MAX_REPLY_CHARACTERS} characters")
     return judge.revision()
 
 

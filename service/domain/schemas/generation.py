@@ -19,7 +19,6 @@ from service.domain.asking import (
 )
 from service.domain.errors import SchemaInvalid
 from service.domain.flows import (
-    CUT_OFF,
     Flow,
     ModelAsk,
     ModelReply,
@@ -103,8 +102,7 @@ def generate(
             fault = str(error)
             if THEN[reply.end] is Then.MORE_ROOM:
                 output_tokens = GROWTH * SCHEMA_OUTPUT_TOKENS
-            shown = reply.text.removesuffix(CUT_OFF)
-            text = prompts_schema.again_segment(shown, fault, marker_key)
+            text = prompts_schema.again_segment(reply.text, fault, marker_key)
             again = (Segment(kind=SegmentKind.QUERY, text=text, reusable=False),)
         else:
             return SchemaDraft(source=source, model=reply.model, attempts=attempt + 1)

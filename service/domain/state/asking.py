@@ -9,11 +9,11 @@ which of the steps it rests on; what it takes from a vector is traced to the log
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.asking import NoUse, Unusable, free_tokens, usable_or_cut
+from service.domain.asking import NoUse, SaidAnswer, usable_answer
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
-from service.domain.state.asking_replies import Said, read_answer, told_answer
+from service.domain.state.asking_replies import read_answer, told_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import Made, Vector
@@ -73,6 +73,8 @@ class AnswerDraft:
     text: str
     #: Positions of recent steps, most important first.
     positions: tuple[int, ...] = ()
+    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    is_cut: bool = False
     #: Why there is no answer; None when there is one.
     no_answer: NoAnswer | None = None
 
@@ -120,23 +122,20 @@ def answer(
         telling=told_answer,
     )
 
-    def read(reply: str, is_cut: bool) -> Said:
-        found = read_answer(reply, known, is_cut=is_cut)
-        if found is None:
-            raise Unusable("it has no answer")
-        return found
+    def read(reply: str, is_cut: bool) -> SaidAnswer[int] | None:
+        return read_answer(reply, known, is_cut)
 
     try:
-        said = yield from usable_or_cut(
-            ask, read, what="answer", most_tokens=free_tokens(ask, window_tokens, count)
-        )
+        said = yield from usable_answer(ask, read, window_tokens=window_tokens, count=count)
     except NoUse as error:
         if error.end.is_refused:
             raise
         return AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
     if not said.text:
         return AnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
-    return AnswerDraft(text=said.text, positions=said.positions[:MAX_ANSWER_STEPS])
+    return AnswerDraft(
+        text=said.text, positions=said.sources[:MAX_ANSWER_STEPS], is_cut=said.is_cut
+    )
 
 
 def output_tokens(window_tokens: int) -> int:

@@ -3,11 +3,10 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from string import digits
 
-from service.domain.flows import CUT_OFF
+from service.domain.asking import SaidAnswer
 from service.domain.no_answers import is_blank, may_say_none, says_none
-from service.domain.shortening import ELLIPSIS
 from service.domain.telling import section_text
 from service.domain.thoughts import is_thought, spoken
 
@@ -50,22 +49,12 @@ _STEPS_WORDS = ("steps", "positions", "sources")
 _BETWEEN = re.compile(r"(?:s|st|ste|a|an|t|n|no|non)?\Z", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """What a reply says."""
-
-    #: Empty when it says that there is no answer.
-    text: str
-    #: In the order of the reply, each once.
-    positions: tuple[int, ...] = ()
-
-
-def read_answer(reply: str, known: Collection[int], *, is_cut: bool = False) -> Said | None:
+def read_answer(reply: str, known: Collection[int], is_cut: bool = False) -> SaidAnswer[int] | None:
     """The answer of a reply and the positions that it names; None when it has none.
 
     Positions that are not `known` are dropped. Without the sections that are asked for,
-    the whole reply is the answer. One that was cut off in its answer has an ellipsis behind
-    that.
+    the whole reply is the answer. `is_cut`: the reply lacks its end; a number there may be
+    the beginning of another.
     """
     text = _bare(reply)
     begins = _ANSWER.search(text) or _LOOSE_ANSWER.search(text)
@@ -75,10 +64,13 @@ def read_answer(reply: str, known: Collection[int], *, is_cut: bool = False) -> 
     if is_blank(answer):
         return None
     if says_none(answer):
-        return Said(text="")
+        return SaidAnswer(text="")
     if steps is None:
-        return Said(text=answer + ELLIPSIS if is_cut else answer)
-    return Said(text=answer, positions=tuple(_named(text[steps.end() :], frozenset(known))))
+        return SaidAnswer(text=answer, is_cut=is_cut)
+    named = text[steps.end() :]
+    if is_cut:
+        named = named.rstrip(digits)
+    return SaidAnswer(text=answer, sources=tuple(_named(named, frozenset(known))))
 
 
 def told_answer(reply: str) -> str:
@@ -115,7 +107,7 @@ def _may_become(text: str, ones: Collection[str]) -> bool:
 
 def _bare(reply: str) -> str:
     """A reply without thoughts before it."""
-    text = spoken(reply.removesuffix(CUT_OFF)[:MAX_REPLY_CHARACTERS])
+    text = spoken(reply[:MAX_REPLY_CHARACTERS])
     # Thoughts without an end are no answer.
     return "" if is_thought(text) else text
 

@@ -17,7 +17,7 @@ from service.domain.asking import (
 from service.domain.ends import End
 from service.domain.errors import FailedPrecondition
 from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
-from service.domain.flows import CUT_OFF, NO_USE, Flow, ModelAsk, ModelReply, Purpose, Segment
+from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply, Purpose, Segment
 from service.domain.reasons import Reason
 from service.domain.shortening import cut_back, shortened
 from service.domain.splitting import Cutter
@@ -323,7 +323,7 @@ class _Compressor:
         is_whole = reply.end is not End.LENGTH
         if is_whole and fault_of_end(reply) is not None:
             return None
-        text = spoken(reply.text.removesuffix(CUT_OFF)).strip()
+        text = spoken(reply.text).strip()
         if is_thought(text):
             return None
         heading = _HEADING.match(text)

@@ -41,7 +41,7 @@ class StateSpec:
     period_kind: Period = Period.FIXED
     #: Steps that are not compressed have at most so many tokens together: those before one
     #: that would pass it are compressed without it. One that is longer is compressed alone.
-    #: 0: never for that, as memories have it that are older than the default.
+    #: 0: never for that, as memories have it too that are older than the default.
     period_tokens: int = 0
     #: Steps are also compressed when none has come for so long, in ms; 0: never for that.
     idle_ms: int = 0

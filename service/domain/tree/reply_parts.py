@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from service.domain.flows import CUT_OFF
 from service.domain.thoughts import said
 
 #: Characters of a reply that are read.
@@ -49,15 +48,14 @@ class Parts:
     actions: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    #: The part that the reply's bound cut off: "action", "answer" …; empty when it is whole.
+    #: The part in which a reply is too long: "action", "answer" …; empty when it is whole.
     cut: str = ""
 
 
 def split_reply(reply: str) -> Parts:
     """The parts of a reply. Raises Unclear when it is empty."""
-    whole = reply.removesuffix(CUT_OFF)
-    is_cut = whole != reply or len(whole) > MAX_REPLY_CHARACTERS
-    text = _RULE.sub("", said(whole[:MAX_REPLY_CHARACTERS]))
+    is_long = len(reply) > MAX_REPLY_CHARACTERS
+    text = _RULE.sub("", said(reply[:MAX_REPLY_CHARACTERS]))
     if not text.strip():
         raise Unclear("it is empty")
     named = list(_objects(text)) or list(_labelled(text)) or list(_bare(text))
@@ -70,12 +68,12 @@ def split_reply(reply: str) -> Parts:
         actions=of("action"),
         answers=of("answer"),
         sources=of("source"),
-        cut=_cut(named) if is_cut else "",
+        cut=_cut(named) if is_long else "",
     )
 
 
 def _cut(named: Sequence[tuple[str, str]]) -> str:
-    """The part that a bound behind it cut off."""
+    """The part that goes on behind what is read."""
     if not named:
         return "reason"
     kind, part = named[-1]

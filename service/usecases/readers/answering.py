@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from service.config import Config
+from service.domain.ends import End
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import Ask, LookUp, ModelAsk, ModelReply
 from service.domain.ledger import CallScope
-from service.domain.trajectory import Event, EventKind, NoAnswer, Tell
+from service.domain.trajectory import Action, Event, EventKind, NoAnswer, Tell
 from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
@@ -40,6 +41,8 @@ class MadeAnswer:
     value: Any = None
     #: Whether the model named anything that it rests on.
     rests: bool = True
+    #: Whether the text lacks its end: the model had no room for it.
+    is_cut: bool = False
 
 
 class Reader(Protocol):
@@ -66,11 +69,6 @@ class AnswerCalls:
         self._database = database
         self._gateway = gateway
 
-    @property
-    def structured(self) -> Callable[[str], bool]:
-        """Whether a model, by its name, writes by a schema."""
-        return self._gateway.structured
-
     async def call(
         self, item: WorkItem, asked: StoredAnswer, ask: ModelAsk, model: str
     ) -> ModelReply:
@@ -90,6 +88,14 @@ class AnswerCalls:
         if asked.chosen is not None:
             event = replace(event, ordinal=event.ordinal + asked.chosen.events)
         await self.record(item, asked, event)
+
+    async def tell_cut(self, item: WorkItem, asked: StoredAnswer, text: str) -> None:
+        """Says that an answer lacks its end, for readers that have no other event."""
+        await self.tell(
+            item,
+            asked,
+            Event(ordinal=1, kind=EventKind.END, action=Action.ANSWER, text=text, end=End.LENGTH),
+        )
 
     async def record(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
         """Stores an event of what is around the reader, at its ordinal among all."""

@@ -55,10 +55,12 @@ class ContextReader:
         if draft.no_answer is not None:
             text = NO_ANSWER_TEXTS[draft.no_answer]
             return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)
+        if draft.is_cut:
+            await self._kit.calls.tell_cut(item, asked, draft.text)
         async with self._kit.database.transaction(item.tenant_id) as tx:
             tracer = Tracer(tx, (asked.session_key, asked.memory_id), spec, asked.revision)
             citations = await tracer.cite(context, draft, asked.query)
-        return MadeAnswer(text=draft.text, citations=citations, model=model)
+        return MadeAnswer(text=draft.text, citations=citations, model=model, is_cut=draft.is_cut)
 
 
 async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> WorkingContext:

@@ -45,11 +45,17 @@ class PrismReader:
                 no_answer=draft.no_answer,
                 rests=False,
             )
+        if draft.is_cut:
+            await self._kit.calls.tell_cut(item, asked, draft.text)
         async with self._kit.database.transaction(item.tenant_id) as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)
         return MadeAnswer(
-            text=draft.text, citations=citations, model=model, rests=bool(draft.paths)
+            text=draft.text,
+            citations=citations,
+            model=model,
+            rests=bool(draft.paths),
+            is_cut=draft.is_cut,
         )
 
 

@@ -64,7 +64,7 @@ class WholeReader:
             text = NO_ANSWER_TEXTS[draft.no_answer]
             return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)
         citations = list(_citations(draft, dict(chunks))) or _likely(draft, chunks, asked.query)
-        return MadeAnswer(text=draft.text, citations=citations, model=model)
+        return MadeAnswer(text=draft.text, citations=citations, model=model, is_cut=draft.is_cut)
 
 
 async def read_log(

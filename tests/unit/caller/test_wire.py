@@ -19,7 +19,7 @@ from service.caller.wire import (
     reply_to_json,
 )
 from service.domain.ends import End
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.ledger import CallScope, Lease
 from service.llm.plans import CallOrder, Plan, Route
 from service.llm.prefix_cache import Prefix
@@ -102,16 +102,17 @@ def test_a_reply_comes_through_with_its_counts(reply: ModelReply) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "text", "end"),
+    ("said", "text", "end"),
     [
-        ({}, "whole", End.COMPLETE),
-        ({}, "cut" + CUT_OFF, End.LENGTH),
-        ({"end": "of the release behind"}, "", End.UNKNOWN),
+        ({"text": "whole"}, "whole", End.COMPLETE),
+        ({"text": "cut\n[CUT OFF]"}, "cut", End.LENGTH),
+        ({"text": "a\n[CUT OFF]", "end": "complete"}, "a\n[CUT OFF]", End.COMPLETE),
+        ({"text": "", "end": "of the release behind"}, "", End.UNKNOWN),
     ],
 )
-def test_a_reply_of_another_release_has_its_end(more: dict[str, str], text: str, end: End) -> None:
-    said = {"text": text, "model": "m/x", "input_tokens": 1, "cached_tokens": 0, **more}
-    reply = reply_from_json({**said, "output_tokens": 1})
+def test_a_reply_of_another_release_has_its_end(said: dict[str, str], text: str, end: End) -> None:
+    counts = {"input_tokens": 1, "cached_tokens": 0, "output_tokens": 1}
+    reply = reply_from_json({"model": "m/x", **counts, **said})
     assert (reply.end, reply.text) == (end, text)
 
 

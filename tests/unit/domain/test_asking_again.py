@@ -119,7 +119,7 @@ def test_who_can_ask_for_less_ends_it_at_the_second_reply_that_is_cut(end: End) 
     flow = usable(ASK, number, what="number", cut_tries=2)
     with pytest.raises(NoUse, match="in 2 replies") as caught:
         run(flow, [reply("7", end)] * 2)
-    assert (caught.value.end, caught.value.text) == (end, "7")
+    assert caught.value.end is end
     found, asks = run(
         usable(ASK, number, what="number", cut_tries=2),
         [reply("7", end), reply("seven"), reply("8")],

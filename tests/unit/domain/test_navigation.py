@@ -7,7 +7,7 @@ import pytest
 
 from service.domain.asking import NoUse
 from service.domain.ends import End
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose
+from service.domain.flows import ModelAsk, ModelReply, Purpose
 from service.domain.memory_choices import ReplyFormat
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import (
@@ -268,13 +268,6 @@ def test_where_replies_are_text_there_is_no_schema_and_the_same_prompt() -> None
     assert [ask.segments for ask in as_text.asks] == [ask.segments for ask in by_schema.asks]
 
 
-def test_a_reply_that_was_cut_off_is_no_move() -> None:
-    cut = says("the whole of") + CUT_OFF
-    got = run(tree(), scripted(down(0), down(0), cut, says("the whole of it")))
-    assert got.moves()[2] == ("r.0.0", "invalid")
-    assert got.result.text == "the whole of it"
-
-
 def ended(text: str, end: End, said: str = "") -> ModelReply:
     return ModelReply(text=text, model="m", end=end, said=said)
 
@@ -289,9 +282,8 @@ def ended(text: str, end: End, said: str = "") -> ModelReply:
         (End.UNKNOWN, "it was broken off"),
     ],
 )
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_a_reply_that_did_not_end_is_asked_for_again(end: End, fault: str, mark: str) -> None:
-    text = says("alpha") + mark if end is End.LENGTH else ""
+def test_a_reply_that_did_not_end_is_asked_for_again(end: End, fault: str) -> None:
+    text = says("alpha") if end is End.LENGTH else ""
     replies = (down(0), down(0), ended(text, end), says("beta"))
     got = run(tree(), scripted(*replies), window_tokens=32_000)
     assert got.moves()[2] == ("r.0.0", "invalid")
@@ -370,7 +362,7 @@ def test_it_can_be_summarized_by_the_model() -> None:
 
     def model(ask: ModelAsk) -> str:
         if ask.template == "tree.remember/2":
-            return f"<think>\nHm.\n</think>\n in short {CUT_OFF}"
+            return "<think>\nHm.\n</think>\n in short "
         return says("a") if ask.template == "tree.leaf/2" else down(0)
 
     got = run(tree(DEEP), model, spec=spec)

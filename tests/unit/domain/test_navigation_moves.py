@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.flows import CUT_OFF
 from service.domain.tree.moves import (
     Answered,
     Enter,
@@ -14,7 +13,10 @@ from service.domain.tree.moves import (
     read_merge,
     read_triage,
 )
+from service.domain.tree.reply_parts import MAX_REPLY_CHARACTERS
 
+#: More than is read.
+LONG = " so" * MAX_REPLY_CHARACTERS
 OPTIONS = ("He realized that it was late", "The sun", "a dog")
 
 
@@ -98,8 +100,8 @@ def test_a_clear_choice_is_read(reply: str) -> None:
         ("Action: -3", "there is no summary -3"),
         ("Action: -2\nAnswer: the sun", "-2 is not open here"),
         ("Action: 3", "was read already"),
-        ("Reasoning: it is " + CUT_OFF, "cut off"),
-        ("Reasoning: it fits\nAction: 1" + CUT_OFF, "cut off"),
+        ("Reasoning: it is " + LONG, "cut off"),
+        ("Reasoning: it fits\nAction: 1" + LONG, "cut off"),
         ("<think>Action: 2", "it is empty"),
     ],
 )
@@ -187,7 +189,7 @@ def test_an_answer_is_read(reply: str, answer: str) -> None:
         ("Action: 0", "neither -1 nor -2"),
         ("Action: -2 or -1\nAnswer: the sun", "several actions"),
         ("Action: -2\nAnswer: the sun\nAnswer: the moon", "several answers"),
-        ("Action: -2\nAnswer: the su" + CUT_OFF, "its answer was cut off"),
+        ("Action: -2\nAnswer: the su" + LONG, "its answer was cut off"),
         ('{"action": -2, "answer": ""}', "it has no answer"),
     ],
 )

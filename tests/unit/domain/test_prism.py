@@ -265,8 +265,19 @@ def test_an_answer_that_is_cut_off_has_more_room_and_then_says_so() -> None:
 
 
 def test_what_is_cut_off_before_the_answer_is_none() -> None:
-    with pytest.raises(NoUse, match="cut off"):
-        run(answering(), *[said("<think>\nIt may be", End.LENGTH)] * 2)
+    with pytest.raises(NoUse, match="in 3 replies; of the last one: it was too long, and was cut"):
+        run(answering(), *[said("<think>\nIt may be", End.LENGTH)] * 3)
+
+
+def test_the_paths_before_the_cut_are_kept_and_a_whole_answer_has_no_mark() -> None:
+    # What is left of the last one is the place of all topics.
+    text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.a\n$.topics"
+    cut = said(text, End.LENGTH)
+    _, draft = run(answering(), cut, cut)
+    assert (draft.text, [str(path) for path in draft.paths]) == ("It is x.", ["$['topics']['a']"])
+    assert draft.is_cut is False
+    _, draft = run(answering(), said(text))
+    assert len(draft.paths) == 2
 
 
 def test_a_spec_survives_storage_and_a_newer_one_is_refused() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.flows import CUT_OFF
 from service.domain.prism.amendments import Op, Rejection
 from service.domain.prism.literals import MAX_VALUES
 from service.domain.prism.reading import MAX_OBJECTS, read_proposals
@@ -139,16 +138,11 @@ def test_a_dictionary_that_is_cut_off_keeps_what_is_whole() -> None:
     assert last == 4
 
 
-def test_what_is_left_of_a_path_that_was_cut_off_is_not_removed() -> None:
+def test_a_path_that_does_not_end_is_not_removed() -> None:
     text = "[OBJECTS FOR REMOVE]\n$.'facts'.'price'[1]\n$.'facts'"
     assert read(text)[0] == [(REMOVE, "$.'facts'.'price'[1]", None), (REMOVE, "$.'facts'", None)]
-    found, rejected = read(text + CUT_OFF)
-    assert found == [(REMOVE, "$.'facts'.'price'[1]", None)]
-    assert rejected == ["the reply was cut off within this path"]
-    found, rejected = read('{"remove": ["$.a", "$.b' + CUT_OFF)
+    found, rejected = read('{"remove": ["$.a", "$.b')
     assert (found, len(rejected)) == ([(REMOVE, "$.a", None)], 1)
-    whole = '[OBJECTS FOR ADD]\n{"$.a": {"add": 1}}'
-    assert read(whole + CUT_OFF) == read(whole)
 
 
 def test_lists_of_a_structured_reply_may_be_less_than_lists() -> None:

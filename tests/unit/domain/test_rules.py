@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.asking import Unusable
-from service.domain.flows import CUT_OFF
 from service.domain.json_values import canonical
 from service.domain.prism.amending import amend
 from service.domain.prism.amendments import Op, Proposal, Revision
@@ -177,12 +176,13 @@ def test_a_consolidation_with_too_many_parts_loses_none_of_them() -> None:
     assert parse_consolidation(json.dumps(late), SCHEMA, value, Rules()).amendments == ()
 
 
-def test_a_reply_that_is_too_long_ends_within_a_path() -> None:
-    start = '[OBJECTS FOR ADD]\n{"$.note": {"add": "x"}}\n[OBJECTS FOR REMOVE]\n'
-    reply = start + "\n" * (MAX_REPLY_CHARACTERS - len(start) - 8) + "$.topics.a[0]"
-    read = parse_reply(reply, SCHEMA, VALUE, Rules(may_remove=True))
-    assert [str(one.path) for one in read.amendments] == ["$['note']"]
-    assert len(read.rejections) == 2
+def test_of_a_reply_that_is_too_long_nothing_is_taken() -> None:
+    start = '[OBJECTS FOR ADD]\n{"$.note": {"add": "x"}}\n[OBJECTS FOR REMOVE]\n$.topics.a[0]'
+    longest = start + "\n" * (MAX_REPLY_CHARACTERS - len(start))
+    assert len(parse_reply(longest, SCHEMA, VALUE, Rules(may_remove=True)).amendments) == 2
+    for parse in (parse_reply, parse_consolidation):
+        with pytest.raises(Unusable, match="more than 1,000,000 characters"):
+            parse(longest + "\n", SCHEMA, VALUE, Rules())
 
 
 def test_removals_see_what_a_reply_adds_before_them() -> None:
@@ -376,18 +376,6 @@ def test_a_consolidation_of_which_a_part_is_rejected_removes_nothing(
     assert [str(one.path) for one in made.amendments] == ["$['note']"]
     assert reason in made.rejections[0].reason
     assert "a part of the reply was rejected" in made.rejections[1].reason
-
-
-def test_a_consolidation_that_was_cut_off_keeps_what_is_whole() -> None:
-    reply = (
-        '[OBJECTS FOR UPDATE]\n{"$.note": {"update": "short"}}\n'
-        "[OBJECTS FOR REMOVE]\n$.count\n$.topics"
-    )
-    made = parse_consolidation(reply + CUT_OFF, SCHEMA, VALUE, Rules())
-    assert [str(one.path) for one in made.amendments] == ["$['note']", "$['count']"]
-    assert [one.reason for one in made.rejections] == ["the reply was cut off within this path"]
-    with pytest.raises(Unusable):
-        parse_consolidation(reply[:40] + CUT_OFF, SCHEMA, VALUE, Rules())
 
 
 def test_a_consolidation_that_repeats_what_is_there_may_remove() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.domain.asking import FAULTS, NoUse
 from service.domain.ends import End
 from service.domain.errors import SchemaInvalid
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, SegmentKind
 from service.domain.schemas import generation as schema_generation
 from service.domain.schemas import prompts as prompts_schema
 from service.domain.schemas.generation import (
@@ -48,10 +48,9 @@ def run(
     raise AssertionError("it wants more replies")
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_a_schema_that_was_cut_off_is_no_schema_and_gets_more_room(mark: str) -> None:
+def test_a_schema_that_was_cut_off_is_no_schema_and_gets_more_room() -> None:
     # What there is of it would pass for a whole class.
-    cut = replied(GOOD + mark, End.LENGTH)
+    cut = replied(GOOD, End.LENGTH)
     (first, again), draft = run(cut, GOOD)
     assert draft.attempts == 2
     assert FAULTS[End.LENGTH] in again.text

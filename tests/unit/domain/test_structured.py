@@ -169,7 +169,6 @@ USELESS = [
     "{}",
     "[]",
     "null",
-    "[CUT OFF]",
     "I'm sorry, I can't help with that.",
     "I would rather not say anything about {that}.",
     "No changes.",

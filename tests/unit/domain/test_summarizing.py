@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.domain.asking import MAX_TRIES, NoUse
 from service.domain.ends import End
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose
 from service.domain.marking import marked
 from service.domain.tokens import estimate_tokens
 from service.domain.tree.contents import CompressContent, SummarizeContent
@@ -114,12 +114,11 @@ def test_a_refusal_ends_it_at_once_with_its_words(end: End) -> None:
     assert (refusal.value.retryable, refusal.value.end) == (False, end)
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_a_summary_that_was_cut_off_gets_more_room_once(mark: str) -> None:
-    summary, asks = leaf(cut("The king rode o" + mark), "The king.")
+def test_a_summary_that_was_cut_off_gets_more_room_once() -> None:
+    summary, asks = leaf(cut("The king rode o"), "The king.")
     assert (summary.text, summary.made) == ("The king.", Made.MODEL)
     assert asks[1].max_output_tokens == 2 * asks[0].max_output_tokens
-    summary, asks = leaf(cut("The king" + mark), cut("The king rode out. He br" + mark))
+    summary, asks = leaf(cut("The king"), cut("The king rode out. He br"))
     assert (summary.text, summary.made) == ("The king rode out. …", Made.CUT)
 
 

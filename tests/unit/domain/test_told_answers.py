@@ -48,7 +48,9 @@ def test_what_is_told_only_grows(telling: Callable[[str], str], parts: list[str]
 )
 def test_the_answer_of_a_memory_is_told(reply: str) -> None:
     told = all_of(reply, prism.told_answer)
-    assert told[-1] == prism.read_answer(reply)[0]
+    said = prism.read_answer(reply)
+    assert said is not None
+    assert told[-1] == said.text
     assert all("path" not in text.lower() for text in told)
     assert len(set(told)) > 3
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain import whole
-from service.domain.asking import FAULTS, NoUse
+from service.domain.asking import FAULTS, NoUse, SaidAnswer
 from service.domain.ends import End
 from service.domain.fitting import TextTooLong
-from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply
+from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.tokens import estimate_tokens
 from service.domain.trajectory import NoAnswer
 from service.domain.whole import Quote, WholeDraft, needed_tokens, read_reply, told
@@ -65,12 +65,11 @@ def test_an_answer_and_its_quotes() -> None:
         ("[ANSWER]\nBox 7.\n[QUOTES]\nnone", "Box 7.", ()),
         ("[ANSWER]\nno answer\n[QUOTES]\n", "", ()),
         ("[ANSWER]\nThe log does not say.\n", "", ()),
-        ("[ANSWER]\nBox 7" + CUT_OFF, "Box 7", ()),
     ],
 )
 def test_replies_as_models_write_them(reply: str, text: str, quotes: Any) -> None:
     expected = tuple(Quote(position=position, text=words) for position, words in quotes)
-    assert read_reply(reply) == (text, expected)
+    assert read_reply(reply) == SaidAnswer(text=text, sources=expected)
 
 
 @pytest.mark.parametrize("reply", ["", "  \n", "[ANSWER]\n[QUOTES]\n", "<think>hm"])
@@ -91,20 +90,20 @@ def test_three_replies_without_an_answer_are_the_end() -> None:
     assert len({one.text for one in asks}) == 2, "the same words bring the same reply"
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark(mark: str) -> None:
+def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
     whole_reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"'
-    draft, asks = run(flow_of(), cut("[ANSWER]\nIn bo" + mark), whole_reply)
+    draft, asks = run(flow_of(), cut("[ANSWER]\nIn bo"), whole_reply)
     assert (draft.text, len(draft.quotes)) == ("In box 7.", 1)
     assert [one.max_output_tokens for one in asks] == [2048, 4096]
-    draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo" + mark), cut("[ANSWER]\nIn box" + mark))
-    assert (draft.text, draft.replies[-1].end) == ("In box …", End.LENGTH)
+    draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo"), cut("[ANSWER]\nIn box"))
+    assert (draft.text, draft.is_cut, draft.replies[-1].end) == ("In box …", True, End.LENGTH)
 
 
 def test_the_citations_before_the_cut_are_read_and_a_whole_answer_has_no_mark() -> None:
     reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"\n1: "a re'
     draft, _ = run(flow_of(), cut(reply), cut(reply))
-    assert (draft.text, draft.quotes[0]) == ("In box 7.", Quote(position=3, text="box 7"))
+    assert (draft.text, draft.is_cut) == ("In box 7.", False)
+    assert draft.quotes[0] == Quote(position=3, text="box 7")
 
 
 @pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN])
@@ -174,12 +173,12 @@ def test_what_is_no_answer_is_not_told(reply: str) -> None:
 
 def test_the_offline_model_quotes_what_it_answers_with() -> None:
     (asked,) = next(flow_of())
-    assert read_reply(complete(asked.content)) == (
-        "Ann has a red key. Ben takes the red key to box 7.",
-        (
+    assert read_reply(complete(asked.content)) == SaidAnswer(
+        text="Ann has a red key. Ben takes the red key to box 7.",
+        sources=(
             Quote(position=1, text="Ann has a red key."),
             Quote(position=3, text="Ben takes the red key to box 7."),
         ),
     )
     (asked,) = next(flow_of(query="Who built the bridge?"))
-    assert read_reply(complete(asked.content)) == ("", ())
+    assert read_reply(complete(asked.content)) == SaidAnswer(text="")

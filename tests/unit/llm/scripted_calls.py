@@ -8,7 +8,7 @@ from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
 from service.llm.failures import ModelFailure
-from service.llm.gateway import Gateway, KnowsForms
+from service.llm.gateway import Gateway, KnowsSettings
 from service.llm.plans import Plan
 from service.llm.routing import Router
 from service.llm.transport import Completion
@@ -101,7 +101,7 @@ def gateway(
     ledger: Ledger,
     index: DictIndex,
     waits: list[float],
-    forms: KnowsForms | None = None,
+    settings: KnowsSettings | None = None,
 ) -> Gateway:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
@@ -111,5 +111,11 @@ def gateway(
     )
     chooser = Router((), index, lambda _: BRIEF)
     return Gateway(
-        ledger, chooser, caller, prices=lambda _: BRIEF, lease_seconds=9, forms=forms, sleep=sleep
+        ledger,
+        chooser,
+        caller,
+        prices=lambda _: BRIEF,
+        lease_seconds=9,
+        settings=settings,
+        sleep=sleep,
     )

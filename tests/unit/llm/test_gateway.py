@@ -79,29 +79,9 @@ def test_the_key_of_a_call_without_a_schema_is_what_it_always_was() -> None:
     )
 
 
-def test_it_is_told_which_models_keep_to_a_schema() -> None:
-    class Forms:
-        def structured(self, model: str) -> bool:
-            return model == "m/strict"
-
-        def output_settings(self, model: str, purpose: Purpose) -> bytes:
-            return b""
-
-        def reply_tokens(self, ask: ModelAsk, model: str) -> int:
-            return ask.max_output_tokens
-
-    knowing = gateway(Script([]), Ledger(), DictIndex(), [], Forms())
-    assert knowing.structured("m/strict")
-    assert not knowing.structured("m/loose")
-    assert not gateway(Script([]), Ledger(), DictIndex(), []).structured("m/strict")
-
-
 async def test_what_is_configured_of_a_model_makes_another_call() -> None:
-    class Forms:
+    class Settings:
         settings = b""
-
-        def structured(self, model: str) -> bool:
-            return False
 
         def output_settings(self, model: str, purpose: Purpose) -> bytes:
             return self.settings
@@ -109,11 +89,11 @@ async def test_what_is_configured_of_a_model_makes_another_call() -> None:
         def reply_tokens(self, ask: ModelAsk, model: str) -> int:
             return ask.max_output_tokens
 
-    script, ledger, forms = Script(["one", "two", "three"]), Ledger(), Forms()
-    calls = gateway(script, ledger, DictIndex(), [], forms)
+    script, ledger, held = Script(["one", "two", "three"]), Ledger(), Settings()
+    calls = gateway(script, ledger, DictIndex(), [], held)
     texts = []
     for settings in (b"", b"settings:a", b"settings:b", b"settings:a", b""):
-        forms.settings = settings
+        held.settings = settings
         texts.append((await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text)
     assert texts == ["one", "two", "three", "two", "one"]
 

@@ -56,8 +56,9 @@ def answer(memory: PrismMemory, query: str) -> tuple[str, list[str]]:
     content = AnswerContent(
         query=query, task="", question="", schema=memory.schema, value=memory.value
     )
-    text, paths = read_answer(offline.complete(content))
-    return text, list(paths)
+    said = read_answer(offline.complete(content))
+    assert said is not None
+    return said.text, list(said.sources)
 
 
 @pytest.mark.parametrize("source", SCHEMAS)

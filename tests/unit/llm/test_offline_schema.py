@@ -99,9 +99,10 @@ def test_its_schema_can_be_filled_and_asked() -> None:
     asked = AnswerContent(
         query="What is the ship museum?", task="", question="", schema=schema, value=memory.value
     )
-    said, paths = read_answer(offline.complete(asked))
-    assert "collection of old ships" in said
-    assert paths
+    said = read_answer(offline.complete(asked))
+    assert said is not None
+    assert "collection of old ships" in said.text
+    assert said.sources
 
 
 def test_the_guide_shows_what_it_makes() -> None:

@@ -230,10 +230,12 @@ def test_neither_prices_nor_facts_import_litellm() -> None:
         "from service.config import Config\n"
         "from service.llm.facts import Facts\n"
         "from service.llm.prices import Prices\n"
+        "from service.llm.profiles import Profiles\n"
         "from service.llm.transport import LitellmTransport\n"
         "assert Prices(Config()).of('gpt-4o').input_usd\n"
         "assert Facts(Config()).of('openai/gpt-4o').count('hello world') == 2\n"
-        "assert LitellmTransport(Config()).structured('openai/gpt-4o')\n"
+        "assert LitellmTransport(Config())\n"
+        "assert Profiles(Config()).of('openai/gpt-4o').structured\n"
         "assert 'litellm' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

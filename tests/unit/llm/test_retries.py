@@ -149,7 +149,7 @@ def shared(script: Script, ledger: Ledger, waits: list[float], places: int) -> G
     )
     router = Router(deployments, index, lambda _: BRIEF)
     return Gateway(
-        ledger, router, caller, prices=lambda _: BRIEF, lease_seconds=9, forms=None, sleep=sleep
+        ledger, router, caller, prices=lambda _: BRIEF, lease_seconds=9, settings=None, sleep=sleep
     )
 
 

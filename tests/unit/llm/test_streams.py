@@ -12,7 +12,8 @@ import pytest
 from service.config import Config
 from service.deployment_config import Deployment
 from service.domain.baselines.contents import ReadContent
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.ends import End
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.tokens import estimate_tokens
 from service.llm.failures import ModelFailure
 from service.llm.library import litellm_library
@@ -161,7 +162,7 @@ async def test_a_stream_that_was_cut_off_says_so(model: FakeModel) -> None:
     model.script = [(200, {}, json.dumps(body))]
     _, plan = heard()
     done = await transport(model).complete(replace(ASK, purpose=Purpose.REVISE), NAME, plan)
-    assert done.text == "$.'a'" + CUT_OFF
+    assert (done.text, done.end) == ("$.'a'", End.LENGTH)
 
 
 async def test_a_stream_costs_what_a_reply_in_one_piece_does(

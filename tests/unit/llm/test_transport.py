@@ -10,8 +10,9 @@ import pytest
 from pydantic import SecretStr
 
 from service.config import Config
+from service.domain.ends import End
 from service.domain.faults import Fault
-from service.domain.flows import CUT_OFF, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.prism.asking import AnswerContent
 from service.domain.schemas.source import parse_source
 from service.llm.failures import ModelFailure
@@ -138,7 +139,6 @@ async def test_a_replys_schema_goes_to_models_that_keep_to_it(
 ) -> None:
     config = Config(model_base_url=model.url, model_structured_output=is_set)
     strict = LitellmTransport(config)
-    assert strict.structured(name) is given
     await strict.complete(replace(ASK, reply_schema=SCHEMA), name)
     await strict.complete(ASK, name)
     formats = [request.get("response_format") for request in model.requests]
@@ -147,33 +147,26 @@ async def test_a_replys_schema_goes_to_models_that_keep_to_it(
 
 
 @pytest.mark.parametrize(
-    ("purpose", "finish", "said"),
+    ("purpose", "finish", "end"),
     [
-        (Purpose.CONSOLIDATE, "length", "$.'a'" + CUT_OFF),
-        (Purpose.REVISE, "length", "$.'a'" + CUT_OFF),
-        (Purpose.SUMMARIZE, "length", "$.'a'" + CUT_OFF),
-        (Purpose.NAVIGATE, "length", "$.'a'" + CUT_OFF),
-        (Purpose.COMPRESS, "length", "$.'a'" + CUT_OFF),
-        (Purpose.REVISE, "stop", "$.'a'"),
-        (Purpose.ANSWER, "length", "$.'a'"),
+        (Purpose.REVISE, "length", End.LENGTH),
+        (Purpose.REVISE, "stop", End.COMPLETE),
+        (Purpose.ANSWER, "length", End.LENGTH),
     ],
 )
-async def test_a_revision_that_was_cut_off_says_so(
-    model: FakeModel, purpose: Purpose, finish: str, said: str
+async def test_a_reply_that_was_cut_off_says_so(
+    model: FakeModel, purpose: Purpose, finish: str, end: End
 ) -> None:
     choice = {"index": 0, "finish_reason": finish, "message": {"content": "$.'a'"}}
     body = {"id": "x", "object": "chat.completion", "created": 1, "choices": [choice]}
     model.script = [(200, {}, json.dumps(body))]
     done = await transport(model).complete(replace(ASK, purpose=purpose), "openai/some-model")
-    assert done.text == said
+    assert (done.text, done.end) == ("$.'a'", end)
 
 
-async def test_only_an_endpoint_of_ones_own_is_configured_to_keep_to_schemas() -> None:
-    config = Config(model_structured_output=True)
-    assert not LitellmTransport(config).structured("openai/some-model")
-    assert not LitellmTransport(config).structured("offline/extractive")
+async def test_the_offline_model_takes_no_schema() -> None:
     asked = replace(ASK, reply_schema=SCHEMA)
-    assert "a ship" in (await LitellmTransport(config).complete(asked, "offline/extractive")).text
+    assert "a ship" in (await LitellmTransport(Config()).complete(asked, "offline/extractive")).text
 
 
 async def test_a_server_that_counts_no_tokens_is_estimated(model: FakeModel) -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.asking import NoUse
+from service.domain.asking import NoUse, SaidAnswer
 from service.domain.ends import End
 from service.domain.fitting import TextTooLong
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, SegmentKind
 from service.domain.marking import marked
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
@@ -18,7 +18,7 @@ from service.domain.state.asking import (
     ContextAnswerContent,
     answer,
 )
-from service.domain.state.asking_replies import MAX_REPLY_CHARACTERS, Said, read_answer
+from service.domain.state.asking_replies import MAX_REPLY_CHARACTERS, read_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.working_context import WorkingContext
 from service.domain.tokens import estimate_tokens
@@ -130,17 +130,24 @@ def test_a_reply_without_an_answer_is_asked_for_again() -> None:
     assert draft == AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark(mark: str) -> None:
-    cut = ModelReply(text="[ANSWER]\nBen ca" + mark, model="m", end=End.LENGTH)
+def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
+    cut = ModelReply(text="[ANSWER]\nBen ca", model="m", end=End.LENGTH)
     draft, asks = run(context(STACK), [cut, "[ANSWER]\nBen came.\n[STEPS]\n"])
     assert draft.text == "Ben came."
     assert [ask.max_output_tokens for ask in asks] == [2048, 4096]
     draft, _ = run(context(STACK), [cut, cut])
-    assert draft.text == "Ben ca …"
-    steps = ModelReply(text="[ANSWER]\nIt rained.\n[STEPS]\n31\n3", model="m", end=End.LENGTH)
-    draft, _ = run(context(STACK, ["It rained."]), [steps, steps])
+    assert (draft.text, draft.is_cut) == ("Ben ca …", True)
+
+
+def test_the_steps_before_the_cut_are_read_and_a_whole_answer_has_no_mark() -> None:
+    held = context(STACK, ["It rained.", "It stopped."])
+    # What was cut off may have been 32, or 320.
+    said = "[ANSWER]\nIt rained.\n[STEPS]\n31\n32"
+    cut = ModelReply(text=said, model="m", end=End.LENGTH)
+    draft, _ = run(held, [cut, cut])
     assert draft == AnswerDraft(text="It rained.", positions=(31,))
+    draft, _ = run(held, [said])
+    assert draft == AnswerDraft(text="It rained.", positions=(31, 32))
 
 
 @pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
@@ -168,44 +175,45 @@ def test_a_context_that_does_not_fit_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        ("[ANSWER]\nRed.\n[STEPS]\n41\n43\n", Said(text="Red.", positions=(41, 43))),
-        ("**[answer]** Red.\n**[Step]**: 41, 43", Said(text="Red.", positions=(41, 43))),
-        ("Answer: Red.\nSteps: 41 and 43", Said(text="Red.", positions=(41, 43))),
+        ("[ANSWER]\nRed.\n[STEPS]\n41\n43\n", SaidAnswer(text="Red.", sources=(41, 43))),
+        ("**[answer]** Red.\n**[Step]**: 41, 43", SaidAnswer(text="Red.", sources=(41, 43))),
+        ("Answer: Red.\nSteps: 41 and 43", SaidAnswer(text="Red.", sources=(41, 43))),
         (
             "[ANSWER]\nRed.\n[STEPS]\n1. Step 41\n2. Step 43: door 7",
-            Said(text="Red.", positions=(41, 43)),
+            SaidAnswer(text="Red.", sources=(41, 43)),
         ),
-        ("[ANSWER]\nRed.\n[STEPS]\n1) 41\n2) 43", Said(text="Red.", positions=(41, 43))),
+        ("[ANSWER]\nRed.\n[STEPS]\n1) 41\n2) 43", SaidAnswer(text="Red.", sources=(41, 43))),
         (
             "[ANSWER]\nRed.\n[STEPS]\n41. The box\n43. The key",
-            Said(text="Red.", positions=(41, 43)),
+            SaidAnswer(text="Red.", sources=(41, 43)),
         ),
-        ("[ANSWER]\nRed.\n[STEPS]\n[41–43]", Said(text="Red.", positions=(41, 42, 43))),
+        ("[ANSWER]\nRed.\n[STEPS]\n[41–43]", SaidAnswer(text="Red.", sources=(41, 42, 43))),
         (
             "[ANSWER]\nRed.\n[STEPS]\nIt rests on steps 41, 43.",
-            Said(text="Red.", positions=(41, 43)),
+            SaidAnswer(text="Red.", sources=(41, 43)),
         ),
-        ("Open it:\nSteps: open door 41, go", Said(text="Open it:\nSteps: open door 41, go")),
+        ("Open it:\nSteps: open door 41, go", SaidAnswer(text="Open it:\nSteps: open door 41, go")),
         (
             "[ANSWER]\nDo:\n[STEPS]\nof it\n[STEPS]\n41",
-            Said(text="Do:\n[STEPS]\nof it", positions=(41,)),
+            SaidAnswer(text="Do:\n[STEPS]\nof it", sources=(41,)),
         ),
-        ("[ANSWER]\nNone.\n[STEPS]\nnone", Said(text="None.")),
-        ("<think>\n[ANSWER]\nno\n</think>\n[ANSWER]\nRed.", Said(text="Red.")),
-        ("[ANSWER]\nRed.\n[STEPS]\n41" + CUT_OFF, Said(text="Red.", positions=(41,))),
-        ("Red.", Said(text="Red.")),
+        ("[ANSWER]\nNone.\n[STEPS]\nnone", SaidAnswer(text="None.")),
+        ("<think>\n[ANSWER]\nno\n</think>\n[ANSWER]\nRed.", SaidAnswer(text="Red.")),
+        ("Red.", SaidAnswer(text="Red.")),
         ("", None),
         ("[STEPS]\n41", None),
     ],
 )
-def test_replies_are_read_as_weak_models_write_them(reply: str, said: Said | None) -> None:
+def test_replies_are_read_as_weak_models_write_them(
+    reply: str, said: SaidAnswer[int] | None
+) -> None:
     assert read_answer(reply, range(41, 44)) == said
 
 
 @given(st.text(alphabet="[]ANSWERSTEPS:123 ,-\n*x", max_size=200))
 def test_any_reply_can_be_read(reply: str) -> None:
     said = read_answer(reply, {1, 2, 3, 12})
-    assert said is None or set(said.positions) <= {1, 2, 3, 12}
+    assert said is None or set(said.sources) <= {1, 2, 3, 12}
 
 
 def test_a_reply_without_end_is_read_in_its_beginning() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.domain.asking import FAULTS, MAX_TRIES, NoUse
 from service.domain.ends import End
 from service.domain.fitting import prompt_tokens
-from service.domain.flows import CUT_OFF, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
+from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
 from service.domain.reasons import Reason
 from service.domain.state.compressing import (
@@ -211,11 +211,8 @@ def test_what_was_too_long_is_better_than_nothing() -> None:
     assert made.text.startswith("The wolf is grey.")
 
 
-@pytest.mark.parametrize("mark", ["", CUT_OFF])
-def test_a_reply_that_did_not_end_is_asked_for_again_and_then_ends_at_a_sentence(
-    mark: str,
-) -> None:
-    cut = ended("The wolf is grey. It ru" + mark, End.LENGTH)
+def test_a_reply_that_did_not_end_is_asked_for_again_and_then_ends_at_a_sentence() -> None:
+    cut = ended("The wolf is grey. It ru", End.LENGTH)
     made, asks = compressed(cut, "Grey.", window_tokens=32_000)
     assert (made.text, made.made, len(asks)) == ("Grey.", Made.MODEL, 2)
     assert "[CUT OFF]" in asks[1].text
