@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.asking import NoUse, Unusable, free_tokens, usable_or_cut
+from service.domain.ends import End
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 from service.domain.flows import CUT_OFF, Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
@@ -99,10 +100,11 @@ class Quote:
 class WholeDraft:
     """An answer, and what it says it rests on."""
 
-    #: Empty when there is none.
+    #: Empty when there is none; with an ellipsis behind it when it was cut off.
     text: str
     #: The most important first.
     quotes: tuple[Quote, ...] = ()
+    is_cut: bool = False
     no_answer: NoAnswer | None = None
     #: The replies, in their order; none of an empty log.
     replies: tuple[ModelReply, ...] = ()
@@ -148,8 +150,13 @@ def answer(
         if error.end.is_refused:
             raise
         return WholeDraft(text="", no_answer=NoAnswer.UNREADABLE, replies=tuple(replies))
-    why = None if text else NoAnswer.NOT_FOUND
-    return WholeDraft(text=text, quotes=quotes, no_answer=why, replies=tuple(replies))
+    return WholeDraft(
+        text=text,
+        quotes=quotes,
+        is_cut=replies[-1].end is End.LENGTH and text.endswith(ELLIPSIS),
+        no_answer=None if text else NoAnswer.NOT_FOUND,
+        replies=tuple(replies),
+    )
 
 
 def _read(reply: str, is_cut: bool) -> tuple[str, tuple[Quote, ...]]:

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.asking import NoUse, Unusable, free_tokens, usable_or_cut
+from service.domain.ends import End
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
+from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.marking import marked
+from service.domain.shortening import ELLIPSIS
 from service.domain.state.asking_replies import Said, read_answer, told_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
@@ -69,10 +71,11 @@ class ContextAnswerContent:
 class AnswerDraft:
     """An answer and the recent steps that it rests on."""
 
-    #: Empty when there is none.
+    #: Empty when there is none; with an ellipsis behind it when it was cut off.
     text: str
     #: Positions of recent steps, most important first.
     positions: tuple[int, ...] = ()
+    is_cut: bool = False
     #: Why there is no answer; None when there is one.
     no_answer: NoAnswer | None = None
 
@@ -126,9 +129,14 @@ def answer(
             raise Unusable("it has no answer")
         return found
 
+    replies: list[ModelReply] = []
     try:
         said = yield from usable_or_cut(
-            ask, read, what="answer", most_tokens=free_tokens(ask, window_tokens, count)
+            ask,
+            read,
+            what="answer",
+            most_tokens=free_tokens(ask, window_tokens, count),
+            seen=replies,
         )
     except NoUse as error:
         if error.end.is_refused:
@@ -136,7 +144,11 @@ def answer(
         return AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
     if not said.text:
         return AnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
-    return AnswerDraft(text=said.text, positions=said.positions[:MAX_ANSWER_STEPS])
+    return AnswerDraft(
+        text=said.text,
+        positions=said.positions[:MAX_ANSWER_STEPS],
+        is_cut=replies[-1].end is End.LENGTH and said.text.endswith(ELLIPSIS),
+    )
 
 
 def output_tokens(window_tokens: int) -> int:

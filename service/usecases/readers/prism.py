@@ -10,7 +10,7 @@ from storage import prism_states
 from storage.answers import StoredAnswer
 from storage.database import Transaction
 
-#: What an answer says that says nothing.
+#: Why there is no answer.
 NO_ANSWER_TEXT = "There is no answer in the memory."
 
 
@@ -32,24 +32,28 @@ class PrismReader:
         flow = prism.answer(
             spec,
             memory,
-            asked.query,
+            asked.worded,
             marker_key=self._kit.marker_key,
             window_tokens=self._kit.facts(model).window_tokens,
         )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         if draft.no_answer is not None:
             return MadeAnswer(
-                text=NO_ANSWER_TEXT,
+                text="",
                 citations=(),
                 model=model,
                 no_answer=draft.no_answer,
-                rests=False,
+                failure=NO_ANSWER_TEXT,
             )
         async with self._kit.database.transaction(item.tenant_id) as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)
         return MadeAnswer(
-            text=draft.text, citations=citations, model=model, rests=bool(draft.paths)
+            text=draft.text,
+            citations=citations,
+            model=model,
+            rests=bool(draft.paths),
+            truncated=draft.is_cut,
         )
 
 
