@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import Row, Select, func, insert, null, select, tuple_, update
 
 from service.domain.dciso.spec import BrowseRequest
+from service.domain.options import worded
 from service.domain.prism.spec import PrismSpec
 from service.domain.readers import ReaderName
 from service.domain.specs import MemorySpec, spec_from_json
@@ -118,6 +119,7 @@ class StoredAnswer:
     text: str
     citations: Sequence[StoredCitation]
     model: str
+    #: Why it failed, or why there is no answer: one sentence.
     failure: str
     attempts: int
     created_at: datetime
@@ -145,10 +147,21 @@ class StoredAnswer:
     tells_text: bool
     #: A memory that is chosen must have applied the log up to here; 0: it need not.
     wanted_position: int = 0
+    #: Of a multiple-choice question; the answer is one of them, word for word.
+    options: tuple[str, ...] = ()
+    #: Whether the answer is an option that was chosen although nothing that was read says it.
+    guessed: bool = False
+    #: Whether the text was cut off at its bound.
+    truncated: bool = False
     #: What somebody thinks of it; None as long as nobody said.
     rating: StoredRating | None = None
     #: What the memory that is asked has lost by now: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None = None
+
+    @property
+    def worded(self) -> str:
+        """The question with its options, for readers that know of none."""
+        return worded(self.query, self.options)
 
     @property
     def has_value(self) -> bool:
@@ -204,6 +217,7 @@ async def create(
     response_schema: Mapping[str, Any] | None = None,
     tells_text: bool = False,
     wanted_position: int = 0,
+    options: Sequence[str] = (),
 ) -> None:
     """Stores a question, to be answered from the memory as of `revision`.
 
@@ -227,6 +241,7 @@ async def create(
             response_schema=null() if response_schema is None else dict(response_schema),
             tells_text=tells_text,
             wanted_position=wanted_position,
+            options=list(options),
         )
     )
 
@@ -258,7 +273,7 @@ async def list_answered(
     ids: Sequence[UUID] = (),
     good: bool | None = None,
 ) -> Sequence[StoredAnswer]:
-    """Complete answers that say something, oldest first, behind `after`.
+    """Complete answers that were found, oldest first, behind `after`: no guesses.
 
     Those that were navigated to in a memory, or without one those that were browsed, also
     where the automatic reader chose that. Only those with one of the `ids`, if there are
@@ -282,6 +297,7 @@ async def list_answered(
             reading,
             answer.c.status == "complete",
             answer.c.no_answer.is_(None),
+            ~answer.c.guessed,
             *(() if not ids else (answer.c.answer_id.in_(ids),)),
             *(() if good is None else (answer_rating.c.rating == (GOOD if good else BAD),)),
             *(
@@ -334,6 +350,7 @@ def from_row(row: Row[Any]) -> StoredAnswer:
     values["asked_spec"] = None
     if row.memory_id is not None:
         values["asked_spec"] = spec_from_json(row.kind, row.spec, row.schema_source)
+    values["options"] = tuple(row.options)
     values["citations"] = tuple(StoredCitation(**one) for one in row.citations)
     if row.navigation is not None:
         values["navigation"] = NavigationRequest.from_json(row.navigation)
@@ -366,10 +383,16 @@ async def complete(
     citations: Sequence[StoredCitation],
     model: str,
     no_answer: NoAnswer | None = None,
+    failure: str = "",
     statistics: Statistics | None = None,
     value: Any = None,
+    guessed: bool = False,
+    truncated: bool = False,
 ) -> bool:
-    """Stores the answer's text; False when it is there already."""
+    """Stores the answer; False when it is there already.
+
+    Without one the text is empty, and `failure` says why.
+    """
     return await settling.settle(
         tx,
         WorkKind.ANSWER,
@@ -380,14 +403,12 @@ async def complete(
         citations=[asdict(one) for one in citations],
         model=model,
         no_answer=no_answer,
-        statistics=null() if statistics is None else _statistics_json(statistics),
+        failure=failure,
+        statistics=null() if statistics is None else asdict(statistics),
         value=null() if value is None else value,
+        guessed=guessed,
+        truncated=truncated,
     )
-
-
-def _statistics_json(statistics: Statistics) -> dict[str, int]:
-    """As they are stored: the release before knows no guesses, and reads answers without."""
-    return {name: value for name, value in asdict(statistics).items() if value or name != "guesses"}
 
 
 async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Chosen) -> Chosen:

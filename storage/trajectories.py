@@ -155,8 +155,9 @@ class Sums:
 
     #: Complete navigations; 1 for one.
     navigations: int
-    #: Of these, those that found an answer.
+    #: Of these, those that found an answer, and those that guessed one.
     answered: int
+    guessed: int
     #: Those that went back up at least once, and of these those that found an answer.
     stray: int
     stray_answered: int
@@ -164,12 +165,13 @@ class Sums:
     statistics: Statistics
 
     @classmethod
-    def of_one(cls, statistics: Statistics, *, answered: bool) -> "Sums":
+    def of_one(cls, statistics: Statistics, *, answered: bool, guessed: bool) -> "Sums":
         """Those of one navigation."""
         stray = statistics.reverts > 0
         return cls(
             navigations=1,
             answered=int(answered),
+            guessed=int(guessed),
             stray=int(stray),
             stray_answered=int(stray and answered),
             statistics=statistics,
@@ -180,10 +182,11 @@ async def sum_up(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sums:
     """What all complete navigations of a memory came to."""
     fields = tuple(Statistics.__dataclass_fields__)
     figures = {name: answer.c.statistics[name].as_string().cast(BigInteger) for name in fields}
-    answered, stray = answer.c.no_answer.is_(None), figures["reverts"] > 0
+    answered, stray = answer.c.no_answer.is_(None) & ~answer.c.guessed, figures["reverts"] > 0
     statement = select(
         func.count().label("navigations"),
         func.count().filter(answered).label("answered"),
+        func.count().filter(answer.c.guessed).label("guessed"),
         func.count().filter(stray).label("stray"),
         func.count().filter(answered, stray).label("stray_answered"),
         *(func.coalesce(func.sum(figure), 0).label(name) for name, figure in figures.items()),

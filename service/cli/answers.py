@@ -84,12 +84,13 @@ def answers(
 
 def _listed(answer: Answer) -> tuple[str, ...]:
     rated = "" if answer.rating is None else (", good" if answer.rating.good else ", bad")
+    what = ", no answer" if answer.no_answer else ", a guess" if answer.guessed else ""
     asked = answer.memory or answer.reader or ""
     return (
         answer.answer_id,
         f"{answer.created_at:%Y-%m-%d %H:%M:%S}",
         asked,
-        answer.status + rated,
+        answer.status + what + rated,
         cut(answer.query, LISTED_CHARACTERS),
     )
 
@@ -105,6 +106,8 @@ def _listed_json(answer: Answer) -> dict[str, Any]:
         "text": answer.text,
         "no_answer": answer.no_answer,
         "failure": answer.failure,
+        "guessed": answer.guessed,
+        "truncated": answer.truncated,
         "calls": answer.usage.calls,
         "cost_micro_usd": answer.usage.cost_micro_usd,
         "rating": None if answer.rating is None else _rating_json(answer.rating),
@@ -175,6 +178,12 @@ def check_resumed(query: str, resume: str, also: dict[str, Any]) -> None:
         raise CommandError("give a question: the query is empty")
 
 
+def said(answer: Answer) -> str:
+    """An answer's text, or why there is none; a guess is called one."""
+    text = answer.text or answer.failure
+    return f"a guess: {text}" if answer.guessed else text
+
+
 class Written:
     """Prints an answer's text as it is told, and the rest of it at the end."""
 
@@ -195,10 +204,11 @@ class Written:
 
     def end(self, answer: Answer) -> None:
         """Prints what was not told; of a text that was told otherwise, all of it."""
-        if self._told and not answer.text.startswith(self._told):
+        text = said(answer)
+        if self._told and not text.startswith(self._told):
             show()
             self._told = ""
-        show(answer.text[len(self._told) :])
+        show(text[len(self._told) :])
 
 
 class Asked:

@@ -19,6 +19,7 @@ from service.cli.answers import (
     all_of,
     check_resumed,
     response_schema,
+    said,
     show_value,
     value_json,
 )
@@ -79,7 +80,7 @@ def ask(
     applied: Annotated[bool, typer.Option(help="Wait until the whole log is applied.")] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Navigating: one of the answers to choose from; give it for each."),
+        typer.Option(help="One of the answers to choose from; give it for each, 2 to 26 times."),
     ] = None,
     hybrid: Annotated[
         int,
@@ -127,7 +128,7 @@ def ask(
 
     Without --memory and --reader it is chosen who answers: a memory, or a reader of the log.
     A tree is navigated, from its root down to the leaf that answers, and so is a state
-    memory with --navigate or an option for navigating; otherwise that answers from its
+    memory with --navigate, --hybrid, --beam or --max-calls; otherwise that answers from its
     working context. With --reader dciso the log itself is browsed, with whole it is read in
     one prompt, and auto chooses. With --explain the way is drawn; with --json too, its events
     are in the JSON.
@@ -153,8 +154,8 @@ def ask(
         "response_schema": response_schema(schema),
         "stream": stream,
     }
-    said = {"memory": memory, "reader": reader, "model": model, "browsing": browsing}
-    check_resumed(query, resume, wanted | said)
+    who = {"memory": memory, "reader": reader, "model": model, "browsing": browsing}
+    check_resumed(query, resume, wanted | who)
     asked_of_whom = asked_of(memory, reader, model, browsing)
 
     async def work() -> None:
@@ -225,6 +226,9 @@ def answer_json(answer: values.Answer) -> dict[str, Any]:
         "model": answer.model,
         "answer_id": answer.answer_id,
         "no_answer": answer.no_answer,
+        "failure": answer.failure,
+        "guessed": answer.guessed,
+        "truncated": answer.truncated,
         "losses": [asdict(loss) for loss in answer.losses],
     }
     told |= value_json(answer)
@@ -253,7 +257,7 @@ def _citation_json(cited: values.Citation) -> dict[str, Any]:
 
 def show_answer(answer: values.Answer) -> None:
     """An answer for people."""
-    show(answer.text)
+    show(said(answer))
     show_below(answer)
 
 
@@ -276,6 +280,8 @@ def show_below(answer: values.Answer) -> None:
     read = f"at revision {answer.revision}"
     if not (answer.memory or (answer.choice is not None and answer.choice.memory)):
         read = f"from the log up to position {answer.applied_position}"
+    if answer.truncated:
+        show("  cut off: the model's reply reached its bound before its end")
     show(f"  by {answer.model} {read}{_note(answer)}")
     for loss in answer.losses:
         show(f"  memory {answer.memory}: {loss.message}")

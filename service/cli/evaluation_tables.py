@@ -120,9 +120,11 @@ def _sections(measure: Measure) -> Sequence[tuple[str, Sequence[_Row]]]:
                 ("questions", lambda one: f"{one.questions:,}"),
                 ("failed", lambda one: f"{one.failed:,}"),
                 (measure.value, lambda one: f"{one.score:.3f}"),
+                ("… without guesses", _without_guesses),
                 *_other_scores(measure),
                 ("exact match", lambda one: f"{one.exact:.3f}"),
                 ("no answer", lambda one: _percent(one.no_answer_rate)),
+                ("guessed", lambda one: _percent(one.guessed_rate) if one.guessed_rate else NONE),
                 ("evidence shown", lambda one: _percent(one.evidence_shown)),
                 ("evidence cited", lambda one: _percent(one.evidence_cited)),
                 ("gold cited", lambda one: _percent(one.gold_cited)),
@@ -157,6 +159,10 @@ def _other_scores(measure: Measure) -> Sequence[_Row]:
         Measure.ROUGE_L: ("rouge_l", lambda one: f"{one.rouge_l:.3f}"),
     }
     return [row for other, row in rows.items() if other is not measure]
+
+
+def _without_guesses(one: Summary) -> str:
+    return f"{one.score_without_guesses:.3f}" if one.guessed_rate else NONE
 
 
 def _listed(chosen: Mapping[str, int]) -> str:

@@ -81,6 +81,7 @@ def _show_statistics(statistics: NavigationStatistics) -> None:
     for name, figure in (
         ("navigations", f"{statistics.navigations:,}"),
         ("answered", f"{statistics.answered:,}"),
+        ("guessed", f"{statistics.guessed:,}"),
         ("went back at least once", f"{share(statistics.stray_ratio)} of them"),
         ("of these answered", f"{statistics.stray_answered:,} of {statistics.stray:,}"),
         ("valid actions", f"{share(statistics.valid_action_rate)} of replies"),

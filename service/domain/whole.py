@@ -98,7 +98,7 @@ class Quote:
 class WholeDraft:
     """An answer, and what it says it rests on."""
 
-    #: Empty when there is none.
+    #: Empty when there is none; with an ellipsis behind it when it was cut off.
     text: str
     #: The most important first.
     quotes: tuple[Quote, ...] = ()

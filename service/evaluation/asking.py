@@ -1,6 +1,5 @@
 """Questions to the service, and what comes of them for an evaluation."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,12 +73,6 @@ class Asked:
             if one.to_character
         )
 
-    @property
-    def _text(self) -> str:
-        """The option that was chosen, where there were any; else the answer."""
-        value = self.answer.value_json
-        return str(json.loads(value)) if value else self.answer.text
-
     def outcome(
         self,
         *,
@@ -92,8 +85,9 @@ class Asked:
         read = convert.answer(self.answer)
         counts = read.statistics
         return Outcome(
-            text="" if read.no_answer else self._text,
+            text="" if read.no_answer else read.text,
             no_answer=read.no_answer or "",
+            guessed=read.guessed,
             model=read.model,
             spent=spent_of(read.usage),
             seen=seen,
@@ -133,19 +127,9 @@ async def ask(
     raise Failed("the service ended the call without an answer")
 
 
-def in_words(question: Question, **asked: Any) -> answers_pb2.AskRequest:
-    """A question as it is asked of readers that take no options.
-
-    They are told the options, and the answer is brought into the form of one of them.
-    """
-    if not question.options:
-        return answers_pb2.AskRequest(query=question.text, **asked)
-    options = "\n".join(f"- {option}" for option in question.options)
-    return answers_pb2.AskRequest(
-        query=f"{question.text}\nIt is one of these:\n{options}",
-        response_schema=json.dumps({"type": "string", "enum": question.options}),
-        **asked,
-    )
+def request_of(question: Question, **asked: Any) -> answers_pb2.AskRequest:
+    """A question as any reader is asked it."""
+    return answers_pb2.AskRequest(query=question.text, options=question.options, **asked)
 
 
 def _complete(answer: answers_pb2.Answer, events: Sequence[TrajectoryEvent]) -> Asked:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import palimpsest
 from palimpsest.v1 import answers_pb2
-from service.evaluation.asking import Asked, ask, in_words
+from service.evaluation.asking import Asked, ask, request_of
 from service.evaluation.datasets import Document, Question
 from service.evaluation.indexing import Indexes
 from service.evaluation.memories import STATE, recent
@@ -90,7 +90,7 @@ class LogStrategy:
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer, with what of the log was read for it."""
         assert isinstance(prepared.state, frozenset), "prepare() made it"
-        request = in_words(
+        request = request_of(
             question,
             session=prepared.session,
             reader=_READERS.get(self._name, answers_pb2.READER_DCISO),

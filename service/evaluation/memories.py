@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import palimpsest
-from service.evaluation.asking import ask, in_words
+from service.evaluation.asking import ask, request_of
 from service.evaluation.datasets import Document, Question
 from service.evaluation.schemas import DOMAINS, GENERAL, TASK, SchemaChoice
 from service.evaluation.sessions import Place, building, create, until
@@ -70,7 +70,7 @@ class PrismStrategy:
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The memory's answer, with the chunks that what it rests on was written from."""
-        request = in_words(question, session=prepared.session, memory=PRISM)
+        request = request_of(question, session=prepared.session, memory=PRISM)
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return asked.outcome(seen=None, cited=asked.cited)
 
@@ -108,7 +108,7 @@ class PccStrategy:
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer from the working context, which shows the newest chunks as they are."""
         assert isinstance(prepared.state, frozenset), "prepare() made it"
-        request = in_words(question, session=prepared.session, memory=STATE)
+        request = request_of(question, session=prepared.session, memory=STATE)
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return asked.outcome(seen=prepared.state, cited=asked.covered)
 

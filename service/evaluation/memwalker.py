@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import palimpsest
 from palimpsest.v1 import answers_pb2
-from service.evaluation.asking import ask
+from service.evaluation.asking import ask, request_of
 from service.evaluation.datasets import Document, Question
 from service.evaluation.sessions import Patience, Place, building, create
 from service.evaluation.strategies import Failed, Outcome, Prepared
@@ -61,13 +61,12 @@ class MemWalkerStrategy:
         """The answer that the navigation found, with the leaves that it read."""
         settings = self._settings
         navigation = answers_pb2.NavigationRequest(
-            options=question.options,
             hybrid_leaves=settings.hybrid_leaves,
             beam=settings.beam,
             max_calls=settings.max_calls,
         )
-        request = answers_pb2.AskRequest(
-            session=prepared.session, memory=MEMORY, query=question.text, navigation=navigation
+        request = request_of(
+            question, session=prepared.session, memory=MEMORY, navigation=navigation
         )
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return asked.outcome(seen=asked.shown, cited=asked.covered)

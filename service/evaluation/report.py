@@ -47,6 +47,8 @@ class Result:
     answer: str = ""
     #: Why there is none, in a word.
     no_answer: str = ""
+    #: Whether it is an option that was chosen although nothing that was read says so.
+    guessed: bool = False
     #: Why it failed, in a sentence; empty when it did not.
     failure: str = ""
     #: Each from 0 to 1; 0 for a question that failed.
@@ -115,6 +117,7 @@ def result_of(
         model=outcome.model,
         answer=outcome.text,
         no_answer=outcome.no_answer,
+        guessed=outcome.guessed,
         evidence_shown=recall(question.evidence, outcome.seen),
         evidence_cited=recall(question.evidence, outcome.cited),
         gold_cited=gold_cited(document, question, outcome.spans),

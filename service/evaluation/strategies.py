@@ -133,6 +133,8 @@ class Outcome:
     text: str
     #: Why there is none, in a word; empty when there is one.
     no_answer: str
+    #: Whether it is an option that was chosen although nothing that was read says so.
+    guessed: bool = False
     #: The model that answered, as provider/name.
     model: str
     spent: Spent

@@ -47,6 +47,9 @@ class Summary:
     gold_cited: float | None
     #: Questions without an answer, of those that did not fail.
     no_answer_rate: float | None
+    #: Questions whose answer is a guess, likewise; the score where those count as 0.
+    guessed_rate: float | None
+    score_without_guesses: float
     #: Of answers, and of what was done with documents before.
     spent: Spent
     building: Spent
@@ -79,6 +82,8 @@ def summarize(strategy: str, results: Collection[Result], builds: Collection[Bui
         evidence_cited=_mean([one.evidence_cited for one in done]),
         gold_cited=_mean([one.gold_cited for one in done]),
         no_answer_rate=_share(sum(bool(one.no_answer) for one in done), len(done)),
+        guessed_rate=_share(sum(one.guessed for one in done), len(done)),
+        score_without_guesses=sum(one.score for one in mine if not one.guessed) / len(mine),
         spent=added(one.spent for one in mine),
         building=added(one.spent for one in built),
         seconds=_mean([one.seconds for one in done]),
@@ -95,7 +100,12 @@ def _tokens(found: Iterable[Result | Build]) -> int:
 
 
 def is_right(result: Result) -> bool:
-    """Whether an answer counts as right, for recovery and as an example to train with."""
+    """Whether an answer counts as right, for recovery and as an example to train with.
+
+    A guess never does.
+    """
+    if result.guessed:
+        return False
     return result.exact == 1.0 if result.options else result.score >= RECOVERED_SCORE
 
 

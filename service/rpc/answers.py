@@ -187,6 +187,7 @@ async def _question(request: answers_pb2.AskRequest) -> Question:
         response_schema=form,
         tells_text=request.stream_text,
         model=request.model,
+        options=tuple(request.options or request.navigation.options),
     )
 
 

@@ -303,6 +303,8 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         rating=None if stored.rating is None else rating(stored.rating),
         value_json=json.dumps(stored.value, ensure_ascii=False) if stored.has_value else "",
         losses=[_loss(one) for one in losses_of(stored.losses)],
+        guessed=stored.guessed,
+        truncated=stored.truncated,
     )
 
 

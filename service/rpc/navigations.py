@@ -49,7 +49,6 @@ NO_ANSWER = {
 def request(message: answers_pb2.NavigationRequest) -> NavigationRequest:
     """How a tree is to be navigated; zeros are the defaults."""
     return NavigationRequest(
-        options=tuple(message.options),
         hybrid_leaves=message.hybrid_leaves,
         beam=message.beam or 1,
         max_calls=message.max_calls or DEFAULT_CALLS,
@@ -82,7 +81,8 @@ def of_answer(stored: StoredAnswer) -> answers_pb2.NavigationStatistics | None:
     """What a navigation came to; None for other readers, and until it is complete."""
     if stored.statistics is None:
         return None
-    return sums(Sums.of_one(stored.statistics, answered=stored.no_answer is None))
+    answered = stored.no_answer is None and not stored.guessed
+    return sums(Sums.of_one(stored.statistics, answered=answered, guessed=stored.guessed))
 
 
 def sums(summed: Sums) -> answers_pb2.NavigationStatistics:
@@ -91,6 +91,7 @@ def sums(summed: Sums) -> answers_pb2.NavigationStatistics:
     return answers_pb2.NavigationStatistics(
         navigations=summed.navigations,
         answered=summed.answered,
+        guessed=summed.guessed,
         stray=summed.stray,
         stray_answered=summed.stray_answered,
         valid_actions=statistics.valid_actions,

@@ -18,6 +18,7 @@ from service.usecases.readers.answering import AnswerCalls, Reader, ReaderKit
 from service.usecases.readers.auto import AutoReader
 from service.usecases.readers.dciso import Browser, OpensRanks
 from service.usecases.readers.memwalker import Navigator
+from service.usecases.readers.options import ChoosingReader
 from service.usecases.readers.pcc import ContextReader
 from service.usecases.readers.prism import PrismReader
 from service.usecases.readers.reading_facts import Knowledge
@@ -95,8 +96,11 @@ class Answerer(Maker[StoredAnswer]):
                 citations=made.citations,
                 model=made.model,
                 no_answer=made.no_answer,
+                failure=made.failure,
                 statistics=made.statistics,
                 value=made.value,
+                guessed=made.guessed,
+                truncated=made.truncated,
             )
             reach(FailPoint.ANSWER_WRITTEN)
         reach(FailPoint.ANSWERED)
@@ -104,7 +108,15 @@ class Answerer(Maker[StoredAnswer]):
             guard_meters.kept(Guard.ANSWER_SETTLED)
 
     def _reader(self, wanted: StoredAnswer) -> Reader:
-        """Who reads: whom the question names, else the reader of the memory's kind."""
+        """Who reads, and answers with one of the options where there are any."""
+        reader = self._who_reads(wanted)
+        if not wanted.options or isinstance(reader, Navigator | AutoReader):
+            # Who navigates is shown the options, and whom the automatic reader chooses is here.
+            return reader
+        return ChoosingReader(reader, self._shaper)
+
+    def _who_reads(self, wanted: StoredAnswer) -> Reader:
+        """Whom the question names, else the reader of the memory's kind."""
         if wanted.reader in self._log_readers:
             return self._log_readers[wanted.reader]
         if wanted.asked_memory is None:

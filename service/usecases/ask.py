@@ -290,6 +290,7 @@ async def _store(tx: Transaction, question: Question, source: Source, taken: Tak
         model=question.model,
         response_schema=question.response_schema,
         tells_text=question.tells_text,
+        options=question.options,
     )
     return Reading(
         answer_id=answer_id, revision=taken.revision, applied_position=taken.applied_position

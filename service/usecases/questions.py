@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -56,6 +56,8 @@ class Question:
     tells_text: bool = False
     #: The model of readers that no memory's spec gives one; empty: the service's.
     model: str = ""
+    #: Of a multiple-choice question; the answer is one of them, word for word.
+    options: tuple[str, ...] = ()
 
     @property
     def named_reader(self) -> ReaderName | None:
@@ -78,6 +80,10 @@ class Question:
                 raise _invalid("browsing", problem)
         if self.model and reader not in OF_LOG | {ReaderName.AUTO}:
             raise _invalid("model", "a memory is read by the model of its spec")
+        if any(not option.strip() for option in self.options):
+            raise _invalid("options", "each must have a character that is no blank")
+        if len(self.options) == 1:
+            raise _invalid("options", "give two or more to choose from, or none")
 
 
 @contextmanager
@@ -167,7 +173,7 @@ def _reader(
         reader = ReaderName.MEMWALKER
     reader = reader or _OF_KIND[kind]
     if reader is ReaderName.MEMWALKER:
-        navigation = navigation or NavigationRequest()
+        navigation = replace(navigation or NavigationRequest(), options=question.options)
     return reader, navigation
 
 

@@ -1,6 +1,6 @@
 """Shaping: an answer is brought into the form that its question asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ from service.domain.errors import InvalidInput
 from service.domain.json_values import canonical
 from service.domain.reasons import Reason
 from service.domain.recording import reply_fields
-from service.domain.shaping import SHAPE, ShapeContent, Shaped, shape
+from service.domain.shaping import SHAPE, Check, ShapeContent, Shaped, shape
 from service.domain.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.work import WorkItem
 from service.llm.driver import drive
@@ -16,6 +16,9 @@ from service.llm.facts import ModelFacts
 from service.usecases.readers.answering import AnswerCalls, MadeAnswer
 from service.usecases.response_forms import checker, read_form
 from storage.answers import StoredAnswer
+
+#: Why there is no answer.
+UNFIT_TEXT = "There is no answer in the form that was asked for: no reply of the model fits it."
 
 
 def check_response_schema(text: str) -> dict[str, Any]:
@@ -52,6 +55,32 @@ class Shaper:
         """
         if asked.response_schema is None or made.no_answer is not None:
             return made
+        shaped, _ = await self.shaped(
+            item,
+            asked,
+            made,
+            asked.response_schema,
+            checker(asked.response_schema),
+            after=made.events,
+        )
+        if not shaped.fits:
+            return replace(made, no_answer=NoAnswer.UNREADABLE, failure=UNFIT_TEXT)
+        return replace(made, value=shaped.value)
+
+    async def shaped(
+        self,
+        item: WorkItem,
+        asked: StoredAnswer,
+        made: MadeAnswer,
+        schema: Mapping[str, Any],
+        check: Check,
+        *,
+        after: int,
+    ) -> tuple[Shaped, int]:
+        """What comes of an answer by a schema, and the ordinal of its last event.
+
+        Its events come behind `after`, and behind all others there. Raises ModelFailure.
+        """
         model = made.model
         facts = self._facts(model)
         flow = shape(
@@ -59,21 +88,19 @@ class Shaper:
                 query=asked.query,
                 answer=made.text,
                 excerpts=tuple(one.excerpt for one in made.citations),
-                schema=asked.response_schema,
+                schema=schema,
             ),
-            check=checker(asked.response_schema),
+            check=check,
             marker_key=self._marker_key,
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
         shaped: Shaped = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
-        await self._tell(item, asked, shaped)
-        if not shaped.fits:
-            return replace(made, no_answer=NoAnswer.UNREADABLE)
-        return replace(made, value=shaped.value)
+        first = await self._calls.next_ordinal(item, asked, EventKind.SHAPING, after)
+        await self._tell(item, asked, shaped, first)
+        return shaped, first + len(shaped.tries) - 1
 
-    async def _tell(self, item: WorkItem, asked: StoredAnswer, shaped: Shaped) -> None:
-        first = await self._calls.next_ordinal(item, asked, EventKind.SHAPING)
+    async def _tell(self, item: WorkItem, asked: StoredAnswer, shaped: Shaped, first: int) -> None:
         for number, one in enumerate(shaped.tries):
             event = Event(
                 ordinal=first + number,

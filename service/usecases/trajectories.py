@@ -178,8 +178,8 @@ class Trajectories:
             marker_key=self._marker_key,
         )
         held = log_of(self._database, tenant_id, asked)
-        log = await BrowsedLog.open(held, terms.pack(asked.query), _NoRanks(), ranked_in(events))
-        return terms.flow(asked.query, log.frames), log.look_up
+        log = await BrowsedLog.open(held, terms.pack(asked.worded), _NoRanks(), ranked_in(events))
+        return terms.flow(asked.worded, log.frames), log.look_up
 
 
 class _NoRanks:

@@ -56,6 +56,11 @@ answer = Table(
     Column("value", JSONB),
     # What the automatic reader chose: reader, memory, where it reads, and why.
     Column("chosen", JSONB),
+    # The options of a multiple-choice question.
+    Column("options", JSONB, nullable=False, server_default=text("'[]'")),
+    # Whether the answer is an option that nothing says, and whether its text was cut off.
+    Column("guessed", Boolean, nullable=False, server_default=text("false")),
+    Column("truncated", Boolean, nullable=False, server_default=text("false")),
     # Whether the text is told as it is written.
     Column("tells_text", Boolean, nullable=False, server_default=text("false")),
     # A memory that the automatic reader chooses must have applied the log up to here.

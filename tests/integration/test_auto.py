@@ -382,8 +382,6 @@ async def test_what_nobody_finds_is_said_by_the_first(database: Database) -> Non
     item = await ask(database, rows.head)
     script = Script(reply=says("state", answer="no answer"))
     made, events, _ = await browsed(rows, script, item, NoAnswer.NOT_FOUND)
-    assert (made.text, made.no_answer) == (
-        "There is no answer in the working context.",
-        NoAnswer.NOT_FOUND,
-    )
+    assert (made.text, made.no_answer) == ("", NoAnswer.NOT_FOUND)
+    assert made.failure == "There is no answer in the working context."
     assert len(events) == 3

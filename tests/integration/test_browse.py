@@ -227,10 +227,11 @@ async def test_a_log_without_text_has_no_answer(database: Database) -> None:
     await write(database, TEXTS)
     stored, events, script = await browsed(database, Words("mouse"), up_to=0)
     assert (stored.no_answer, script.asked) == (NoAnswer.EMPTY, [])
-    assert stored.text == "There is no answer: the log has no text yet."
+    assert (stored.text, stored.failure) == ("", "There is no answer: the log has no text yet.")
     assert path(events) == [("end", "", "none")]
     missing, events, _ = await browsed(database, Words("zebra"), option=INDEPENDENT)
-    assert (missing.text, missing.citations) == ("There is no answer in the log.", ())
+    assert (missing.text, missing.citations) == ("", ())
+    assert missing.failure == "There is no answer in the log."
     assert events[-1].text == "not_found"
     few, _, _ = await browsed(database, Words("zebra"), option=INDEPENDENT, max_calls=3)
     assert few.no_answer is NoAnswer.STEP_LIMIT
@@ -243,7 +244,7 @@ async def test_a_text_that_is_refused_is_no_log_without_an_answer(database: Data
     await answerer(database, gateway(script, database)).make(item)
     stored, events = await read_told(database, item)
     assert (stored.status, stored.no_answer) == ("complete", NoAnswer.UNREADABLE)
-    assert "refused the text: I cannot read that" in stored.text
+    assert "refused the text: I cannot read that" in stored.failure
     assert {one.end for one in events if one.template} == {End.REFUSAL}
 
 
@@ -271,7 +272,7 @@ async def test_a_question_with_options_has_one_of_them(database: Database) -> No
     await answerer(database, gateway(script, database)).make(item)
     stored, events = await read_told(database, item)
     assert (stored.text, stored.value, stored.no_answer) == ("it runs", "it runs", None)
-    assert stored.citations == ()
+    assert (stored.citations, stored.guessed, stored.statistics) == ((), True, None)
     (end,) = [one for one in events if one.kind is EventKind.END]
     assert end.reasoning == "a guess by the model among the options: not_found"
 

@@ -184,8 +184,9 @@ async def test_a_question_reads_the_tree_as_it_was(database: Database) -> None:
     _, events = await answered(database, Moves("king"), revision=1, applied=4)
     assert events[0].shown == ("1.1", "0.4")
     none, events = await answered(database, Moves("king"), revision=0, applied=0)
-    assert (none.no_answer, none.text) == (
+    assert (none.no_answer, none.text, none.failure) == (
         NoAnswer.EMPTY,
+        "",
         "There is no answer: the tree has no text yet.",
     )
     assert events == [Event(ordinal=1, kind=EventKind.END, action=Action.NONE, text="empty")]
@@ -209,7 +210,8 @@ async def test_a_question_without_an_answer_is_complete_and_says_so(database: Da
     await make_tree(database, LEAVES, tail=TAIL)
     stored, events = await answered(database, Moves("zebra"), max_calls=40)
     assert (stored.status, stored.no_answer) == ("complete", NoAnswer.NOT_FOUND)
-    assert (stored.text, stored.citations) == ("There is no answer in the text.", ())
+    assert (stored.text, stored.citations) == ("", ())
+    assert stored.failure == "There is no answer in the text."
     assert events[-1].text == "not_found"
     unread, _ = await answered(database, lambda ask, number: "hm")
     assert unread.no_answer is NoAnswer.UNREADABLE

@@ -174,8 +174,8 @@ async def asked(database: Database, script: Script) -> StoredAnswer:
 @pytest.mark.parametrize(
     ("reply", "text", "no_answer"),
     [
-        ("[ANSWER]\nno answer\n[PATHS]\n", NO_ANSWER_TEXT, NoAnswer.NOT_FOUND),
-        ("The memory does not say.", NO_ANSWER_TEXT, NoAnswer.NOT_FOUND),
+        ("[ANSWER]\nno answer\n[PATHS]\n", "", NoAnswer.NOT_FOUND),
+        ("The memory does not say.", "", NoAnswer.NOT_FOUND),
         ("<think>\nIs it y?\n</think>\n[ANSWER]\nIt is x.\n[PATHS]\n", "It is x.", None),
     ],
 )
@@ -186,6 +186,7 @@ async def test_an_answer_is_what_it_says(
     await reviser(database, Script()).drain(ITEM)
     answer = await asked(database, Ending(replies=[(reply, End.COMPLETE)]))
     assert (answer.status, answer.text, answer.no_answer) == ("complete", text, no_answer)
+    assert answer.failure == (NO_ANSWER_TEXT if no_answer else "")
 
 
 async def test_an_answer_that_was_cut_off_says_so(database: Database) -> None:

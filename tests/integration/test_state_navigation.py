@@ -224,8 +224,9 @@ async def test_a_navigation_is_as_of_the_question(database: Database) -> None:
 async def test_an_empty_memory_has_nothing_to_navigate(database: Database) -> None:
     rows = await make_state(database)
     stored, told = await navigated(rows, Moves("x"))
-    assert (stored.no_answer, stored.text) == (
+    assert (stored.no_answer, stored.text, stored.failure) == (
         NoAnswer.EMPTY,
+        "",
         "There is no answer: the memory has no text yet.",
     )
     assert [event.text for event in told] == ["empty"]

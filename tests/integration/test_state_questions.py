@@ -225,18 +225,18 @@ async def test_an_empty_memory_says_so_without_a_call(database: Database) -> Non
     script = Script()
     stored = await answered(rows, says("x"), script=script)
     assert (stored.status, stored.no_answer, stored.citations) == ("complete", NoAnswer.EMPTY, ())
-    assert stored.text == "There is no answer: the memory has no steps yet."
+    assert (stored.text, stored.failure) == (
+        "",
+        "There is no answer: the memory has no steps yet.",
+    )
     assert script.asked == []
 
 
 async def test_what_the_context_does_not_say_is_no_answer(database: Database) -> None:
     rows = await two_generations(database)
     stored = await answered(rows, says("no answer"))
-    assert (stored.no_answer, stored.text, stored.citations) == (
-        NoAnswer.NOT_FOUND,
-        "There is no answer in the working context.",
-        (),
-    )
+    assert (stored.no_answer, stored.text, stored.citations) == (NoAnswer.NOT_FOUND, "", ())
+    assert stored.failure == "There is no answer in the working context."
     stored = await answered(rows, lambda ask, number: "<think>")
     assert stored.no_answer is NoAnswer.UNREADABLE
 

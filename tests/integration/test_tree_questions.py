@@ -144,7 +144,7 @@ async def collected(events: Any) -> list[Any]:
     "call",
     [
         lambda memory, answer: memory.ask("?", beam=1),
-        lambda memory, answer: memory.ask("?", options=["a"]),
+        lambda memory, answer: memory.ask("?", beam=2),
         lambda memory, answer: memory.navigation_statistics(),
         lambda memory, answer: collected(memory.export_trajectories()),
     ],
@@ -168,10 +168,13 @@ async def test_other_memories_are_refused(
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"options": ["a"] * 27}, "navigation.options: must contain no more than 26"),
-        ({"options": ["a", ""]}, "navigation.options[1]: "),
-        ({"options": ["é" * 501]}, "navigation.options[0]: "),
-        ({"options": ["a\0b"]}, "navigation.options holds a NUL character"),
+        ({"options": [str(n) for n in range(27)]}, "options: must contain no more than 26"),
+        ({"options": ["a", ""]}, "options[1]: "),
+        ({"options": ["é" * 501]}, "options[0]: "),
+        ({"options": ["a", "a"]}, "options: "),
+        ({"options": ["a", " "]}, "options: each must have a character that is no blank"),
+        ({"options": ["a"]}, "options: give two or more to choose from, or none"),
+        ({"options": ["a\0b"]}, "options holds a NUL character"),
         ({"hybrid_leaves": 33}, "navigation.hybrid_leaves: "),
         ({"beam": 9}, "navigation.beam: "),
         ({"max_calls": 1001}, "navigation.max_calls: "),

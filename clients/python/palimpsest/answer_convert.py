@@ -123,6 +123,8 @@ def answer(message: answers_pb2.Answer) -> Answer:
         has_value=bool(message.value_json),
         rating=rating(message.rating) if message.HasField("rating") else None,
         losses=losses(message.losses),
+        guessed=message.guessed,
+        truncated=message.truncated,
     )
 
 
@@ -162,6 +164,7 @@ def navigation_statistics(
         calls=message.calls,
         tokens=message.tokens,
         text_tokens=message.text_tokens,
+        guessed=message.guessed,
     )
 
 

@@ -65,8 +65,10 @@ class Question:
     after: str = ""
     #: The memory must have applied everything that is in the log when the question comes.
     fully_applied: bool = False
-    #: For navigations, as `Memory.ask` has them.
+    #: Of a multiple-choice question, 2 to 26: the answer is one of them, word for word, or there
+    #: is none. `Answer.guessed` says where nothing that was read says which.
     options: Sequence[str] = ()
+    #: For navigations, as `Memory.ask` has them.
     hybrid_leaves: int = 0
     beam: int = 0
     max_calls: int = 0
@@ -238,6 +240,7 @@ class Answer:
     query: str
     #: "pending", "complete", "failed" or "cancelled".
     status: str
+    #: Empty when there is no answer.
     text: str
     citations: tuple[Citation, ...]
     #: Where it was read.
@@ -245,7 +248,7 @@ class Answer:
     applied_position: int
     #: The model that wrote it. "offline/extractive" is no language model.
     model: str
-    #: Why it failed.
+    #: Why it failed, or why there is no answer: one sentence.
     failure: str
     usage: Usage
     created_at: datetime
@@ -268,3 +271,8 @@ class Answer:
     rating: Rating | None = None
     #: What the memory that was asked has lost by now; empty when all is well.
     losses: tuple[Loss, ...] = ()
+    #: Whether it is one of the options that was chosen although nothing that was read says so.
+    guessed: bool = False
+    #: Whether the model's reply reached its bound: `text` is the beginning of the answer, with
+    #: " …" behind it.
+    truncated: bool = False

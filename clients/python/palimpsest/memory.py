@@ -352,12 +352,13 @@ class Memory:
         the text as it is written (`stream_ask` iterates over it). `reader` is the one of the
         memory's kind when it is None. `response_schema` asks for `Answer.value`. An answer that
         comes too late is stored all the same: the error's metadata names it for
-        `Session.answer`.
+        `Session.answer`. Of a multiple-choice question the answer is one of `options`, or there
+        is none.
 
-        For trees, and state memories: the answer is one of `options`; `hybrid_leaves` begins
-        with so many leaves that retrieval names; `beam` nodes are explored at once, with at
-        most `max_calls` model calls. Zeros are the service's defaults. A state memory answers
-        from its working context, and is navigated when one of these is given, or `navigate`.
+        For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
+        names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are
+        the service's defaults. A state memory answers from its working context, and is navigated
+        when one of these is given, or `navigate`.
         """
         question = Question(
             query=query,

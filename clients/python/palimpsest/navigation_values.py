@@ -93,6 +93,8 @@ class NavigationStatistics:
     tokens: int
     #: Of the text under the root when it was asked, summed.
     text_tokens: int
+    #: Of the navigations, those whose answer is a guess; they are not among `answered`.
+    guessed: int = 0
 
     @property
     def stray_ratio(self) -> float | None:

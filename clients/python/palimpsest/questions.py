@@ -61,7 +61,6 @@ def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
         query=question.query,
         consistency=consistency(question.after, question.fully_applied),
         navigation=navigation(
-            question.options,
             question.hybrid_leaves,
             question.beam,
             question.max_calls,
@@ -72,6 +71,7 @@ def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
         response_schema=response_schema(question.response_schema),
         stream_text=question.stream,
         model=question.model,
+        options=options(question.options),
     )
 
 
@@ -110,8 +110,14 @@ def response_schema(schema: Schema | None) -> str:
     return schema_fields(schema)["json_schema"]
 
 
+def options(given: Sequence[str]) -> Sequence[str]:
+    """The options of a question. Raises ValueError for what cannot be sent."""
+    if isinstance(given, str):
+        raise ValueError("options must be a list of texts, not one text")
+    return given
+
+
 def navigation(
-    options: Sequence[str],
     hybrid_leaves: int,
     beam: int,
     max_calls: int,
@@ -121,13 +127,10 @@ def navigation(
 
     Raises ValueError for what cannot be sent.
     """
-    if isinstance(options, str):
-        raise ValueError("options must be a list of texts, not one text")
-    if not (navigate or options or hybrid_leaves or beam or max_calls):
+    if not (navigate or hybrid_leaves or beam or max_calls):
         return None
     return message_of(
         answers_pb2.NavigationRequest,
-        options=options,
         hybrid_leaves=hybrid_leaves,
         beam=beam,
         max_calls=max_calls,

@@ -19,6 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _Reader:
@@ -119,6 +124,7 @@ class AskRequest(_message.Message):
     RESPONSE_SCHEMA_FIELD_NUMBER: _builtins.int
     STREAM_TEXT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -164,6 +170,15 @@ class AskRequest(_message.Message):
         other readers.
         """
 
+    @_builtins.property
+    def options(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Optional. The options of a multiple-choice question, 2 to 26 that differ, each 1 to
+        1,000 bytes without NUL. With every reader the answer is one of them, word for word, or
+        there is none. Where nothing that is read says which, trees and state memories that are
+        navigated, and the log that is browsed, give the likeliest (`Answer.guessed`); AUTO
+        browses the log before it gives a guess of a memory.
+        """
+
     def __init__(
         self,
         *,
@@ -177,10 +192,11 @@ class AskRequest(_message.Message):
         response_schema: _builtins.str = ...,
         stream_text: _builtins.bool = ...,
         model: _builtins.str = ...,
+        options: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "navigation", b"navigation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "options", b"options", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,10 +384,9 @@ class NavigationRequest(_message.Message):
     means 50. Beyond them there is no answer (STEP_LIMIT).
     """
     @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
     def options(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Optional. The options of a multiple-choice question, at most 26, each 1
-        to 1,000 bytes without NUL; the answer is one of them, word for word.
-        """
+        """As `AskRequest.options`, from clients of the release before."""
 
     def __init__(
         self,
@@ -551,7 +566,7 @@ class TrajectoryEvent(_message.Message):
         KIND_AGGREGATION: TrajectoryEvent._Kind.ValueType  # 10
         """Notes, or the whole answer, were made from what was extracted."""
         KIND_SHAPING: TrajectoryEvent._Kind.ValueType  # 11
-        """The answer was brought into the form of `response_schema`."""
+        """The answer was brought into the form of `response_schema`, or to one of the options."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
     KIND_UNSPECIFIED: TrajectoryEvent.Kind.ValueType  # 0
@@ -579,7 +594,7 @@ class TrajectoryEvent(_message.Message):
     KIND_AGGREGATION: TrajectoryEvent.Kind.ValueType  # 10
     """Notes, or the whole answer, were made from what was extracted."""
     KIND_SHAPING: TrajectoryEvent.Kind.ValueType  # 11
-    """The answer was brought into the form of `response_schema`."""
+    """The answer was brought into the form of `response_schema`, or to one of the options."""
 
     class _Action:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -732,10 +747,11 @@ class NavigationStatistics(_message.Message):
     CALLS_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     TEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    GUESSED_FIELD_NUMBER: _builtins.int
     navigations: _builtins.int
     """Complete navigations; 1 for one."""
     answered: _builtins.int
-    """Of these, those that found an answer."""
+    """Of these, those that found an answer; no guesses."""
     stray: _builtins.int
     """Those that went back up at least once (table 4, stray ratio)."""
     stray_answered: _builtins.int
@@ -754,6 +770,8 @@ class NavigationStatistics(_message.Message):
     """
     text_tokens: _builtins.int
     """Tokens of the text under the root when it was asked, summed."""
+    guessed: _builtins.int
+    """Of `navigations`, those whose answer is a guess."""
     def __init__(
         self,
         *,
@@ -768,10 +786,11 @@ class NavigationStatistics(_message.Message):
         calls: _builtins.int = ...,
         tokens: _builtins.int = ...,
         text_tokens: _builtins.int = ...,
+        guessed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "calls", b"calls", "invalid_actions", b"invalid_actions", "leaves_read", b"leaves_read", "navigations", b"navigations", "reverts", b"reverts", "stray", b"stray", "stray_answered", b"stray_answered", "text_tokens", b"text_tokens", "tokens", b"tokens", "valid_actions", b"valid_actions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered", b"answered", "calls", b"calls", "guessed", b"guessed", "invalid_actions", b"invalid_actions", "leaves_read", b"leaves_read", "navigations", b"navigations", "reverts", b"reverts", "stray", b"stray", "stray_answered", b"stray_answered", "text_tokens", b"text_tokens", "tokens", b"tokens", "valid_actions", b"valid_actions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -928,13 +947,17 @@ class Answer(_message.Message):
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     RATING_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    GUESSED_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.str
     session: _builtins.str
     memory: _builtins.str
     query: _builtins.str
     status: Global___Answer.Status.ValueType
     text: _builtins.str
-    """Empty unless COMPLETE. When the memory does not say, it says so."""
+    """Empty unless COMPLETE, and where there is no answer: `no_answer` says why. Only
+    where no reply fitted `response_schema` it stays.
+    """
     revision: _builtins.int
     """Where it was read."""
     applied_position: _builtins.int
@@ -943,7 +966,7 @@ class Answer(_message.Message):
     picks sentences of the memory word for word.
     """
     failure: _builtins.str
-    """Why it failed."""
+    """Why it failed, or why there is no answer: one sentence."""
     no_answer: Global___NoAnswer.ValueType
     """Why there is no answer; UNSPECIFIED when there is one."""
     reader: Global___Reader.ValueType
@@ -951,6 +974,14 @@ class Answer(_message.Message):
     value_json: _builtins.str
     """The answer by the schema that was asked for, as JSON; `null` where that is the
     answer. Empty without one.
+    """
+    guessed: _builtins.bool
+    """It is one of `AskRequest.options` that was chosen although nothing that was read says
+    so. A guess has no citations, unless leaves of a tree disagreed and it is one of theirs.
+    """
+    truncated: _builtins.bool
+    """The model's reply reached its bound before its end: `text` is the beginning of the
+    answer, with " …" behind it. Never with options.
     """
     @_builtins.property
     def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:
@@ -1003,10 +1034,12 @@ class Answer(_message.Message):
         value_json: _builtins.str = ...,
         rating: Global___Rating | None = ...,
         losses: _abc.Iterable[_reading_pb2.Loss] | None = ...,
+        guessed: _builtins.bool = ...,
+        truncated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "create_time", b"create_time", "rating", b"rating", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "losses", b"losses", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "guessed", b"guessed", "losses", b"losses", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "truncated", b"truncated", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

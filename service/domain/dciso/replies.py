@@ -15,6 +15,7 @@ from service.domain.asking import Unusable, check_refused, fault_of_end
 from service.domain.dciso.spec import BrowseAction
 from service.domain.flows import ModelReply
 from service.domain.json_values import MAX_DEPTH
+from service.domain.no_answers import may_say_none, says_none
 from service.domain.telling import json_text, spoken_so_far
 from service.domain.thoughts import said
 
@@ -128,7 +129,7 @@ class PieceReply:
 def is_null(text: str) -> bool:
     """Whether a text is empty, or a word for that."""
     bare = text.strip(_AROUND)
-    return not bare or bare.lower() in _NULL_WORDS
+    return not bare or bare.lower() in _NULL_WORDS or says_none(bare)
 
 
 def text_of(reply: ModelReply) -> str:
@@ -393,4 +394,5 @@ def _settled(body: str) -> str:
 
 def _may_be_null(text: str) -> bool:
     bare = text.strip(_AROUND).lower()
-    return is_null(text) or any(word.startswith(bare) for word in _NULL_WORDS)
+    is_open = any(word.startswith(bare) for word in _NULL_WORDS)
+    return is_open or is_null(text) or may_say_none(text)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from service.domain.options import MAX_OPTIONS
+
 
 class BrowseAction(StrEnum):
     """The action space (section 3.3)."""
@@ -62,8 +64,6 @@ DEFAULT_PIECES = 8
 MAX_PIECES = 100
 DEFAULT_CALLS = 1000
 MAX_CALLS = 10_000
-#: Each has a letter.
-MAX_OPTIONS = 26
 ALL_ACTIONS = frozenset(BrowseAction)
 
 _OBTAINING = frozenset({BrowseAction.RETRIEVE, BrowseAction.APPEND, BrowseAction.MERGE})

@@ -69,7 +69,7 @@ class ContextAnswerContent:
 class AnswerDraft:
     """An answer and the recent steps that it rests on."""
 
-    #: Empty when there is none.
+    #: Empty when there is none; with an ellipsis behind it when it was cut off.
     text: str
     #: Positions of recent steps, most important first.
     positions: tuple[int, ...] = ()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from service.domain.tree.reply_values import normal
+from service.domain.options import normal
 
 
 def likeliest(options: Sequence[str], texts: Iterable[str]) -> str:

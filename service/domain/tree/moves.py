@@ -8,6 +8,7 @@ guessed: it is unreadable, with a reason that the model is told.
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from service.domain.no_answers import says_none
 from service.domain.tree.reply_parts import Parts, Unclear, split_reply
 from service.domain.tree.reply_values import chosen_option, numbers_of, said_answer
 
@@ -83,6 +84,8 @@ def read_leaf(reply: str, *, options: tuple[str, ...]) -> Answered | Revert | Un
             return Revert(reasoning=parts.reasoning)
         if numbers != (ANSWER,):
             raise Unclear("its action is neither -1 nor -2, and nothing else is open here")
+        if parts.answers and not parts.cut and all(map(says_none, parts.answers)):
+            return Revert(reasoning=parts.reasoning)
         text = _answer(parts, options)
     except Unclear as unclear:
         return Unreadable(reason=str(unclear))

@@ -13,12 +13,13 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from service.domain.asking import NoUse, check_refused, fault_of_end
 from service.domain.ends import End
 from service.domain.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
 from service.domain.flows import LookingFlow, LookUp, ModelAsk, ModelReply
+from service.domain.options import normal
 from service.domain.shortening import cut_back
 from service.domain.thoughts import said
 from service.domain.trajectory import (
@@ -45,7 +46,6 @@ from service.domain.tree.nodes import View
 from service.domain.tree.prompts import Prompts
 from service.domain.tree.question import Question
 from service.domain.tree.recording import Recorder
-from service.domain.tree.reply_values import normal
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.trajectory import Navigation
 
@@ -392,9 +392,9 @@ class _Walk:
             except (NoUse, TextTooLong):
                 # Refused, or no room: the words decide.
                 pass
-        self.recorder.guess()
         likely = chosen or Answered(text=likeliest(self.question.options, known))
-        return (yield from self._succeed(likely, leaves))
+        navigation = yield from self._succeed(likely, leaves)
+        return replace(navigation, guessed=True)
 
     def _known(self) -> list[str]:
         """What is known of the text: summaries of its parts, and what its leaves brought."""

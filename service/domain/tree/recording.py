@@ -80,10 +80,6 @@ class Recorder:
             reply=reply,
         )
 
-    def guess(self) -> None:
-        """The answer is the likeliest option."""
-        self._add(guesses=1)
-
     def event(
         self,
         kind: EventKind,

@@ -1,9 +1,9 @@
 """The values of a reply's parts: numbers of an action, an answer, the option it means."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 
+from service.domain.options import normal
 from service.domain.tree.reply_parts import Unclear
 
 #: What may stand before a number: "Action: enter summary 2".
@@ -24,7 +24,6 @@ _FURTHER = re.compile(
 )
 _MINUS = str.maketrans("−–—", "---")
 
-_WORD = re.compile(r"\w+")
 _LETTER = re.compile(
     r"^(?i:(?:the|my|answer|option|choice|correct|final|is)[ \t:]{1,3}){0,6}"
     r"(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])\)|([A-Z])(?:[.:\]]|[ \t]{0,4}$|[ \t]{1,4}[-–—][ \t]))"
@@ -54,12 +53,6 @@ def said_answer(part: str) -> str:
         if inner != text and sign not in inner:
             text = inner.strip()
     return text if text.strip(" .…*_`\"'-?") else ""
-
-
-def normal(answer: str) -> str:
-    """An answer in its comparable form: its words, whatever their case and what is between."""
-    folded = unicodedata.normalize("NFKC", answer).casefold()
-    return " ".join(_WORD.findall(folded)) or folded.strip()
 
 
 def letter_of(number: int) -> str:

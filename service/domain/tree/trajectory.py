@@ -21,8 +21,6 @@ class Statistics:
     #: Tokens of all prompts and replies; with those of the tree's text, the share that was read.
     tokens: int = 0
     text_tokens: int = 0
-    #: Answers that are the likeliest option, since none was found; 0 or 1 for one navigation.
-    guesses: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +36,5 @@ class Navigation:
     #: What the model said for it.
     reasoning: str
     statistics: Statistics
-
-    @property
-    def guessed(self) -> bool:
-        """Whether the answer was not found, and is the likeliest of the options."""
-        return self.statistics.guesses > 0
+    #: Whether the answer was not found, and is the likeliest of the options.
+    guessed: bool = False

@@ -166,7 +166,8 @@ def _closest(options: list[Any], text: str) -> Any:
         stems = set(terms(" ".join(words))) or set(words)
         return len(stems & said) / max(len(stems), 1)
 
-    return max(options, key=fit)
+    best = max(options, key=fit)
+    return None if None in options and fit(best) == 0 else best
 
 
 def _empty(schema: Any) -> Json:

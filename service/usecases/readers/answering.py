@@ -28,21 +28,26 @@ EXCERPT_CHARACTERS = 500
 class MadeAnswer:
     """What came of a question."""
 
-    #: The answer, or that there is none.
+    #: The answer; empty when there is none.
     text: str
     citations: Sequence[StoredCitation]
     #: The model that read.
     model: str
-    #: Why there is no answer; None when there is one.
+    #: Why there is no answer, and that in a sentence; None when there is one.
     no_answer: NoAnswer | None = None
+    failure: str = ""
     #: Of a navigation.
     statistics: Statistics | None = None
     #: By the schema that was asked for; None is JSON's null, if one was asked for.
     value: Any = None
     #: Whether the model named anything that it rests on.
     rests: bool = True
-    #: Whether the text lacks its end: the model had no room for it.
-    is_cut: bool = False
+    #: Whether it is an option that was chosen although nothing that was read says it.
+    guessed: bool = False
+    #: Whether the text was cut off at its bound.
+    truncated: bool = False
+    #: The ordinal of the last event that tells how it became one of the options; 0: none does.
+    events: int = 0
 
 
 class Reader(Protocol):

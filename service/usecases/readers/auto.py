@@ -50,7 +50,7 @@ class AutoReader:
         self._reader_of = reader_of
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The answer of who was chosen; where a memory has none, what browsing finds once.
+        """The answer of who was chosen; where a memory has none, or guesses, what browsing finds.
 
         The first choice is stored and stays: made again after a failure, the answer is
         read by the same reader at the same place. Raises ModelFailure, TextTooLong.
@@ -63,9 +63,7 @@ class AutoReader:
         again = await self._choose_again(item, asked, missed)
         found, _ = await self._read(item, asked, again)
         assert found is not None, "what fails with the log itself is raised"
-        if found.no_answer is not None and made is not None:
-            return made
-        return found
+        return found if made is None or _worth(found) > _worth(made) else made
 
     async def _choose(self, item: WorkItem, asked: StoredAnswer) -> Chosen:
         gathered = await self._gather(item, asked)
@@ -135,7 +133,7 @@ class AutoReader:
             if is_last:
                 raise
             return None, f"Memory {chosen.memory_name!r} does not fit the window of its model"
-        if not is_last and (made.no_answer in _MISSED or not made.rests):
+        if not is_last and (made.no_answer in _MISSED or made.guessed or not made.rests):
             return made, f"Memory {chosen.memory_name!r} has no answer"
         return made, ""
 
@@ -147,6 +145,13 @@ class AutoReader:
         chosen = _chosen(choice, asked, gathered, events=events)
         await self._calls.record(item, asked, _event(chosen, None))
         return chosen
+
+
+def _worth(made: MadeAnswer) -> int:
+    """More is better: nothing, a guess, what rests on nothing, an answer."""
+    if made.no_answer is not None:
+        return 0
+    return 1 if made.guessed else 2 + made.rests
 
 
 def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: int) -> Chosen:

@@ -31,7 +31,7 @@ from storage.database import Database
 
 _log = structlog.get_logger("palimpsest.browse")
 
-#: What an answer says that says nothing.
+#: Why there is no answer.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: no reply of the model could be read.",
     NoAnswer.NOT_FOUND: "There is no answer in the log.",
@@ -69,8 +69,8 @@ class BrowseTerms:
         """Those of an answer; `facts` knows models."""
         chosen = None if asked.chosen is None else asked.chosen.browsing
         request = chosen or asked.browsing or BrowseRequest()
-        if not request.options:
-            request = replace(request, options=options_of(asked.response_schema))
+        options = asked.options or options_of(asked.response_schema)
+        request = replace(request, options=options or request.options)
         return cls(request=request, model=model, facts=facts(model), marker_key=marker_key)
 
     @property
@@ -149,12 +149,12 @@ class Browser:
         )
         log = await BrowsedLog.open(
             log_of(self._kit.database, item.tenant_id, asked),
-            terms.pack(asked.query),
+            terms.pack(asked.worded),
             self._ranks(item, asked, terms),
             await self._ranked(item, asked),
         )
         replies = ReadingReplies(self._kit.calls, item, asked, log, terms.model)
-        flow = within(terms.flow(asked.query, log.frames), terms.window_tokens, terms.facts.count)
+        flow = within(terms.flow(asked.worded, log.frames), terms.window_tokens, terms.facts.count)
         browsed = await drive(flow, replies.to, limit=self._kit.config.browse_concurrency)
         return await _made(log, asked, browsed, terms.model)
 
@@ -169,8 +169,8 @@ class Browser:
 async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: str) -> MadeAnswer:
     why = browsed.no_answer
     if why is not None:
-        text = _no_answer_text(why, browsed)
-        return MadeAnswer(text=text, citations=(), model=model, no_answer=why)
+        failure = _no_answer_text(why, browsed)
+        return MadeAnswer(text="", citations=(), model=model, no_answer=why, failure=failure)
     spans = await log.true_spans(browsed.spans)
     if len(spans) < len(browsed.spans):
         _log.error(
@@ -184,7 +184,7 @@ async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: s
             _cited(span, log.frame_of(span.position, span.from_character)) for span in spans
         ],
         model=model,
-        rests=not browsed.guessed,
+        guessed=browsed.guessed,
     )
 
 

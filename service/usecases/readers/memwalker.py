@@ -31,7 +31,7 @@ from service.usecases.readers.tree_reading import Held, TreeReader
 from storage.answers import StoredAnswer, StoredCitation
 from storage.database import Database
 
-#: What an answer says that says nothing.
+#: Why there is no answer.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row made no sense.",
     NoAnswer.NOT_FOUND: "There is no answer in the text.",
@@ -103,8 +103,9 @@ class Terms:
     def flow(self, asked: StoredAnswer, root: View) -> LookingFlow[Navigation]:
         """The navigation of a question, which is the same whenever it is made."""
         assert asked.navigation is not None, "who navigates was asked to"
+        how = asdict(asked.navigation)
         return navigate(
-            Question(query=asked.query, **asdict(asked.navigation)),
+            Question(**how | {"query": asked.query, "options": asked.options or how["options"]}),
             root,
             spec=self.spec,
             text_tokens=root.text_tokens,
@@ -160,12 +161,13 @@ def _made(
     why = navigation.no_answer
     kind = "tree" if kind_of(asked.spec) is MemoryKind.TREE else "memory"
     return MadeAnswer(
-        text=navigation.text if why is None else NO_ANSWER_TEXTS[why].format(kind=kind),
+        text=navigation.text,
         citations=citations,
         model=model,
         no_answer=why,
+        failure="" if why is None else NO_ANSWER_TEXTS[why].format(kind=kind),
         statistics=navigation.statistics,
-        rests=not navigation.guessed,
+        guessed=navigation.guessed,
     )
 
 

@@ -17,7 +17,7 @@ from storage.database import Transaction
 #: Bytes of recent steps that are read for each token of the window. Hardly a token has
 #: more, so what is longer fits into no prompt, and need not be read to know that.
 BYTES_PER_TOKEN = 16
-#: What an answer says that says nothing.
+#: Why there is no answer.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
     NoAnswer.NOT_FOUND: "There is no answer in the working context.",
@@ -43,7 +43,7 @@ class ContextReader:
             context = await _context(tx, asked, facts)
         flow = pcc.answer(
             context,
-            asked.query,
+            asked.worded,
             spec=spec,
             marker_key=self._kit.marker_key,
             window_tokens=facts.window_tokens,
@@ -53,14 +53,19 @@ class ContextReader:
             flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
         )
         if draft.no_answer is not None:
-            text = NO_ANSWER_TEXTS[draft.no_answer]
-            return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)
+            return MadeAnswer(
+                text="",
+                citations=(),
+                model=model,
+                no_answer=draft.no_answer,
+                failure=NO_ANSWER_TEXTS[draft.no_answer],
+            )
         if draft.is_cut:
             await self._kit.calls.tell_cut(item, asked, draft.text)
         async with self._kit.database.transaction(item.tenant_id) as tx:
             tracer = Tracer(tx, (asked.session_key, asked.memory_id), spec, asked.revision)
             citations = await tracer.cite(context, draft, asked.query)
-        return MadeAnswer(text=draft.text, citations=citations, model=model, is_cut=draft.is_cut)
+        return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
 
 
 async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> WorkingContext:

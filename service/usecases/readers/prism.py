@@ -10,7 +10,7 @@ from storage import prism_states
 from storage.answers import StoredAnswer
 from storage.database import Transaction
 
-#: What an answer says that says nothing.
+#: Why there is no answer.
 NO_ANSWER_TEXT = "There is no answer in the memory."
 
 
@@ -32,18 +32,18 @@ class PrismReader:
         flow = prism.answer(
             spec,
             memory,
-            asked.query,
+            asked.worded,
             marker_key=self._kit.marker_key,
             window_tokens=self._kit.facts(model).window_tokens,
         )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         if draft.no_answer is not None:
             return MadeAnswer(
-                text=NO_ANSWER_TEXT,
+                text="",
                 citations=(),
                 model=model,
                 no_answer=draft.no_answer,
-                rests=False,
+                failure=NO_ANSWER_TEXT,
             )
         if draft.is_cut:
             await self._kit.calls.tell_cut(item, asked, draft.text)
@@ -55,7 +55,7 @@ class PrismReader:
             citations=citations,
             model=model,
             rests=bool(draft.paths),
-            is_cut=draft.is_cut,
+            truncated=draft.is_cut,
         )
 
 

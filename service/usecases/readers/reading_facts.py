@@ -82,7 +82,7 @@ async def _whole_tokens(
         return None
     return whole.needed_tokens(
         chunks,
-        asked.query,
+        asked.worded,
         marker_key=known.marker_key,
         window_tokens=window,
         count=facts.count,

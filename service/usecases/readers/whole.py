@@ -20,7 +20,7 @@ from storage.database import Transaction
 #: Characters of a quote that is looked for in other texts than the one that it is said to
 #: be of; fewer may stand anywhere.
 TELLING_CHARACTERS = 16
-#: What an answer says that says nothing.
+#: Why there is no answer.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
     NoAnswer.NOT_FOUND: "There is no answer in the log.",
@@ -51,7 +51,7 @@ class WholeReader:
             raise whole.too_long(f"more than {most} bytes", room)
         flow = whole.answer(
             chunks,
-            asked.query,
+            asked.worded,
             marker_key=self._kit.marker_key,
             window_tokens=facts.window_tokens,
             count=facts.count,
@@ -61,10 +61,15 @@ class WholeReader:
         )
         await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
         if draft.no_answer is not None:
-            text = NO_ANSWER_TEXTS[draft.no_answer]
-            return MadeAnswer(text=text, citations=(), model=model, no_answer=draft.no_answer)
+            return MadeAnswer(
+                text="",
+                citations=(),
+                model=model,
+                no_answer=draft.no_answer,
+                failure=NO_ANSWER_TEXTS[draft.no_answer],
+            )
         citations = list(_citations(draft, dict(chunks))) or _likely(draft, chunks, asked.query)
-        return MadeAnswer(text=draft.text, citations=citations, model=model, is_cut=draft.is_cut)
+        return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
 
 
 async def read_log(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from palimpsest import asking, convert, questions
+from palimpsest import Question, asking, convert, questions
 from palimpsest.errors import NotFound
 from palimpsest.v1 import answers_pb2
 
@@ -48,12 +48,17 @@ def test_an_answer_of_null_is_told_from_none() -> None:
 
 
 def test_a_question_without_wishes_sends_none() -> None:
-    assert questions.navigation((), 0, 0, 0) is None
-    sent = questions.navigation(("a", "b"), 0, 2, 0)
+    assert questions.navigation(0, 0, 0) is None
+    sent = questions.navigation(0, 2, 0)
     assert sent is not None
-    assert (list(sent.options), sent.beam, sent.max_calls) == (["a", "b"], 2, 0)
+    assert (sent.hybrid_leaves, sent.beam, sent.max_calls) == (0, 2, 0)
+
+
+def test_options_are_of_the_question_and_navigate_nothing() -> None:
+    sent = questions.request_of("s", Question(query="Which?", memory="m", options=("a", "b")))
+    assert (list(sent.options), sent.HasField("navigation")) == (["a", "b"], False)
     with pytest.raises(ValueError, match="list of texts"):
-        questions.navigation("ab", 0, 0, 0)
+        questions.request_of("s", Question(query="Which?", options="ab"))
 
 
 def test_no_more_questions_than_allowed_are_under_way() -> None:
@@ -75,7 +80,7 @@ def test_no_more_questions_than_allowed_are_under_way() -> None:
 
 
 def test_a_question_navigates_when_it_says_so() -> None:
-    assert questions.navigation((), 0, 0, 0) is None
-    assert questions.navigation((), 0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
-    wanted = answers_pb2.NavigationRequest(options=["a"], hybrid_leaves=1, beam=2, max_calls=3)
-    assert questions.navigation(["a"], 1, 2, 3) == wanted
+    assert questions.navigation(0, 0, 0) is None
+    assert questions.navigation(0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
+    wanted = answers_pb2.NavigationRequest(hybrid_leaves=1, beam=2, max_calls=3)
+    assert questions.navigation(1, 2, 3) == wanted

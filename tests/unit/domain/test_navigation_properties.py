@@ -126,7 +126,6 @@ def test_the_statistics_are_what_the_events_come_to(
         "leaves_read": len({e.node_id for e in moves if e.kind is EventKind.LEAF}),
         "tokens": sum(event.input_tokens + event.output_tokens for event in called),
         "text_tokens": 1000,
-        "guesses": 0,
     }
     assert [event.template for event in called] == [ask.template for ask in got.asks]
 

@@ -1,6 +1,5 @@
 """Readers of the log: what is asked for by which name, and what comes of it."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ from palimpsest import asking
 from palimpsest.v1 import answers_pb2
 from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
 from service.evaluation import log_readers
-from service.evaluation.asking import Asked, in_words
+from service.evaluation.asking import Asked, request_of
 from service.evaluation.datasets import Question
 from service.evaluation.indexing import Indexes
 from service.evaluation.log_readers import ACTIONS, NAMES, BrowseSettings, LogStrategy
@@ -199,19 +198,17 @@ async def test_no_answer_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.text, found.no_answer) == ("", "not_found")
 
 
-def test_options_are_told_in_words_and_are_the_form_of_the_answer() -> None:
+def test_options_are_those_of_the_question() -> None:
     question = Question(number=1, text="Who?", golds=("Ann",), options=("Ann", "Ben"))
-    asked = in_words(question, session="s")
-    assert asked.query.splitlines()[-2:] == ["- Ann", "- Ben"]
-    assert json.loads(asked.response_schema) == {"type": "string", "enum": ["Ann", "Ben"]}
-    plain = in_words(Question(number=1, text="Who?", golds=("Ann",)))
-    assert (plain.query, plain.response_schema) == ("Who?", "")
+    asked = request_of(question, session="s")
+    assert (asked.session, asked.query, list(asked.options)) == ("s", "Who?", ["Ann", "Ben"])
 
 
-async def test_the_option_that_was_chosen_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = complete(reader=answers_pb2.READER_WHOLE, value_json='"the \\"boat\\""')
-    found = await outcome(monkeypatch, StrategyName.WHOLE, Service(answer))
-    assert found.text == 'the "boat"'
+@pytest.mark.parametrize("guessed", [True, False])
+async def test_a_guess_is_called_one(monkeypatch: pytest.MonkeyPatch, guessed: bool) -> None:
+    answer = complete(reader=answers_pb2.READER_DCISO, guessed=guessed)
+    found = await outcome(monkeypatch, StrategyName.DCISO, Service(answer))
+    assert (found.text, found.guessed) == ("1", guessed)
 
 
 def test_every_strategy_is_in_a_group() -> None:

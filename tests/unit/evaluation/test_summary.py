@@ -6,7 +6,7 @@ import pytest
 
 from service.evaluation.report import Build
 from service.evaluation.strategies import Spent
-from service.evaluation.summary import summarize
+from service.evaluation.summary import is_right, summarize
 from tests.unit.evaluation.results import result, walk
 
 
@@ -104,3 +104,20 @@ def test_browsing_and_choices_are_counted() -> None:
     assert (found.pieces, found.gold_cited) == (2.5, 0.5)
     assert found.f1 == pytest.approx(0.5 / 6)
     assert found.rouge_l == pytest.approx(0.25 / 6)
+
+
+def test_guesses_are_counted_apart() -> None:
+    options = ("a", "b")
+    results = [
+        result(1, score=1.0, exact=1.0, options=options),
+        result(2, score=1.0, exact=1.0, options=options, guessed=True, walk=walk(reverts=1)),
+        result(3, options=options, guessed=True),
+        result(4, no_answer="not_found", options=options),
+        result(5, failure="it broke", options=options),
+    ]
+    found = summarize("memwalker", results, [])
+    assert (found.score, found.score_without_guesses) == (0.4, 0.2)
+    assert (found.guessed_rate, found.no_answer_rate) == (0.5, 0.25)
+    assert found.walks is not None
+    assert found.walks.recovery_rate == 0, "luck is no recovery"
+    assert not is_right(results[1]), "nothing is to be learnt from a guess"
