@@ -14,6 +14,7 @@ NAMES = (
     "kv",
     "load",
     "policy",
+    "prompts",
     "read",
     "recovery",
     "search",

@@ -21,6 +21,7 @@ SIZES: dict[str, Sequence[str]] = {
     "index": (),
     "kv": (),
     "policy": ("--synthetic", "50"),
+    "prompts": (),
     "read": (),
     "search": (),
     "step": (),

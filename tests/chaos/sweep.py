@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ AT_ONCE = 32
 LANES = 8
 #: How often it is looked which switches have fired.
 LOOK_SECONDS = 0.02
-#: A point that nobody comes to for so long is an error.
-REACH_SECONDS = 120.0
+#: Each session is to reach each point. One that nobody comes to in so many sessions, from their
+#: beginning to their end, is an error, however long these take.
+REACH_SESSIONS = 100
 #: How often progress is said, and the book is saved.
 SAY_SECONDS = 30.0
 #: Pairs that waited longest for somebody to come are named, so many.
@@ -51,7 +53,7 @@ def run(
     slowness: float = 1.0,
     at_once: int = AT_ONCE,
     lanes: int = LANES,
-    reach_seconds: float = REACH_SECONDS,
+    reach_sessions: int = REACH_SESSIONS,
     seconds: float = math.inf,
     keep: Path | None = None,
 ) -> dict[str, Any]:
@@ -70,7 +72,8 @@ def run(
                 book,
                 Traffic(one.address, seed, one.name, one.history),
                 at_once,
-                reach_seconds,
+                # Those that were under way when a switch was set do not count.
+                lanes + reach_sessions,
             )
             for one in made
         ]
@@ -97,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="switches of each")
     parser.add_argument("--lanes", type=int, default=LANES, help="sessions of each at a time")
     parser.add_argument(
-        "--reach-seconds", type=float, default=REACH_SECONDS, help="until a point is given up"
+        "--reach-sessions", type=int, default=REACH_SESSIONS, help="until a point is given up"
     )
     parser.add_argument("--seconds", type=float, default=math.inf, help="it ends then, unfinished")
     parser.add_argument("--keep", type=Path, help="where the logs of all processes stay")
@@ -117,7 +120,7 @@ def run_given(given: argparse.Namespace) -> dict[str, Any]:
         slowness=given.slowness,
         at_once=given.at_once,
         lanes=given.lanes,
-        reach_seconds=given.reach_seconds,
+        reach_sessions=given.reach_sessions,
         seconds=given.seconds,
         keep=given.keep,
     )
@@ -129,6 +132,16 @@ def _busy_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """A switch that is set."""
+
+    action: Action
+    #: When it was set, and how many sessions were done then.
+    at: float
+    done: int
+
+
 class _Site:
     """A deployment with its traffic, and what is set in it."""
 
@@ -138,7 +151,7 @@ class _Site:
         book: Book,
         traffic: Traffic,
         at_once: int,
-        reach_seconds: float,
+        most_sessions: int,
     ) -> None:
         self.deployment = deployment
         self.traffic = traffic
@@ -146,9 +159,8 @@ class _Site:
         self._switches = deployment.switches
         self._book = book
         self._at_once = at_once
-        self._reach_seconds = reach_seconds
-        #: Switches that are set, and since when.
-        self._set: dict[FailPoint, tuple[Action, float]] = {}
+        self._most_sessions = most_sessions
+        self._set: dict[FailPoint, _Set] = {}
         self._firings = 0
         #: How long each pair waited in all until somebody came, and how often it fired.
         self.waited: defaultdict[Pair, float] = defaultdict(float)
@@ -166,7 +178,7 @@ class _Site:
                 return
             point, action = pair
             self._switches.set(point, action, seconds=self.deployment.sleep_seconds)
-            self._set[point] = (action, time.monotonic())
+            self._set[point] = _Set(action, time.monotonic(), self.traffic.done)
             self._book.set(pair)
 
     def unset_all(self) -> None:
@@ -174,31 +186,34 @@ class _Site:
         for point in FailPoint:
             self._switches.set(point, Action.NOTHING)
         self._take_fired()
-        for point, (action, _) in self._set.items():
-            self._book.unset((point, action))
+        for point, one in self._set.items():
+            self._book.unset((point, one.action))
         self._set.clear()
 
     def _take_fired(self) -> None:
         for one in self._switches.firings(self._firings):
             self._firings += 1
             pair = one.point, one.action
-            _, since = self._set.pop(one.point)
-            self.waited[pair] += max(one.at - since, 0.0)
+            self.waited[pair] += max(one.at - self._set.pop(one.point).at, 0.0)
             self.fired[pair] += 1
             self._book.fired(pair)
 
     def _give_up(self) -> None:
-        late = time.monotonic() - self._reach_seconds
-        for point in [point for point, (_, since) in self._set.items() if since < late]:
+        late = self.traffic.done - self._most_sessions
+        for point in [point for point, one in self._set.items() if one.done < late]:
             self._switches.set(point, Action.NOTHING)
             self._take_fired()
             if point not in self._set:
                 continue
-            action, _ = self._set.pop(point)
-            self._book.unset((point, action))
-            self._book.give_up((point, action))
-            name = f"{point.value} ({action.name.lower()})"
-            self.wrong.append(f"nobody came to {name} in {self._reach_seconds:.0f} s")
+            one = self._set.pop(point)
+            pair = point, one.action
+            self._book.unset(pair)
+            self._book.give_up(pair)
+            self.wrong.append(
+                f"nobody came to {point.value} ({one.action.name.lower()}) in"
+                f" {self.traffic.done - one.done} sessions and {time.monotonic() - one.at:.0f} s;"
+                f" before that {self._switches.counts(point).reached} times"
+            )
 
 
 class _Sweep:

@@ -89,6 +89,8 @@ class Traffic:
         self._seed = seed
         self._prefix = prefix
         self.told: list[Told] = []
+        #: Sessions that are done.
+        self.done = 0
         #: Answers that came.
         self.answers = 0
         self.is_over = False
@@ -104,6 +106,7 @@ class Traffic:
                 self.told.append(told)
                 async with asyncio.timeout(HANG_SECONDS):
                     await self._session(client, told, chosen)
+                self.done += 1
 
     async def _session(self, client: Client, told: Told, chosen: random.Random) -> None:
         session = client.session(told.name)

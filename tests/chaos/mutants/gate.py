@@ -15,13 +15,16 @@ from tests.chaos.mutants.hints import HINTS
 from tests.chaos.mutants.keys import KEYS
 from tests.chaos.mutants.mutant import Chain
 from tests.chaos.mutants.reads import READS
+from tests.chaos.mutants.replies import REPLIES
 from tests.chaos.mutants.run import Verdict, running
 from tests.chaos.mutants.steps import STEPS
 from tests.chaos.mutants.telling import TELLING
 from tests.chaos.mutants.waking import WAKING
 from tests.harness import Servers
 
-CHAINS: tuple[Chain, ...] = (*(*APPENDS, *STEPS, *KEYS, *HINTS, *WAKING, *CALLS, *READS, *TELLING),)
+CHAINS: tuple[Chain, ...] = (
+    *(*APPENDS, *STEPS, *KEYS, *HINTS, *WAKING, *CALLS, *REPLIES, *READS, *TELLING),
+)
 
 
 def run(only: str | None) -> dict[str, Any]:

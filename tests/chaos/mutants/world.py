@@ -18,6 +18,7 @@ from unittest import mock
 import psycopg
 
 from service.config import Config, Limits
+from service.domain.ends import End
 from service.domain.flows import ModelAsk
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of
@@ -98,6 +99,8 @@ class Model:
     serials: Iterator[int] = field(default_factory=lambda: count(1))
     #: Called while it thinks, with the ask; it may raise.
     meanwhile: Callable[[ModelAsk], Awaitable[None]] | None = None
+    #: What it says in place of its reply, and how that ends.
+    instead: Callable[[ModelAsk], tuple[str, End] | None] | None = None
 
     async def complete(self, ask: ModelAsk, model: str, plan: Plan) -> Completion:
         """A reply with its serial, which names what it was shown."""
@@ -109,8 +112,11 @@ class Model:
             self._called(serial, ask, "500")
             raise
         self._called(serial, ask, "replied")
+        said = None if self.instead is None else self.instead(ask)
+        text, end = said or (self._reply(ask, f"[s{serial}]"), End.COMPLETE)
         return Completion(
-            text=self._reply(ask, f"[s{serial}]"),
+            text=text,
+            end=end,
             model=model,
             input_tokens=9,
             output_tokens=3,
