@@ -268,6 +268,9 @@ class Config(BaseSettings):
     #: Wait before the second try of a step, or of words or vectors of a session, by chance up
     #: to a half less; doubles with each further one.
     step_backoff_seconds: Seconds = 1.0
+    #: How long a PRISM memory that says no `linger` waits for more while all that waits to be
+    #: read is messages; 0: it does not. Reads that wait, questions and Flush end the wait.
+    message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
     #: How often a process probes its database; it is not ready behind three failures in a row,

@@ -76,6 +76,11 @@ class StoredMemory:
     stall: Stall | None
 
     @property
+    def lingers(self) -> bool:
+        """Whether its steps may wait for more chunks."""
+        return isinstance(self.spec, PrismSpec) and self.spec.linger_ms != 0
+
+    @property
     def prism(self) -> PrismSpec:
         """The spec of a memory that is known to be a PRISM memory."""
         assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"

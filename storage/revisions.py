@@ -11,12 +11,26 @@ from typing import Any
 from uuid import UUID
 
 from opentelemetry import metrics
-from sqlalchemy import Table, and_, bindparam, case, func, insert, literal, or_, update
+from sqlalchemy import (
+    Integer,
+    Table,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
+from service.domain.chunks import ChunkKind
 from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.prism.amendments import Amendment, Rejection
-from service.domain.prism.spec import PrismSpec
+from service.domain.prism.spec import SERVICE_LINGER_MS, PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
@@ -24,7 +38,7 @@ from storage import revision_statements as statements
 from storage.clocks import CLOCK
 from storage.database import Transaction
 from storage.ready import Ready
-from storage.tables import amendment, memory, rejection
+from storage.tables import amendment, chunk, memory, rejection
 
 #: Amendments between two saved states: reading any revision applies fewer than that to
 #: the state before it. More of them where a state is so large that reading it costs more.
@@ -418,6 +432,57 @@ async def flush(
     else:
         rows = await tx.rows(_FLUSH, {**values, "memory": memory_id})
     return [found for found, has_work, status in rows if has_work and status == "active"]
+
+
+def _end_wait(*which: Any) -> Ready:
+    # What waits is told by the spec as stored: a wait that the memory's creator wants, or the
+    # service's, which is for messages. Others are not written to.
+    linger_ms = func.coalesce(cast(memory.c.spec["linger_ms"].astext, Integer), 0)
+    next_is_message = (
+        select(chunk.c.position)
+        .where(
+            chunk.c.session_key == bindparam("session"),
+            chunk.c.position == memory.c.applied_position + 1,
+            chunk.c.kind == ChunkKind.MESSAGE.value,
+        )
+        .correlate(memory)
+        .exists()
+    )
+    return Ready(
+        update(memory)
+        .where(
+            memory.c.session_key == bindparam("session"),
+            memory.c.kind == "prism",
+            memory.c.status == "active",
+            memory.c.has_work,
+            memory.c.flush_position < bindparam("upto"),
+            memory.c.applied_position < bindparam("upto"),
+            or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, next_is_message)),
+            *which,
+        )
+        .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing())
+        .returning(memory.c.memory_id)
+    )
+
+
+_END_WAIT_ALL = _end_wait()
+_END_WAIT = _end_wait(memory.c.memory_id == bindparam("memory"))
+
+
+async def end_wait(
+    tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
+) -> Sequence[UUID]:
+    """As `flush`, but writes only to PRISM memories whose next step waits, or may begin to.
+
+    For reads: whoever waits for a position again writes nothing more. A worker that is about
+    to put the step off finds the position moved, as with a flush.
+    """
+    values = {"session": session_key, "upto": position}
+    if memory_id is None:
+        rows = await tx.rows(_END_WAIT_ALL, values)
+    else:
+        rows = await tx.rows(_END_WAIT, {**values, "memory": memory_id})
+    return [found for (found,) in rows]
 
 
 _WANT_CONSOLIDATION = Ready(

@@ -96,12 +96,20 @@ def memory_create(
     memory_tokens: Annotated[
         int,
         typer.Option(
-            min=0, max=MAX_TOKENS, help="Consolidate behind; 0: half of the model's window."
+            min=0,
+            max=MAX_TOKENS,
+            help="Consolidate behind; 0: 6,000, or what the model's window has room for.",
         ),
     ] = 0,
     linger: Annotated[
-        float, typer.Option(min=0, max=3600, help="Seconds a step waits for more chunks.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            min=0,
+            max=3600,
+            help="Seconds a step waits for more chunks. Default: 10 while all that waits is"
+            " messages (the service's setting), else 0.",
+        ),
+    ] = None,
     segment_tokens: Annotated[
         int,
         typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Of a tree: tokens under a leaf; 0: 1,000."),

@@ -80,6 +80,9 @@ async def follow(memory: palimpsest.Memory) -> values.MemoryState:
     """
     state = await memory.get()
     head = state.info.head
+    if state.info.kind == "prism" and state.applied_position < head:
+        # Whoever waits does not want to wait for more chunks as well.
+        await memory.flush()
     with Bar("revising", head) as bar:
         bar.show(state.info)
         _refuse_closed(state.info, head)

@@ -5,6 +5,8 @@ from typing import Any
 from palimpsest.v1 import edits_pb2, memories_pb2
 from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prism.spec import (
+    MEMORY_TOKENS,
+    SERVICE_LINGER_MS,
     Coercion,
     Encoding,
     Operations,
@@ -175,8 +177,10 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
         operations=_OPERATIONS[message.operations],
         coercion=_COERCIONS[message.coercion],
         reply_format=_REPLY_FORMATS[message.reply_format],
-        memory_tokens=message.memory_tokens,
-        linger_ms=message.linger.ToMilliseconds(),
+        memory_tokens=message.memory_tokens or MEMORY_TOKENS,
+        linger_ms=message.linger.ToMilliseconds()
+        if message.HasField("linger")
+        else SERVICE_LINGER_MS,
         final_task=message.final_task,
     )
 
@@ -198,7 +202,8 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
         memory_tokens=spec.memory_tokens,
         final_task=spec.final_task,
     )
-    message.linger.FromMilliseconds(spec.linger_ms)
+    if spec.linger_ms != SERVICE_LINGER_MS:
+        message.linger.FromMilliseconds(spec.linger_ms)
     return message
 
 

@@ -1,6 +1,6 @@
 """Asking: a question is stored, a worker answers it, the caller hears when."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
@@ -26,10 +26,10 @@ from service.usecases.consistency import (
 )
 from service.usecases.hints import Hints
 from service.usecases.listening import Listener
-from service.usecases.lookup import find_memory, session_not_found
-from service.usecases.questions import Question, Source, Taken, naming, take
+from service.usecases.lookup import find_memory, item_key, session_not_found
+from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
 from service.usecases.waiting import WaitingRoom
-from storage import answers, calls, sessions, waiting
+from storage import answers, calls, revisions, sessions, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -161,9 +161,11 @@ class Asker:
                     begun.append(await _store(tx, question, source, taken))
                 else:
                     begun.append(Behind(source=source, taken=taken))
+            woken = [] if waited else await _end_waits(tx, questions, sources)
             reach(FailPoint.ASK_WRITTEN)
         reach(FailPoint.ASKED)
         key = session_key(tenant_id, questions[0].session)
+        self._hints.add(_memory_item(tenant_id, key, one) for one in woken)
         self._hints.add(
             _item(tenant_id, key, one.answer_id) for one in begun if isinstance(one, Reading)
         )
@@ -273,6 +275,24 @@ async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, 
     return sources
 
 
+async def _end_waits(
+    tx: Transaction, questions: Sequence[Question], sources: Mapping[str, Source]
+) -> Sequence[UUID]:
+    """Ends the waits for more chunks of the memories that are asked; those that were woken.
+
+    A question to the session may be answered from any of its memories. The answer does not
+    wait for them, unless it asks for that.
+    """
+    woken: list[UUID] = []
+    for name in {one.memory for one in questions if one.named_reader not in OF_LOG}:
+        source, stored = sources[name], sources[name].memory
+        if stored is None:
+            woken += await revisions.end_wait(tx, source.session_key, None, source.head)
+        elif stored.lingers and stored.applied_position < source.head:
+            woken += await revisions.end_wait(tx, *item_key(stored), source.head)
+    return woken
+
+
 async def _store(tx: Transaction, question: Question, source: Source, taken: Taken) -> Reading:
     answer_id = uuid4()
     await answers.create(
@@ -305,6 +325,12 @@ async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> No
         Reason.ANSWER_NOT_FOUND,
         f"session {session!r} has no answer {answer_id}",
         {"answer": answer_id},
+    )
+
+
+def _memory_item(tenant_id: UUID, session_key: UUID, memory_id: UUID) -> WorkItem:
+    return WorkItem(
+        kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=session_key, item_id=memory_id
     )
 
 

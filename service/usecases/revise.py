@@ -18,6 +18,7 @@ import structlog
 from opentelemetry.trace import Span
 
 from service.config import Config
+from service.domain.chunks import ChunkKind
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import Flow
@@ -203,13 +204,16 @@ class Reviser:
 
     async def _linger(self, state: HeldPrism, group: Sequence[SizedChunk]) -> float | None:
         """Puts a step off that could still grow; the seconds until the next look."""
-        held, spec = state.held, state.spec
+        held = state.held
+        linger = state.spec.linger_seconds(
+            only_messages=all(one.logged.chunk.kind is ChunkKind.MESSAGE for one in group),
+            service_seconds=self._config.message_linger_seconds,
+        )
         # A flush lets go what comes with the flushed chunks as well.
-        if not spec.linger_ms or group[0].position <= held.flush_position or held.attempts:
+        if not linger or group[0].position <= held.flush_position or held.attempts:
             return None
         if state.paid_position is not None:
             return None
-        linger = spec.linger_ms / 1000
         look = min(max(linger / LINGER_LOOKS, MIN_LINGER_SECONDS), linger)
         async with self._database.transaction(state.tenant_id) as tx:
             waits = await revisions.put_off(

@@ -9,6 +9,7 @@ NAMES = (
     "apply",
     "calls",
     "context",
+    "defaults",
     "index",
     "isolation",
     "kv",

@@ -18,6 +18,7 @@ SIZES: dict[str, Sequence[str]] = {
     "apply": (),
     "calls": (),
     "context": (),
+    "defaults": ("--turns", "200"),
     "index": (),
     "kv": (),
     "policy": ("--synthetic", "50"),

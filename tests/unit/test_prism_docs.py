@@ -6,12 +6,12 @@ from pathlib import Path
 from buf.validate import validate_pb2
 
 from palimpsest.v1 import edits_pb2
-from service.config import Limits
+from service.config import Config, Limits
 from service.domain.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
 from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
 from service.domain.prism.rules import Rules
-from service.domain.prism.spec import PrismSpec, default_fold_tokens
+from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens
 from service.rpc.specs import DEFAULT_CHUNK_TOKENS
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "prism.md"
@@ -52,6 +52,9 @@ def test_the_defaults_are_those_of_the_code() -> None:
     assert (
         said["fold_tokens"] == f"{spec.fold_tokens:,}" == f"{default_fold_tokens(spec.encoding):,}"
     )
-    assert said["linger"] == str(spec.linger_ms)
+    assert said["memory_tokens"] == f"{MEMORY_TOKENS:,}"
+    seconds = f"{Config().message_linger_seconds:g}"
+    assert said["linger"] == f"{seconds} s for messages"
+    assert f"(`PALIMPSEST_MESSAGE_LINGER_SECONDS`, {seconds};" in PAGE.read_text()
     for name in ("encoding", "operations", "coercion", "reply_format"):
         assert said[name] == f"`{getattr(spec, name).value}`"

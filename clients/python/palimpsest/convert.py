@@ -136,7 +136,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         chunk_tokens=prism.chunk_tokens,
         fold_tokens=prism.fold_tokens,
         memory_tokens=prism.memory_tokens,
-        linger_seconds=prism.linger.ToMilliseconds() / 1000,
+        linger_seconds=prism.linger.ToMilliseconds() / 1000 if prism.HasField("linger") else None,
         skip_failures=prism.on_failure == memories_pb2.PrismSpec.ON_FAILURE_SKIP,
         revision=message.revision,
         applied_position=message.applied_position,

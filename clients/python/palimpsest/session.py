@@ -222,7 +222,7 @@ class Session(SessionQuestions):
         chunk_tokens: int = 0,
         fold_tokens: int = 0,
         memory_tokens: int = 0,
-        linger: float | timedelta = 0.0,
+        linger: float | timedelta | None = None,
         model: str = "",
         skip_failures: bool = False,
         exist_ok: bool = False,
@@ -233,8 +233,11 @@ class Session(SessionQuestions):
         dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
         same for class source. `final_task` says how answers are to be, their form, length
         or language. `linger` is how long a step waits for more chunks while
-        it has fewer than `chunk_tokens`, in seconds or as a timedelta. None, zeros and
-        empty texts mean the service's defaults. With `exist_ok` one that is there is
+        it has fewer than `chunk_tokens`, in seconds or as a timedelta; 0: it does not. None:
+        it waits for more messages, 10 seconds as a rule, and for nothing else. A read that
+        waits for what was appended, a question and `flush` end the wait. `memory_tokens` is
+        how large the memory may get before it is consolidated: 0 means 6,000. None, other
+        zeros and empty texts mean the service's defaults. With `exist_ok` one that is there is
         used, if all that is given here is as it has it; otherwise AlreadyExists says what
         is not. Raises ValueError or TypeError for what cannot be sent, InvalidArgument
         (SCHEMA_INVALID with its place), AlreadyExists, NotFound.

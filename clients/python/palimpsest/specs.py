@@ -142,7 +142,7 @@ def prism_spec(
     schema: Schema,
     *,
     choices: Mapping[str, str | None],
-    linger: float | timedelta,
+    linger: float | timedelta | None,
     skip_failures: bool,
     **rest: Any,
 ) -> memories_pb2.PrismSpec:
@@ -156,7 +156,7 @@ def prism_spec(
         on_failure=_Spec.ON_FAILURE_SKIP if skip_failures else _Spec.ON_FAILURE_STALL,
         **rest,
     )
-    if linger:
+    if linger is not None:
         message.linger.FromMilliseconds(milliseconds(linger))
     return message
 

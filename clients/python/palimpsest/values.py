@@ -170,10 +170,12 @@ class MemoryInfo:
     chunk_tokens: int
     #: Amendments are folded into a new base when they pass this many tokens, if not before.
     fold_tokens: int
-    #: The memory is consolidated when it passes this many tokens; 0: by the window.
+    #: The memory is consolidated when it passes this many tokens; 0, of a memory that an
+    #: earlier release made: half of its model's window.
     memory_tokens: int
-    #: How long a step waits for more chunks while it has few.
-    linger_seconds: float
+    #: How long a step waits for more chunks while it has few; None: the service's default,
+    #: while all that waits is messages.
+    linger_seconds: float | None
     #: A step that failed for good is passed over; else the memory stalls.
     skip_failures: bool
     revision: int

@@ -153,7 +153,10 @@ class AskRequest(_message.Message):
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
         """Optional. How fresh the memory must be. What reads the log (DCISO, WHOLE) has
-        all of it at once; AUTO chooses no memory that is behind.
+        all of it at once; AUTO chooses no memory that is behind. Without it a memory
+        is asked as it is: the answer says up to which position. Chunks for which its
+        next step only waits (`PrismSpec.linger`) are read at once then, for the next
+        question.
         """
 
     @_builtins.property

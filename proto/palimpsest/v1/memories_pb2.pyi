@@ -326,8 +326,10 @@ class PrismSpec(_message.Message):
     """Optional. How the model writes its revisions."""
     memory_tokens: _builtins.int
     """Optional. The memory is consolidated when it passes this many tokens; 1 to
-    1,000,000; 0 means half of the model's window. It is in any case when it
-    passes half of the bytes that it may have.
+    1,000,000; 0 means 6,000, and replies say so. It is consolidated before that
+    when the model's window has no room for so many beside a consolidation, and in
+    any case when it passes half of the bytes that it may have. In replies 0 is
+    half of the model's window: of a memory that an earlier release made.
     """
     final_task: _builtins.str
     """Optional. How the answers to questions are to be: their form, length or
@@ -337,9 +339,12 @@ class PrismSpec(_message.Message):
     @_builtins.property
     def linger(self) -> _duration_pb2.Duration:
         """Optional. How long a step waits for more chunks while it has fewer than
-        `chunk_tokens`, counted from its first chunk; 0 to 1 hour. Unset or 0: it
-        does not wait. Flush ends the wait. A step that fills up meanwhile begins
-        within a quarter of this time.
+        `chunk_tokens`, counted from its first chunk; 0 to 1 hour. 0: it does not
+        wait. Unset: it waits only while all that it would read is messages, for as
+        long as the server's setting says (10 s). What ends the wait at once: Flush, a
+        read that waits for a position which is not applied yet, and a question to the
+        memory or to its session. A step that fills up meanwhile, or that something
+        else than a message comes to, begins within a quarter of this time.
         """
 
     def __init__(

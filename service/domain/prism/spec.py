@@ -18,6 +18,11 @@ KEPT_SCHEMAS = 256
 #: to be read and replayed when a worker takes the memory.
 FOLD_TOKENS = 8000
 ADAPTIVE_FOLD_TOKENS = 100_000
+#: `memory_tokens` of a memory that is made without saying any: decision record 0053.
+MEMORY_TOKENS = 6000
+#: `linger_ms` where nobody says: while all that waits is messages, a step waits as long as the
+#: service's setting says. The release before takes it for no wait at all.
+SERVICE_LINGER_MS = -1
 
 
 class Encoding(StrEnum):
@@ -72,9 +77,11 @@ class PrismSpec:
     operations: Operations = Operations.ADD_AND_UPDATE
     coercion: Coercion = Coercion.REFUSE
     reply_format: ReplyFormat = ReplyFormat.AUTO
-    #: The memory is consolidated when it passes this; 0: half of the model's window.
+    #: The memory is consolidated when it passes this; 0, in memories of earlier releases:
+    #: half of the model's window.
     memory_tokens: int = 0
-    #: How long a step waits for more chunks, in milliseconds; 0 to 3,600,000.
+    #: How long a step waits for more chunks, in milliseconds; 0 to 3,600,000, or
+    #: SERVICE_LINGER_MS. Memories of earlier releases that say nothing do not wait.
     linger_ms: int = 0
     #: How answers are to be: their form, length, language; empty: in full sentences.
     final_task: str = ""
@@ -101,6 +108,12 @@ class PrismSpec:
         if self.fold_tokens == default_fold_tokens(self.encoding) and "fold_tokens" not in changes:
             new = replace(new, fold_tokens=default_fold_tokens(new.encoding))
         return new
+
+    def linger_seconds(self, *, only_messages: bool, service_seconds: float) -> float:
+        """Returns how long a step waits for more than it has, which may be messages only."""
+        if self.linger_ms == SERVICE_LINGER_MS:
+            return service_seconds if only_messages else 0.0
+        return self.linger_ms / 1000
 
     def to_json(self) -> dict[str, Any]:
         """The spec as plain JSON.

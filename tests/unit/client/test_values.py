@@ -33,23 +33,23 @@ def spec(**given_: Any) -> memories_pb2.PrismSpec:
 
 @given(
     choices=st.fixed_dictionaries(CHOICES),
-    linger=st.integers(0, 3_600_000),
+    linger=st.none() | st.integers(0, 3_600_000),
     skip=st.booleans(),
     tokens=st.integers(0, 1_000_000),
 )
 def test_settings_come_back_as_they_were_given(
-    choices: dict[str, str | None], linger: int, skip: bool, tokens: int
+    choices: dict[str, str | None], linger: int | None, skip: bool, tokens: int
 ) -> None:
     made = spec(
         choices=choices,
-        linger=timedelta(milliseconds=linger),
+        linger=None if linger is None else timedelta(milliseconds=linger),
         skip_failures=skip,
         memory_tokens=tokens,
     )
     info = convert.memory(memories_pb2.Memory(prism=made))
     for name, table in SETTINGS:
         assert getattr(info, name) == (choices[name] or next(iter(table)))
-    assert info.linger_seconds == linger / 1000
+    assert info.linger_seconds == (None if linger is None else linger / 1000)
     assert (info.skip_failures, info.memory_tokens) == (skip, tokens)
 
 

@@ -12,7 +12,7 @@ from service.domain.prism import pacing
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
-from service.domain.prism.spec import Encoding, PrismSpec
+from service.domain.prism.spec import MEMORY_TOKENS, Encoding, PrismSpec
 from service.domain.splitting import split
 from service.domain.tokens import estimate_tokens
 from tests.unit.logged import logged_chunk
@@ -166,6 +166,14 @@ def test_a_budget_leaves_room_for_the_consolidation() -> None:
     )
     assert pacing.budget_tokens(SPEC, memory(), bounds(10_000)) == 5000
     assert pacing.budget_tokens(SPEC, memory(), bounds(500)) == 0
+
+
+@pytest.mark.parametrize("window", [3000, 8192, 11_000, 32_768, 1_000_000])
+def test_the_default_is_at_most_about_half_of_a_small_window(window: int) -> None:
+    tight = Bounds.of(window, 1100, 1024 * 1024)
+    budget = pacing.budget_tokens(replace(SPEC, memory_tokens=MEMORY_TOKENS), memory(), tight)
+    assert budget <= min(MEMORY_TOKENS, 0.55 * window)
+    assert budget == MEMORY_TOKENS or window < 2 * MEMORY_TOKENS
 
 
 def test_half_of_the_bytes_are_a_budget_as_well() -> None:

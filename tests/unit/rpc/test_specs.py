@@ -6,7 +6,7 @@ import pytest
 
 from palimpsest.v1 import edits_pb2, memories_pb2
 from service.domain.errors import SchemaInvalid
-from service.domain.prism.spec import PrismSpec
+from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
 from service.domain.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
 from service.rpc import specs
 
@@ -34,6 +34,34 @@ def test_a_final_task_goes_in_and_comes_back() -> None:
     assert spec.final_task == "One number."
     assert specs.prism_message(spec).final_task == "One number."
     assert "final_task" not in PrismSpec(schema_source=SMALL).to_json(), "for the release before"
+
+
+def test_the_budget_is_said_when_a_memory_is_made() -> None:
+    spec = specs.prism_spec(memories_pb2.PrismSpec(schema_source=SMALL))
+    assert spec.memory_tokens == MEMORY_TOKENS == spec.to_json()["memory_tokens"]
+    assert specs.prism_message(spec).memory_tokens == MEMORY_TOKENS
+    # A memory of an earlier release has none, and shows none.
+    assert specs.prism_message(PrismSpec(schema_source=SMALL)).memory_tokens == 0
+
+
+@pytest.mark.parametrize("said", [None, 0, 1, 3_600_000])
+def test_a_linger_that_is_not_said_is_another_than_none(said: int | None) -> None:
+    message = memories_pb2.PrismSpec(schema_source=SMALL)
+    if said is not None:
+        message.linger.FromMilliseconds(said)
+    spec = PrismSpec.from_json(specs.prism_spec(message).to_json())
+    shown = specs.prism_message(spec)
+    assert shown.HasField("linger") == (said is not None)
+    assert shown.linger.ToMilliseconds() == (said or 0)
+    waits = [
+        spec.linger_seconds(only_messages=only, service_seconds=10.0) for only in (True, False)
+    ]
+    assert waits == ([10.0, 0.0] if said is None else [said / 1000] * 2)
+
+
+def test_the_release_before_takes_a_linger_that_is_not_said_for_none() -> None:
+    # It divides it by 1000, and looks whether the first chunk is that old already.
+    assert PrismSpec(schema_source=SMALL, linger_ms=SERVICE_LINGER_MS).to_json()["linger_ms"] < 0
 
 
 def test_json_schema_that_no_request_may_carry_is_not_read() -> None:
