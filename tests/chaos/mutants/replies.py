@@ -10,6 +10,7 @@ from service.domain.ends import End
 from service.domain.flows import ModelAsk
 from service.domain.prism import asking as prism
 from service.domain.prism import revisions
+from service.domain.shortening import ELLIPSIS
 from service.domain.state.triggers import SizedStep, _Counting
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import marks_in
@@ -111,7 +112,7 @@ async def answer_without_room(world: World) -> None:
     world.expect(
         "an answer that was cut off is told as if it were whole",
         "SELECT status, text FROM answer WHERE session_key = %s",
-        ("complete", f"It is so, but{prism.CUT_SIGN}"),
+        ("complete", f"It is so, but{ELLIPSIS}"),
     )
 
 
