@@ -88,7 +88,7 @@ ROWS: Mapping[str, Row] = {
     "browse.close": _CLOSE,
     "browse.read": _CLOSE,
     "browse.condense": _HELPS,
-    "browse.guess": Row(*(at_once(Came.WITHOUT) for _ in range(4))),
+    "browse.guess": _HELPS,
     "search.rerank": Row(_FAILS, _FAILS, _FAILS, _REFUSED),
     "baseline.read": Row(*(at_once(Came.FAILED) for _ in range(4))),
     "baseline.carry": Row(*(at_once(Came.FAILED) for _ in range(4))),
