@@ -90,8 +90,11 @@ ROWS: Mapping[str, Row] = {
     "browse.condense": _HELPS,
     "browse.guess": _HELPS,
     "search.rerank": Row(_FAILS, _FAILS, _FAILS, _REFUSED),
-    "baseline.read": Row(*(at_once(Came.FAILED) for _ in range(4))),
-    "baseline.carry": Row(*(at_once(Came.FAILED) for _ in range(4))),
+    # What is compared with is asked once, as it was published.
+    "baseline.read": Row(at_once(Came.BEGUN), *(at_once(Came.WITHOUT) for _ in range(3))),
+    "baseline.carry": Row(
+        at_once(Came.BEGUN), at_once(Came.FAILED), at_once(Came.FAILED), _REFUSED
+    ),
 }
 
 
@@ -112,6 +115,7 @@ _WORDS = {
     Came.FAILED: "fails",
     Came.REFUSED: "fails",
     Came.MARKED: "its beginning, marked",
+    Came.BEGUN: "its beginning",
     Came.UNREADABLE: "no answer",
 }
 #: What is done without a reply of use.
