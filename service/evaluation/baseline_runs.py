@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import palimpsest
 from service.app.desks import Desk
+from service.domain.asking import NoUse
 from service.domain.baselines.reading import (
     Baseline,
     Carried,
@@ -121,7 +122,7 @@ class BaselineStrategy:
 
         try:
             return await drive(flow, call)
-        except (ModelFailure, NoRoom, Refused, StorageError) as error:
+        except (ModelFailure, NoRoom, NoUse, Refused, StorageError) as error:
             raise Failed(str(error)) from error
 
     async def _spent(self, name: str, occasion: str) -> Spent:

@@ -1,18 +1,21 @@
 """The baselines of section 4.3 (arXiv 2310.05029) as flows.
 
 Full context cut at either end, retrieval, and recurrence, which carries a summary from one
-part of the text to the next. Each keeps to one window, the reply included.
+part of the text to the next. Each keeps to one window, the reply included. They ask once, as
+they were published: a reply that was cut off counts as far as it goes, one of no use is none.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from service.domain.asking import FAULTS, NoUse, check_refused, fault_of_end
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import carry_ask, read_answer, read_ask
 from service.domain.baselines.texts import Count, Part, Text, beginning, ending, parts, ranked
-from service.domain.flows import Flow, ModelAsk
-from service.domain.thoughts import spoken
+from service.domain.ends import End
+from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply
+from service.domain.thoughts import is_thought, spoken
 from service.domain.tokens import estimate_tokens
 
 #: Tokens of an answer at most.
@@ -113,7 +116,10 @@ def read_retrieved(text: Text, query: str, options: Sequence[str], window: Windo
 
 
 def carry(text: Text, window: Window) -> Flow[Carried]:
-    """Reads a document up to its last part, which no question is needed for."""
+    """Reads a document up to its last part, which no question is needed for.
+
+    Raises NoRoom, and NoUse when a reply has no summary: what was read would be lost.
+    """
     bare = CarryContent(carried="", text="", max_tokens=CARRIED_TOKENS)
     overhead = _tokens(carry_ask(bare, marker_key=window.marker_key), window)
     room = window.tokens - overhead - 2 * CARRIED_TOKENS - MARGIN_TOKENS
@@ -125,7 +131,7 @@ def carry(text: Text, window: Window) -> Flow[Carried]:
         content = CarryContent(carried=summary, text=part.text, max_tokens=CARRIED_TOKENS)
         reply = (yield [carry_ask(content, marker_key=window.marker_key)])[0]
         # A model may write more than it was told to.
-        summary = beginning(spoken(reply.text).strip(), CARRIED_TOKENS, window.count).text
+        summary = beginning(_summary(reply), CARRIED_TOKENS, window.count).text
     last = read[-1] if read else Part(start=0, text="")
     return Carried(summary=summary, last=last.text, positions=text.positions(last.start, last.end))
 
@@ -141,7 +147,7 @@ def read_carried(
     texts = tuple(one for one in (carried.summary, last.text) if one)
     content = ReadContent(query=query, options=tuple(options), texts=texts)
     reply = (yield [_ask(content, window)])[0]
-    return Found(text=read_answer(reply.text, options), positions=carried.positions)
+    return Found(text=_answer(reply, options), positions=carried.positions)
 
 
 def _read(
@@ -152,7 +158,25 @@ def _read(
     )
     reply = (yield [_ask(content, window)])[0]
     shown = (text.positions(part.start, part.end) for part in chosen)
-    return Found(text=read_answer(reply.text, options), positions=frozenset().union(*shown))
+    return Found(text=_answer(reply, options), positions=frozenset().union(*shown))
+
+
+def _summary(reply: ModelReply) -> str:
+    """The summary of a reply, as far as it goes. Raises NoUse."""
+    check_refused(reply)
+    text = spoken(reply.text).strip()
+    fault = fault_of_end(reply) if reply.end is not End.LENGTH else None
+    if fault is None and (is_thought(text) or not text):
+        fault = FAULTS[End.THINKING if text else End.EMPTY]
+    if fault is not None:
+        raise NoUse(f"{NO_USE} summary to carry on: {fault}", end=reply.end)
+    return text
+
+
+def _answer(reply: ModelReply, options: Sequence[str]) -> str:
+    """The answer of a reply, as far as it goes; empty for none, and for a reply of no use."""
+    is_read = reply.end in (End.COMPLETE, End.LENGTH)
+    return read_answer(reply.text, options) if is_read else ""
 
 
 def _ask(content: ReadContent, window: Window) -> ModelAsk:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from service.domain.asking import NoUse, Unusable
+from service.domain.asking import MAX_TRIES, NoUse, Unusable
 from service.domain.citations import best_position
 from service.domain.dciso.reading import Note, Reading
 from service.domain.dciso.replies import read_guess, text_of
@@ -13,18 +13,22 @@ from service.domain.trajectory import Action, EventKind, NoAnswer
 
 
 def guess(reading: Reading, options: Sequence[str], why: NoAnswer) -> LookingFlow[Browsed]:
-    """The likeliest option by one more call: from the notes, or from the pieces that fit best.
+    """The likeliest option by one more prompt: from the notes, or the pieces that fit best.
 
     Without a call left, or a reply of use, the one whose words fit best.
     """
-    ask = yield from _guess_ask(reading, options)
-    chosen, by = "", "by its words"
-    if ask is not None:
+    first = ask = yield from _guess_ask(reading, options)
+    chosen, by, tries = "", "by its words", 0
+    while first and ask and tries < MAX_TRIES and reading.calls_left > 0:
+        tries += 1
         (reply,) = yield from reading.ask([ask])
-        fault = ""
+        fault, again = "", None
         try:
             chosen, by = read_guess(text_of(reply), options), "by the model"
-        except (Unusable, NoUse) as error:
+        except Unusable as error:
+            fault = str(error)
+            again = reading.prompts.again(first, ask, reply, fault)
+        except NoUse as error:
             fault = str(error)
         yield from reading.tell(
             EventKind.AGGREGATION,
@@ -33,6 +37,7 @@ def guess(reading: Reading, options: Sequence[str], why: NoAnswer) -> LookingFlo
             ask=ask,
             reply=reply,
         )
+        ask = again
     if not chosen:
         known = " ".join(note.text for note in reading.notes) or reading.prompts.query
         chosen = options[best_position(known, list(enumerate(options)))]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.asking import NoUse
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import read_answer
 from service.domain.baselines.reading import (
@@ -22,6 +23,7 @@ from service.domain.baselines.reading import (
     read_retrieved,
 )
 from service.domain.baselines.texts import Text, beginning, ending, ranked
+from service.domain.ends import End
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.tokens import estimate_prompt_tokens, estimate_tokens
 
@@ -206,3 +208,29 @@ def test_answers_are_read_and_never_guessed(
 def test_a_question_that_fills_the_window_is_refused() -> None:
     with pytest.raises(NoRoom, match="a window of 2048 tokens has no room"):
         next(read_full(Baseline.FULL_LEFT, Text(["One."]), "why " * 2000, (), window(2048)))
+
+
+@pytest.mark.parametrize("end", End)
+def test_only_a_reply_of_use_is_an_answer(end: End) -> None:
+    flow = read_full(Baseline.FULL_LEFT, Text(chunks(1)), QUERY, (), window())
+    next(flow)
+    with pytest.raises(StopIteration) as done:
+        flow.send([ModelReply(text="Ann", model="m", end=end)])
+    assert done.value.value.text == ("Ann" if end in (End.COMPLETE, End.LENGTH) else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "why"),
+    [
+        ("", End.REFUSAL, "refused the text"),
+        ("Ann", End.FILTER, "filter refused the text"),
+        ("Ann", End.UNKNOWN, "broken off"),
+        ("", End.COMPLETE, "empty"),
+        ("<think>Ann", End.COMPLETE, "all of it was thinking"),
+    ],
+)
+def test_what_was_read_is_not_lost_with_a_summary(text: str, end: End, why: str) -> None:
+    flow = carry(Text(chunks(60)), window())
+    next(flow)
+    with pytest.raises(NoUse, match=why):
+        flow.send([ModelReply(text=text, model="m", end=end)])

@@ -67,12 +67,31 @@ def test_without_notes_the_pieces_that_fit_best_are_guessed_from() -> None:
     assert got.events[-3].shown == ("p.2", "p.3")
 
 
-@pytest.mark.parametrize("reply", ["it may be any", ended(End.LENGTH, "{"), ended(End.REFUSAL)])
-def test_a_guess_that_is_no_use_is_made_by_words(reply: str | ModelReply) -> None:
-    replies = (NULL, says("She saw the sea at dawn."), NULL, NONE, reply)
+@pytest.mark.parametrize(
+    ("reply", "tries"),
+    [("it may be any", 3), (ended(End.LENGTH, "{"), 3), (ended(End.REFUSAL), 1)],
+)
+def test_a_guess_that_is_no_use_is_made_by_words(reply: str | ModelReply, tries: int) -> None:
+    replies = (NULL, says("She saw the sea at dawn."), NULL, NONE, *[reply] * tries)
     got = run(Log(THREE), scripted(*replies), independent())
     assert (got.result.text, got.result.guessed) == ("the sea, at dawn", True)
     assert got.events[-1].reasoning == "a guess by its words among the options: not_found"
+    assert got.result.calls == len(replies)
+
+
+def test_a_guess_that_is_no_use_is_asked_for_again() -> None:
+    replies = (NULL, says("She saw the sea at dawn."), NULL, NONE, ended(End.THINKING), B)
+    got = run(Log(THREE), scripted(*replies), independent())
+    assert got.events[-1].reasoning == "a guess by the model among the options: not_found"
+    before, again = got.asks[-2:]
+    assert "all of it was thinking" in again.text.removeprefix(before.text)
+    assert (again.attempt, again.max_output_tokens) == (1, 2 * before.max_output_tokens)
+
+
+def test_a_guess_is_asked_for_while_calls_are_left() -> None:
+    asked = request(BrowseOption.SCAN, options=OPTIONS, max_calls=4)
+    got = run(Log(THREE), scripted(NULL, NULL, NULL, "hm"), asked, query="Who was at sea?")
+    assert (got.result.text, got.result.calls) == ("the sea, at dawn", 4)
 
 
 def test_without_a_call_left_it_is_guessed_by_words() -> None:
