@@ -38,7 +38,7 @@ LANES = 8
 LOOK_SECONDS = 0.02
 #: Each session is to reach each point. One that nobody comes to in so many sessions, from their
 #: beginning to their end, is an error, however long these take.
-REACH_SESSIONS = 100
+REACH_SESSIONS = 50
 #: How often progress is said, and the book is saved.
 SAY_SECONDS = 30.0
 #: Pairs that waited longest for somebody to come are named, so many.
