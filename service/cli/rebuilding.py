@@ -43,6 +43,9 @@ def memory_rebuild(
     ] = "",
     task: Annotated[str | None, typer.Option(help="Another task.")] = None,
     question: Annotated[str | None, typer.Option(help="Another question.")] = None,
+    final_task: Annotated[
+        str | None, typer.Option(help="How answers are to be now: form, length, language.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Another model, as provider/name.")] = None,
     encoding: Annotated[values.Encoding | None, typer.Option(help="Another encoding.")] = None,
     operations: Annotated[
@@ -110,6 +113,7 @@ def memory_rebuild(
         "schema": read_schema(schema) if schema else None,
         "task": task,
         "question": question,
+        "final_task": final_task,
         "encoding": encoding,
         "operations": operations,
         "chunk_tokens": chunk_tokens,

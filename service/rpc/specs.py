@@ -216,7 +216,7 @@ def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
     """What a rebuilt memory has otherwise. Raises SchemaInvalid."""
     changes: dict[str, Any] = {
         name: getattr(request, name)
-        for name in ("schema_source", "task", "question")
+        for name in ("schema_source", "task", "question", "final_task")
         if request.HasField(name)
     }
     if request.HasField("schema_source"):

@@ -187,7 +187,12 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
     memory = await session.create_memory(
-        "m", SCHEMA, chunk_tokens=1, task="The old task.", encoding="amendments"
+        "m",
+        SCHEMA,
+        chunk_tokens=1,
+        task="The old task.",
+        final_task="One word.",
+        encoding="amendments",
     )
     token = await send(session, "one", "two", "three")
     await memory.get(after=token)
@@ -200,12 +205,14 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
         "again",
         schema="class B:\n    names: list[str]\n",
         task="The new task.",
+        final_task="One number.",
         encoding="in_place",
         on_progress=lambda info: progress.append((info.applied_position, info.head)),
     )
     state = await made.get()
     assert state.value == {"names": ["n1", "n2", "n3"]}
     assert (state.info.rebuilt_from, state.info.task) == ("m", "The new task.")
+    assert state.info.final_task == "One number."
     assert (state.info.encoding, state.info.chunk_tokens) == ("in_place", 1)
     assert progress == sorted(progress)
     assert (progress[0], progress[-1]) == ((0, 3), (3, 3))

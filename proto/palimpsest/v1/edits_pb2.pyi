@@ -408,6 +408,7 @@ class RebuildMemoryRequest(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
     OPERATIONS_FIELD_NUMBER: _builtins.int
+    FINAL_TASK_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     session: _builtins.str
@@ -430,6 +431,7 @@ class RebuildMemoryRequest(_message.Message):
     encoding: _memories_pb2.PrismSpec.Encoding.ValueType
     chunk_tokens: _builtins.int
     operations: _memories_pb2.PrismSpec.Operations.ValueType
+    final_task: _builtins.str
     @_builtins.property
     def tree(self) -> _memories_pb2.TreeSpec:
         """Optional, for trees: the new spec as a whole, in place of the tree's own.
@@ -458,17 +460,20 @@ class RebuildMemoryRequest(_message.Message):
         encoding: _memories_pb2.PrismSpec.Encoding.ValueType | None = ...,
         chunk_tokens: _builtins.int | None = ...,
         operations: _memories_pb2.PrismSpec.Operations.ValueType | None = ...,
+        final_task: _builtins.str | None = ...,
         tree: _memories_pb2.TreeSpec | None = ...,
         state: _memories_pb2.StateSpec | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "json_schema", b"json_schema", "model", b"model", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_final_task", b"_final_task", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "final_task", b"final_task", "json_schema", b"json_schema", "model", b"model", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "json_schema", b"json_schema", "memory", b"memory", "model", b"model", "new_memory", b"new_memory", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "session", b"session", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_final_task", b"_final_task", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "final_task", b"final_task", "json_schema", b"json_schema", "memory", b"memory", "model", b"model", "new_memory", b"new_memory", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "session", b"session", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chunk_tokens: _TypeAlias = _typing.Literal["chunk_tokens"]  # noqa: Y015
     _WhichOneofArgType__chunk_tokens: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens"]  # noqa: Y015
     _WhichOneofReturnType__encoding: _TypeAlias = _typing.Literal["encoding"]  # noqa: Y015
     _WhichOneofArgType__encoding: _TypeAlias = _typing.Literal["_encoding", b"_encoding"]  # noqa: Y015
+    _WhichOneofReturnType__final_task: _TypeAlias = _typing.Literal["final_task"]  # noqa: Y015
+    _WhichOneofArgType__final_task: _TypeAlias = _typing.Literal["_final_task", b"_final_task"]  # noqa: Y015
     _WhichOneofReturnType__json_schema: _TypeAlias = _typing.Literal["json_schema"]  # noqa: Y015
     _WhichOneofArgType__json_schema: _TypeAlias = _typing.Literal["_json_schema", b"_json_schema"]  # noqa: Y015
     _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
@@ -485,6 +490,8 @@ class RebuildMemoryRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__chunk_tokens) -> _WhichOneofReturnType__chunk_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__encoding) -> _WhichOneofReturnType__encoding | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__final_task) -> _WhichOneofReturnType__final_task | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__json_schema) -> _WhichOneofReturnType__json_schema | None: ...
     @_typing.overload
