@@ -27,6 +27,16 @@ def said(reply: str) -> str:
     return behind.partition(">")[2] if end else ""
 
 
+def behind_unopened(text: str) -> str:
+    """A text without thoughts that only end in it: templates of chats begin them.
+
+    For texts in which nothing else says where the reply begins.
+    """
+    end = _THOUGHT_END.search(text)
+    is_thinking = end is not None and "<think" not in text[: end.start()]
+    return text[end.end() :] if end is not None and is_thinking else text
+
+
 def is_thought(text: str) -> bool:
     """Whether a reply begins with thoughts."""
     return _THOUGHTS.match(text) is not None

@@ -15,7 +15,7 @@ from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, S
 from service.domain.marking import marked
 from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.telling import header, section_text
-from service.domain.thoughts import is_thought, spoken
+from service.domain.thoughts import behind_unopened, is_thought, spoken
 from service.domain.trajectory import NoAnswer
 
 WHOLE = "whole.answer/2"
@@ -232,6 +232,8 @@ def read_reply(reply: str, is_cut: bool = False) -> SaidAnswer[Quote] | None:
         # Thoughts without an end are no answer.
         return None
     begins = _ANSWER.search(text)
+    if begins is None:
+        text = behind_unopened(text)
     start = begins.end() if begins else 0
     quotes = None
     for match in _QUOTES.finditer(text, start):

@@ -215,7 +215,7 @@ async def test_a_question_without_an_answer_is_complete_and_says_so(database: Da
     assert events[-1].text == "not_found"
     unread, _ = await answered(database, lambda ask, number: "hm")
     assert unread.no_answer is NoAnswer.UNREADABLE
-    assert "three replies" in unread.text
+    assert "three replies" in unread.failure
     stopped, _ = await answered(database, Moves("zebra"), max_calls=2)
     assert stopped.no_answer is NoAnswer.STEP_LIMIT
 

@@ -5,7 +5,7 @@ import re
 from service.domain.asking import SaidAnswer
 from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.telling import section_text
-from service.domain.thoughts import said
+from service.domain.thoughts import behind_unopened, said
 
 # Blanks are bounded: a pattern that can begin at each of many blanks takes quadratic time.
 _HEADER = r"^[ \t]{0,16}\*{0,3}\[[ \t]{0,4}%s[ \t]{0,4}\]\*{0,3}[ \t]{0,4}:?"
@@ -32,6 +32,8 @@ def read_answer(reply: str, is_cut: bool = False) -> SaidAnswer[str] | None:
     """
     text = said(reply)
     begins = _ANSWER.search(text)
+    if begins is None:
+        text = behind_unopened(text)
     ends = _PATHS.search(text, begins.end() if begins else 0)
     answer = text[begins.end() if begins else 0 : ends.start() if ends else len(text)].strip()
     if is_blank(answer):

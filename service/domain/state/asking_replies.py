@@ -8,7 +8,7 @@ from string import digits
 from service.domain.asking import SaidAnswer
 from service.domain.no_answers import is_blank, may_say_none, says_none
 from service.domain.telling import section_text
-from service.domain.thoughts import is_thought, spoken
+from service.domain.thoughts import behind_unopened, is_thought, spoken
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 100_000
@@ -58,6 +58,8 @@ def read_answer(reply: str, known: Collection[int], is_cut: bool = False) -> Sai
     """
     text = _bare(reply)
     begins = _ANSWER.search(text) or _LOOSE_ANSWER.search(text)
+    if begins is None:
+        text = behind_unopened(text)
     start = begins.end() if begins else 0
     steps = _steps(text, start)
     answer = text[start : steps.start() if steps else len(text)].strip()
