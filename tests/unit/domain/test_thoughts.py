@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from service.domain import whole
-from service.domain.asking import Unusable
 from service.domain.prism import replies as prism
 from service.domain.state import asking_replies as state
 
@@ -13,20 +12,18 @@ ANSWER = "It is in the harbour."
 
 
 def of_prism(reply: str) -> str | None:
-    try:
-        return prism.read_answer(reply)[0]
-    except Unusable:
-        return None
+    said = prism.read_answer(reply)
+    return None if said is None else said.text
 
 
 def of_whole(reply: str) -> str | None:
-    found = whole.read_reply(reply)
-    return None if found is None else found[0]
+    said = whole.read_reply(reply)
+    return None if said is None else said.text
 
 
 def of_state(reply: str) -> str | None:
-    found = state.read_answer(reply, ())
-    return None if found is None else found.text
+    said = state.read_answer(reply, ())
+    return None if said is None else said.text
 
 
 @pytest.mark.parametrize("read", [of_prism, of_whole, of_state])
