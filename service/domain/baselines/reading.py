@@ -10,8 +10,9 @@ from enum import StrEnum
 
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import carry_ask, read_answer, read_ask
-from service.domain.baselines.texts import Count, Part, Text, beginning, ending, parts, ranked
+from service.domain.baselines.texts import Count, Part, Text, beginning, ending, parts
 from service.domain.flows import Flow, ModelAsk
+from service.domain.ranking import ranked
 from service.domain.thoughts import spoken
 from service.domain.tokens import estimate_tokens
 
