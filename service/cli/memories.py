@@ -82,6 +82,12 @@ def memory_create(
     reply_format: Annotated[
         values.ReplyFormat, typer.Option(help="How the model writes its revisions.")
     ] = "auto",
+    steps: Annotated[
+        values.Steps,
+        typer.Option(
+            help="focused: past --memory-tokens a step sees what fits it; the memory may grow."
+        ),
+    ] = "whole",
     chunk_tokens: Annotated[
         int, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step; 0: 2,000.")
     ] = 0,
@@ -96,7 +102,9 @@ def memory_create(
     memory_tokens: Annotated[
         int,
         typer.Option(
-            min=0, max=MAX_TOKENS, help="Consolidate behind; 0: half of the model's window."
+            min=0,
+            max=MAX_TOKENS,
+            help="Consolidate, or focus steps, behind; 0: half of the model's window.",
         ),
     ] = 0,
     linger: Annotated[
@@ -193,6 +201,7 @@ def memory_create(
             operations=operations,
             coercion=coercion,
             reply_format=reply_format,
+            steps=steps,
             chunk_tokens=chunk_tokens,
             fold_tokens=fold_tokens,
             memory_tokens=memory_tokens,

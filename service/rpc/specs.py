@@ -9,6 +9,7 @@ from service.domain.prism.spec import (
     Encoding,
     Operations,
     PrismSpec,
+    Steps,
     default_fold_tokens,
 )
 from service.domain.schemas.json_source import parse_json_schema
@@ -69,6 +70,12 @@ _REPLY_FORMATS = {
     _Message.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
     _Message.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
     _Message.REPLY_FORMAT_STRUCTURED: ReplyFormat.STRUCTURED,
+}
+
+_STEPS = {
+    _Message.STEPS_UNSPECIFIED: Steps.WHOLE,
+    _Message.STEPS_WHOLE: Steps.WHOLE,
+    _Message.STEPS_FOCUSED: Steps.FOCUSED,
 }
 
 
@@ -177,6 +184,7 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
         memory_tokens=message.memory_tokens,
         linger_ms=message.linger.ToMilliseconds(),
         final_task=message.final_task,
+        steps=_STEPS[message.steps],
     )
 
 
@@ -196,6 +204,7 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
         memory_tokens=spec.memory_tokens,
         final_task=spec.final_task,
+        steps=_named(_STEPS, spec.steps),
     )
     message.linger.FromMilliseconds(spec.linger_ms)
     return message
@@ -223,6 +232,8 @@ def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
         changes["chunk_tokens"] = request.chunk_tokens or DEFAULT_CHUNK_TOKENS
     if request.HasField("operations"):
         changes["operations"] = _OPERATIONS[request.operations]
+    if request.HasField("steps"):
+        changes["steps"] = _STEPS[request.steps]
     return SpecChanges(
         tree=tree_spec(request.tree) if request.HasField("tree") else None,
         state=state_spec(request.state) if request.HasField("state") else None,
