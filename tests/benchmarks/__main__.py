@@ -9,6 +9,7 @@ NAMES = (
     "apply",
     "calls",
     "context",
+    "growth",
     "index",
     "isolation",
     "kv",

@@ -18,6 +18,7 @@ SIZES: dict[str, Sequence[str]] = {
     "apply": (),
     "calls": (),
     "context": (),
+    "growth": ("--seconds", "60"),
     "index": (),
     "kv": (),
     "policy": ("--synthetic", "50"),
