@@ -18,6 +18,7 @@ KINDS_WITH: Mapping[str, Kinds] = {
             "encoding",
             "operations",
             "coercion",
+            "steps",
             "chunk_tokens",
             "fold_tokens",
             "memory_tokens",

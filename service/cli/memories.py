@@ -82,6 +82,12 @@ def memory_create(
     reply_format: Annotated[
         values.ReplyFormat, typer.Option(help="How the model writes its revisions.")
     ] = "auto",
+    steps: Annotated[
+        values.Steps,
+        typer.Option(
+            help="focused: past --memory-tokens a step sees what fits it; the memory may grow."
+        ),
+    ] = "whole",
     chunk_tokens: Annotated[
         int, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step; 0: 2,000.")
     ] = 0,
@@ -98,7 +104,7 @@ def memory_create(
         typer.Option(
             min=0,
             max=MAX_TOKENS,
-            help="Consolidate behind; 0: 6,000, or what the model's window has room for.",
+            help="Consolidate, or focus steps, behind; 0: 6,000, or what the window has room for.",
         ),
     ] = 0,
     linger: Annotated[
@@ -201,6 +207,7 @@ def memory_create(
             operations=operations,
             coercion=coercion,
             reply_format=reply_format,
+            steps=steps,
             chunk_tokens=chunk_tokens,
             fold_tokens=fold_tokens,
             memory_tokens=memory_tokens,

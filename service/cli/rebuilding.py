@@ -54,6 +54,9 @@ def memory_rebuild(
     chunk_tokens: Annotated[
         int | None, typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Tokens a step.")
     ] = None,
+    steps: Annotated[
+        values.Steps | None, typer.Option(help="What steps are shown of a large memory.")
+    ] = None,
     segment_tokens: Annotated[
         int | None,
         typer.Option(min=0, max=MAX_CHUNK_TOKENS, help="Of a tree: tokens under a leaf; 0: 1,000."),
@@ -117,6 +120,7 @@ def memory_rebuild(
         "encoding": encoding,
         "operations": operations,
         "chunk_tokens": chunk_tokens,
+        "steps": steps,
         "segment_tokens": segment_tokens,
         "max_children": max_children,
         "summary_tokens": summary_tokens,

@@ -6,12 +6,18 @@ section 3.2, with the inverse document frequency that is never negative.
 
 import heapq
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 #: How soon further occurrences of a word stop to count.
 K1 = 1.2
 #: How much a long text is held back: 0 not at all, 1 in full proportion.
 B = 0.75
+
+#: Scripts that put no blanks between words: each character is taken for one.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class Ranking:
@@ -59,3 +65,36 @@ def promising(bounds: Sequence[tuple[float, float]], count: int, limit: int) -> 
     bar = heapq.nlargest(count, (least for least, _ in bounds))[-1]
     able = [index for index, (_, most) in enumerate(bounds) if most >= bar]
     return heapq.nlargest(limit, able, key=lambda index: bounds[index][::-1])
+
+
+def ranked(query: str, texts: Sequence[str]) -> list[int]:
+    """Numbers of the texts, best first by BM25; the earlier one wins a tie."""
+    scores = _scores(query, texts)
+    return sorted(range(len(texts)), key=lambda number: (-scores[number], number))
+
+
+def fitting(query: str, texts: Sequence[str]) -> list[int]:
+    """As `ranked`, of the texts that have a word of the query."""
+    scores = _scores(query, texts)
+    able = [number for number, score in enumerate(scores) if score > 0]
+    return sorted(able, key=lambda number: (-scores[number], number))
+
+
+def _scores(query: str, texts: Sequence[str]) -> list[float]:
+    wanted = set(_words(query))
+    sizes: list[int] = []
+    held: list[dict[str, int]] = []
+    for text in texts:
+        words = _words(text)
+        counts = Counter(word for word in words if word in wanted)
+        sizes.append(len(words))
+        # In one order always: sums of the same numbers differ in another one.
+        held.append({word: counts[word] for word in sorted(counts)})
+    ranking = Ranking(
+        texts=len(texts), tokens=sum(sizes), holders=Counter(word for one in held for word in one)
+    )
+    return [ranking.score(words, size) for words, size in zip(held, sizes, strict=True)]
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())

@@ -11,6 +11,7 @@ from service.domain.prism.spec import (
     Encoding,
     Operations,
     PrismSpec,
+    Steps,
     default_fold_tokens,
 )
 from service.domain.schemas.json_source import parse_json_schema
@@ -71,6 +72,12 @@ _REPLY_FORMATS = {
     _Message.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
     _Message.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
     _Message.REPLY_FORMAT_STRUCTURED: ReplyFormat.STRUCTURED,
+}
+
+_STEPS = {
+    _Message.STEPS_UNSPECIFIED: Steps.WHOLE,
+    _Message.STEPS_WHOLE: Steps.WHOLE,
+    _Message.STEPS_FOCUSED: Steps.FOCUSED,
 }
 
 
@@ -182,6 +189,7 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
         if message.HasField("linger")
         else SERVICE_LINGER_MS,
         final_task=message.final_task,
+        steps=_STEPS[message.steps],
     )
 
 
@@ -201,6 +209,7 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
         memory_tokens=spec.memory_tokens,
         final_task=spec.final_task,
+        steps=_named(_STEPS, spec.steps),
     )
     if spec.linger_ms != SERVICE_LINGER_MS:
         message.linger.FromMilliseconds(spec.linger_ms)
@@ -229,6 +238,8 @@ def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
         changes["chunk_tokens"] = request.chunk_tokens or DEFAULT_CHUNK_TOKENS
     if request.HasField("operations"):
         changes["operations"] = _OPERATIONS[request.operations]
+    if request.HasField("steps"):
+        changes["steps"] = _STEPS[request.steps]
     return SpecChanges(
         tree=tree_spec(request.tree) if request.HasField("tree") else None,
         state=state_spec(request.state) if request.HasField("state") else None,

@@ -81,12 +81,17 @@ class HeldPrism:
         """Whether it is folded by price."""
         return self.spec.encoding is Encoding.ADAPTIVE
 
+    @property
+    def is_focused(self) -> bool:
+        """Whether its next step is shown a part of it, and so no amendments."""
+        return pacing.focus_tokens(self.spec, self.memory, self.bounds) is not None
+
     def folds_first(self, group: Sequence[SizedChunk]) -> bool:
         """Whether it is folded before the prompt over these chunks.
 
         Only stored rows and prices decide, so that a worker that takes over decides alike.
         """
-        if not self.is_adaptive or not self.memory.batches:
+        if not self.is_adaptive or not self.memory.batches or self.is_focused:
             return False
         return folding.is_due(
             self._sizes(), self.fold_state, self.prices, cold=self._is_cold(group)
@@ -139,9 +144,11 @@ def next_group(state: HeldPrism) -> tuple[Sequence[SizedChunk], bool]:
 def no_room(state: HeldPrism) -> FailedPrecondition:
     """Why nothing can be read any more."""
     bounds = state.bounds
+    focus = pacing.focus_tokens(state.spec, state.memory, bounds)
+    shown = state.memory.shown_tokens if focus is None else focus
     return FailedPrecondition(
         Reason.MEMORY_STALLED,
-        f"the memory ({state.memory.shown_tokens} tokens), the task ({bounds.task_tokens}) and a"
+        f"the memory ({shown} tokens), the task ({bounds.task_tokens}) and a"
         f" reply ({bounds.step_output_tokens}) leave no room for text in the model's window of"
         f" {bounds.window_tokens} tokens, and consolidation does not make the memory smaller",
     )

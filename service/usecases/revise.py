@@ -32,7 +32,7 @@ from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.prism.rules import Rules
-from service.domain.prism.spec import PrismSpec
+from service.domain.prism.spec import PrismSpec, Steps
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
@@ -118,7 +118,8 @@ class Reviser:
         spec = held.prism
         model = spec.model or self._config.model
         facts = self._facts(model)
-        task = prism.task_text(spec, self._rules(spec))
+        focused = spec.steps is Steps.FOCUSED
+        task = prism.task_text(spec, self._rules(spec), is_focused=focused)
         memory = PrismMemory.load(
             spec.schema(),
             base_json=rows.base,
@@ -232,7 +233,10 @@ class Reviser:
             marker_key=self._marker_key,
             rules=self._rules(state.spec),
             output_tokens=state.bounds.step_output_tokens,
-            most_tokens=pacing.most_step_tokens(state.memory, state.bounds, group, limit),
+            most_tokens=pacing.most_step_tokens(
+                state.spec, state.memory, state.bounds, group, limit
+            ),
+            focus=lambda memory: pacing.focus_tokens(state.spec, memory, state.bounds),
         )
         revision = await self._drive(state, flow, scope)
         reach(FailPoint.STEP_THOUGHT)
@@ -248,7 +252,7 @@ class Reviser:
             amendments=revision.amendments,
             rejections=revision.rejections,
             value=memory.value_json if revision.amendments else None,
-            fold_state=state.counted(prompted=True),
+            fold_state=state.counted(prompted=not state.is_focused),
             losses=losses.after_step(
                 state.held.losses,
                 revision,
@@ -269,9 +273,10 @@ class Reviser:
             state.memory,
             marker_key=self._marker_key,
             rules=self._rules(state.spec),
-            budget_tokens=pacing.budget_tokens(state.spec, state.memory, state.bounds),
+            budget_tokens=pacing.goal_tokens(state.spec, state.memory, state.bounds),
             output_tokens=state.bounds.consolidation_output_tokens,
             most_tokens=pacing.most_consolidation_tokens(state.memory, state.bounds),
+            room_tokens=pacing.consolidation_tokens(state.bounds),
         )
         revision = await self._drive(state, flow, scope)
         reach(FailPoint.CONSOLIDATION_THOUGHT)

@@ -265,7 +265,7 @@ def test_bad_schemas_names_and_tokens_are_one_clear_line(address: str, folder: P
         run("memory", "create", "t", "--kind", "tree", "--final-task", "x", "-s", session, **at),
         "--final-task: a tree memory has no such setting",
     )
-    succeed(*create, "--final-task", "One number.", **at)
+    succeed(*create, "--final-task", "One number.", "--steps", "focused", **at)
     assert_one_clear_line(run(*create, **at), "has a memory 'm' already")
     asked = run("ask", "?", "--session", session, "--memory", "m", "--after", "nonsense", **at)
     assert_one_clear_line(asked, "not issued by this service")

@@ -10,6 +10,7 @@ NAMES = (
     "calls",
     "context",
     "defaults",
+    "growth",
     "index",
     "isolation",
     "kv",

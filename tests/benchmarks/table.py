@@ -19,6 +19,7 @@ SIZES: dict[str, Sequence[str]] = {
     "calls": (),
     "context": (),
     "defaults": ("--turns", "200"),
+    "growth": ("--seconds", "60"),
     "index": (),
     "kv": (),
     "policy": ("--synthetic", "50"),

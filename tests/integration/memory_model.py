@@ -6,16 +6,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from service.domain.flows import ModelAsk, SegmentKind
+from service.config import Limits
+from service.domain.flows import ModelAsk, Segment, SegmentKind
 from service.domain.json_values import Json, canonical, parse
 from service.domain.paths import Path
+from service.domain.prism import pacing
 from service.domain.prism.amending import MISSING, amend, value_at
 from service.domain.prism.amendments import Amendment
-from service.domain.prism.asking import ConsolidateContent, ReviseContent
+from service.domain.prism.asking import ConsolidateContent, ReviseContent, task_text
+from service.domain.prism.focus import focused
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.spec import Encoding
+from service.domain.prism.pacing import Bounds
+from service.domain.prism.spec import Encoding, PrismSpec, Steps
 from service.domain.schemas.tree import Schema
 from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.tokens import estimate_tokens
 from service.usecases.history import History
 from service.usecases.memories import Memories
 from service.usecases.readers.citing import cite
@@ -26,6 +31,8 @@ from storage.database import Database
 from storage.history import StoredRevision
 from storage.memories import StoredMemory
 
+#: The window of `scripted.reviser`.
+WINDOW = 32_768
 #: More than any test makes.
 ALL = 100_000
 
@@ -142,9 +149,21 @@ async def check_prompts(database: Database, past: Past, expected: Expected) -> N
             encoding=past.stored.prism.encoding,
         )
         read = tuple(range(one.from_position + 1, one.to_position + 1))
-        shown = [segment.text for segment in memory.segments()]
         asked = expected.asked.get(read, [])
-        assert shown in [_memory_shown(ask) for ask in asked], one
+        due = [[s.text for s in _due(past.stored.prism, memory, ask)] for ask in asked]
+        assert any(_memory_shown(ask) == texts for ask, texts in zip(asked, due, strict=True)), one
+
+
+def _due(spec: PrismSpec, memory: PrismMemory, ask: ModelAsk) -> Sequence[Segment]:
+    """What a prompt over the same texts shows of the memory."""
+    rules = spec.rules(Limits().max_memory_bytes)
+    task = task_text(spec, rules, is_focused=spec.steps is Steps.FOCUSED)
+    bounds = Bounds.of(WINDOW, estimate_tokens(task), rules.max_memory_bytes)
+    focus = pacing.focus_tokens(spec, memory, bounds)
+    if focus is None:
+        return memory.segments()
+    assert isinstance(ask.content, ReviseContent)
+    return focused(memory, "\n".join(text for _, text in ask.content.chunks), focus).segments
 
 
 def _memory_shown(ask: ModelAsk) -> list[str]:

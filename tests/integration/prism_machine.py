@@ -7,7 +7,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from service.domain.errors import Conflict
 from service.domain.memory_choices import OnFailure
-from service.domain.prism.spec import Encoding, PrismSpec
+from service.domain.prism.spec import Encoding, PrismSpec, Steps
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.edit import Edit, Target
@@ -36,10 +36,13 @@ class PrismMachine(MemoryMachine):
         encoding=st.sampled_from(Encoding),
         on_failure=st.sampled_from(OnFailure),
         is_small=st.booleans(),
+        steps=st.sampled_from(Steps),
     )
-    def begin(self, encoding: Encoding, on_failure: OnFailure, is_small: bool) -> None:
+    def begin(
+        self, encoding: Encoding, on_failure: OnFailure, is_small: bool, steps: Steps
+    ) -> None:
         """A memory that is kept in one of the ways that there are."""
-        spec = replace(SPEC, encoding=encoding, on_failure=on_failure)
+        spec = replace(SPEC, encoding=encoding, on_failure=on_failure, steps=steps)
         if is_small:
             spec = replace(spec, fold_tokens=FOLD_TOKENS, memory_tokens=MEMORY_TOKENS)
         self.marks = 0

@@ -352,9 +352,10 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
         linger=1.5,
         skip_failures=True,
         final_task="One number.",
+        steps="focused",
     )
     info = (await memory.get()).info
-    assert info.final_task == "One number."
+    assert (info.final_task, info.steps) == ("One number.", "focused")
     assert (info.task, info.question, info.encoding) == ("t", "q?", "in_place")
     assert (info.operations, info.coercion) == ("add_only", "lossless")
     assert (info.reply_format, info.linger_seconds) == ("structured", 1.5)

@@ -207,6 +207,7 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
         task="The new task.",
         final_task="One number.",
         encoding="in_place",
+        steps="focused",
         on_progress=lambda info: progress.append((info.applied_position, info.head)),
     )
     state = await made.get()
@@ -214,6 +215,7 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
     assert (state.info.rebuilt_from, state.info.task) == ("m", "The new task.")
     assert state.info.final_task == "One number."
     assert (state.info.encoding, state.info.chunk_tokens) == ("in_place", 1)
+    assert (state.info.steps, before.info.steps) == ("focused", "whole")
     assert progress == sorted(progress)
     assert (progress[0], progress[-1]) == ((0, 3), (3, 3))
     assert all("The new task." in prompt for prompt in model.prompts[prompts:])

@@ -22,7 +22,7 @@ from service.domain.json_values import canonical
 from service.domain.memory_choices import OnFailure
 from service.domain.prism.amendments import Op
 from service.domain.prism.asking import ReviseContent
-from service.domain.prism.spec import Encoding, PrismSpec
+from service.domain.prism.spec import Encoding, PrismSpec, Steps
 from service.domain.schemas.source import parse_source
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem
@@ -56,6 +56,7 @@ SPEC = PrismSpec(schema_source=SOURCE, chunk_tokens=12, model="test/scripted", f
 SPECS = {
     "plain": replace(SPEC, task="plain"),
     "small": replace(SPEC, task="small", memory_tokens=60, on_failure=OnFailure.SKIP),
+    "focus": replace(SPEC, task="focus", memory_tokens=60, steps=Steps.FOCUSED),
     "place": replace(SPEC, task="place", encoding=Encoding.IN_PLACE, linger_ms=40),
 }
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=2, drain_seconds=0.2)

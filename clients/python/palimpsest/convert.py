@@ -128,6 +128,7 @@ def memory(message: memories_pb2.Memory) -> values.MemoryInfo:
         task=prism.task,
         question=prism.question,
         final_task=prism.final_task,
+        steps=specs.name_of(specs.STEPS, prism.steps),
         model=prism.model,
         encoding=specs.name_of(specs.ENCODINGS, prism.encoding),
         operations=specs.name_of(specs.OPERATIONS, prism.operations),

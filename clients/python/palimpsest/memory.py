@@ -255,6 +255,7 @@ class Memory:
         encoding: values.Encoding | None = None,
         chunk_tokens: int | None = None,
         operations: values.Operations | None = None,
+        steps: values.Steps | None = None,
         on_progress: Callable[[values.MemoryInfo], None] | None = None,
     ) -> "Memory":
         """Reads the whole log again into a new memory; returns it when that is done.
@@ -273,6 +274,7 @@ class Memory:
             "encoding": encoding,
             "chunk_tokens": chunk_tokens,
             "operations": operations,
+            "steps": steps,
         }
         request = rebuilding.request_of(self.session.name, self.name, new_name, changes)
         await rebuilding.follow(self._client, request, made.look, on_progress)

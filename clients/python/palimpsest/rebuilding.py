@@ -25,7 +25,7 @@ def request_of(
     given = {name: value for name, value in changes.items() if value is not None}
     if "schema" in given:
         given |= specs.schema_fields(given.pop("schema"))
-    for name in ("encoding", "operations"):
+    for name in ("encoding", "operations", "steps"):
         if name in given:
             given[name] = specs.number_of(name, given[name])
     return edits_pb2.RebuildMemoryRequest(

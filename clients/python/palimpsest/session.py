@@ -219,6 +219,7 @@ class Session(SessionQuestions):
         operations: values.Operations | None = None,
         coercion: values.Coercion | None = None,
         reply_format: ReplyFormat = "auto",
+        steps: values.Steps | None = None,
         chunk_tokens: int = 0,
         fold_tokens: int = 0,
         memory_tokens: int = 0,
@@ -232,7 +233,8 @@ class Session(SessionQuestions):
         `schema` is class source, which is parsed and never run, a JSON Schema as a
         dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
         same for class source. `final_task` says how answers are to be, their form, length
-        or language. `linger` is how long a step waits for more chunks while
+        or language. `steps` "focused" lets the memory grow past `memory_tokens` while steps
+        are shown no more of it than that. `linger` is how long a step waits for more chunks while
         it has fewer than `chunk_tokens`, in seconds or as a timedelta; 0: it does not. None:
         it waits for more messages, 10 seconds as a rule, and for nothing else. A read that
         waits for what was appended, a question and `flush` end the wait. `memory_tokens` is
@@ -251,6 +253,7 @@ class Session(SessionQuestions):
                 "operations": operations,
                 "coercion": coercion,
                 "reply_format": reply_format,
+                "steps": steps,
             },
             linger=linger,
             skip_failures=skip_failures,

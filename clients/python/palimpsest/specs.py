@@ -43,6 +43,10 @@ REPLY_FORMATS: dict[values.ReplyFormat, Any] = {
     "text": _Spec.REPLY_FORMAT_TEXT,
     "structured": _Spec.REPLY_FORMAT_STRUCTURED,
 }
+STEPS: dict[values.Steps, Any] = {
+    "whole": _Spec.STEPS_WHOLE,
+    "focused": _Spec.STEPS_FOCUSED,
+}
 WORKING_MEMORIES: dict[WorkingMemory, Any] = {
     "cut": _Tree.WORKING_MEMORY_CUT,
     "off": _Tree.WORKING_MEMORY_OFF,
@@ -68,6 +72,7 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
     "operations": OPERATIONS,
     "coercion": COERCIONS,
     "reply_format": REPLY_FORMATS,
+    "steps": STEPS,
     "working_memory": WORKING_MEMORIES,
     "period_kind": PERIODS,
     "freshness": FRESHNESS,

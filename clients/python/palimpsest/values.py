@@ -24,6 +24,9 @@ Operations = Literal["add_and_update", "add_only"]
 Coercion = Literal["refuse", "lossless"]
 #: How the model writes its revisions; "auto" is "structured" where the model offers it.
 ReplyFormat = tree_values.ReplyFormat
+#: What a step is shown of a memory that is larger than its `memory_tokens`: all of it, and then
+#: the memory is consolidated; or what fits the step's text, and then it may grow.
+Steps = Literal["whole", "focused"]
 #: What a memory is.
 MemoryKind = Literal["prism", "tree", "state"]
 #: A form of a working context.
@@ -166,12 +169,13 @@ class MemoryInfo:
     operations: Operations
     coercion: Coercion
     reply_format: ReplyFormat
+    steps: Steps
     #: Chunks are taken together up to this many tokens a step.
     chunk_tokens: int
     #: Amendments are folded into a new base when they pass this many tokens, if not before.
     fold_tokens: int
-    #: The memory is consolidated when it passes this many tokens; 0, of a memory that an
-    #: earlier release made: half of its model's window.
+    #: The memory is consolidated when it passes this many tokens, or its steps are focused; 0, of
+    #: a memory that an earlier release made: half of its model's window.
     memory_tokens: int
     #: How long a step waits for more chunks while it has few; None: the service's default,
     #: while all that waits is messages.

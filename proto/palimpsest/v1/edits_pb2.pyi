@@ -411,6 +411,7 @@ class RebuildMemoryRequest(_message.Message):
     FINAL_TASK_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -432,6 +433,7 @@ class RebuildMemoryRequest(_message.Message):
     chunk_tokens: _builtins.int
     operations: _memories_pb2.PrismSpec.Operations.ValueType
     final_task: _builtins.str
+    steps: _memories_pb2.PrismSpec.Steps.ValueType
     @_builtins.property
     def tree(self) -> _memories_pb2.TreeSpec:
         """Optional, for trees: the new spec as a whole, in place of the tree's own.
@@ -463,10 +465,11 @@ class RebuildMemoryRequest(_message.Message):
         final_task: _builtins.str | None = ...,
         tree: _memories_pb2.TreeSpec | None = ...,
         state: _memories_pb2.StateSpec | None = ...,
+        steps: _memories_pb2.PrismSpec.Steps.ValueType | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_final_task", b"_final_task", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "final_task", b"final_task", "json_schema", b"json_schema", "model", b"model", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_final_task", b"_final_task", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_steps", b"_steps", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "final_task", b"final_task", "json_schema", b"json_schema", "model", b"model", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "state", b"state", "steps", b"steps", "task", b"task", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_final_task", b"_final_task", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "final_task", b"final_task", "json_schema", b"json_schema", "memory", b"memory", "model", b"model", "new_memory", b"new_memory", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "session", b"session", "state", b"state", "task", b"task", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens", "_encoding", b"_encoding", "_final_task", b"_final_task", "_json_schema", b"_json_schema", "_model", b"_model", "_operations", b"_operations", "_question", b"_question", "_schema_source", b"_schema_source", "_steps", b"_steps", "_task", b"_task", "chunk_tokens", b"chunk_tokens", "encoding", b"encoding", "final_task", b"final_task", "json_schema", b"json_schema", "memory", b"memory", "model", b"model", "new_memory", b"new_memory", "operations", b"operations", "question", b"question", "schema_source", b"schema_source", "session", b"session", "state", b"state", "steps", b"steps", "task", b"task", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__chunk_tokens: _TypeAlias = _typing.Literal["chunk_tokens"]  # noqa: Y015
     _WhichOneofArgType__chunk_tokens: _TypeAlias = _typing.Literal["_chunk_tokens", b"_chunk_tokens"]  # noqa: Y015
@@ -484,6 +487,8 @@ class RebuildMemoryRequest(_message.Message):
     _WhichOneofArgType__question: _TypeAlias = _typing.Literal["_question", b"_question"]  # noqa: Y015
     _WhichOneofReturnType__schema_source: _TypeAlias = _typing.Literal["schema_source"]  # noqa: Y015
     _WhichOneofArgType__schema_source: _TypeAlias = _typing.Literal["_schema_source", b"_schema_source"]  # noqa: Y015
+    _WhichOneofReturnType__steps: _TypeAlias = _typing.Literal["steps"]  # noqa: Y015
+    _WhichOneofArgType__steps: _TypeAlias = _typing.Literal["_steps", b"_steps"]  # noqa: Y015
     _WhichOneofReturnType__task: _TypeAlias = _typing.Literal["task"]  # noqa: Y015
     _WhichOneofArgType__task: _TypeAlias = _typing.Literal["_task", b"_task"]  # noqa: Y015
     @_typing.overload
@@ -502,6 +507,8 @@ class RebuildMemoryRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__question) -> _WhichOneofReturnType__question | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__schema_source) -> _WhichOneofReturnType__schema_source | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__steps) -> _WhichOneofReturnType__steps | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__task) -> _WhichOneofReturnType__task | None: ...
 

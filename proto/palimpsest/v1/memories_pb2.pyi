@@ -240,6 +240,41 @@ class PrismSpec(_message.Message):
     not known to offer that is asked for it without the schema.
     """
 
+    class _Steps:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StepsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._Steps.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STEPS_UNSPECIFIED: PrismSpec._Steps.ValueType  # 0
+        """WHOLE."""
+        STEPS_WHOLE: PrismSpec._Steps.ValueType  # 1
+        """All of it; and the memory is consolidated, so that it becomes smaller."""
+        STEPS_FOCUSED: PrismSpec._Steps.ValueType  # 2
+        """Within `memory_tokens`: names of keys, counts, and the entries that fit the
+        step's text best or were changed last. The memory may grow, and is
+        consolidated only near its limit of bytes, or when that is asked for. The
+        model may change any place: what it was not shown is shown first, in one
+        more call, or else the change is rejected. What a step does not see it may
+        write down a second time.
+        """
+
+    class Steps(_Steps, metaclass=_StepsEnumTypeWrapper):
+        """What a step is shown of a memory that is larger than `memory_tokens`."""
+
+    STEPS_UNSPECIFIED: PrismSpec.Steps.ValueType  # 0
+    """WHOLE."""
+    STEPS_WHOLE: PrismSpec.Steps.ValueType  # 1
+    """All of it; and the memory is consolidated, so that it becomes smaller."""
+    STEPS_FOCUSED: PrismSpec.Steps.ValueType  # 2
+    """Within `memory_tokens`: names of keys, counts, and the entries that fit the
+    step's text best or were changed last. The memory may grow, and is
+    consolidated only near its limit of bytes, or when that is asked for. The
+    model may change any place: what it was not shown is shown first, in one
+    more call, or else the change is rejected. What a step does not see it may
+    write down a second time.
+    """
+
     class _Coercion:
         ValueType = _typing.NewType("ValueType", _builtins.int)
         V: _TypeAlias = ValueType  # noqa: Y015
@@ -278,6 +313,7 @@ class PrismSpec(_message.Message):
     MEMORY_TOKENS_FIELD_NUMBER: _builtins.int
     LINGER_FIELD_NUMBER: _builtins.int
     FINAL_TASK_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     schema_source: _builtins.str
     """Required, unless `json_schema` is given. The shape of the memory as Python
     class source, at most 64 KiB. It is parsed, never run. Otherwise
@@ -325,16 +361,21 @@ class PrismSpec(_message.Message):
     reply_format: Global___PrismSpec.ReplyFormat.ValueType
     """Optional. How the model writes its revisions."""
     memory_tokens: _builtins.int
-    """Optional. The memory is consolidated when it passes this many tokens; 1 to
-    1,000,000; 0 means 6,000, and replies say so. It is consolidated before that
-    when the model's window has no room for so many beside a consolidation, and in
-    any case when it passes half of the bytes that it may have. In replies 0 is
-    half of the model's window: of a memory that an earlier release made.
+    """Optional. The memory is consolidated when it passes this many tokens, or its
+    steps are focused (`steps`); 1 to 1,000,000; 0 means 6,000, and replies say
+    so. It is consolidated before that when the model's window has no room for so
+    many beside a consolidation, and in any case when it passes half of the bytes
+    that it may have. In replies 0 is half of the model's window: of a memory that
+    an earlier release made.
     """
     final_task: _builtins.str
     """Optional. How the answers to questions are to be: their form, length or
     language ("One number, and nothing else."); at most 8 KiB, without NUL. A
     question may ask for another form. Empty: in full sentences.
+    """
+    steps: Global___PrismSpec.Steps.ValueType
+    """Optional. What a step is shown of a memory that is larger than
+    `memory_tokens`.
     """
     @_builtins.property
     def linger(self) -> _duration_pb2.Duration:
@@ -365,10 +406,11 @@ class PrismSpec(_message.Message):
         memory_tokens: _builtins.int = ...,
         linger: _duration_pb2.Duration | None = ...,
         final_task: _builtins.str = ...,
+        steps: Global___PrismSpec.Steps.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["linger", b"linger"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "final_task", b"final_task", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "operations", b"operations", "question", b"question", "reply_format", b"reply_format", "schema_source", b"schema_source", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "final_task", b"final_task", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "operations", b"operations", "question", b"question", "reply_format", b"reply_format", "schema_source", b"schema_source", "steps", b"steps", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,9 +12,10 @@ from enum import StrEnum
 from service.domain.asking import FAULTS, NoUse, check_refused, fault_of_end
 from service.domain.baselines.contents import CarryContent, ReadContent
 from service.domain.baselines.prompts import carry_ask, read_answer, read_ask
-from service.domain.baselines.texts import Count, Part, Text, beginning, ending, parts, ranked
+from service.domain.baselines.texts import Count, Part, Text, beginning, ending, parts
 from service.domain.ends import End
 from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply
+from service.domain.ranking import ranked
 from service.domain.thoughts import is_thought, spoken
 from service.domain.tokens import estimate_tokens
 

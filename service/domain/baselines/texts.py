@@ -1,16 +1,11 @@
 """The text of a document as baselines read it, cut to what a prompt has room for."""
 
-import re
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from service.domain.ranking import Ranking
 from service.domain.splitting import split
-
-_WORD = re.compile(r"\w+")
 
 Count = Callable[[str], int]
 
@@ -88,32 +83,3 @@ def _longest(size: int, fits: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
-
-
-def ranked(query: str, texts: Sequence[str]) -> list[int]:
-    """Numbers of the texts, best first by BM25; the earlier one wins a tie."""
-    scores = _scores(query, texts)
-    return sorted(range(len(texts)), key=lambda number: (-scores[number], number))
-
-
-def fitting(query: str, texts: Sequence[str]) -> list[int]:
-    """As `ranked`, of the texts that have a word of the query."""
-    scores = _scores(query, texts)
-    able = [number for number, score in enumerate(scores) if score > 0]
-    return sorted(able, key=lambda number: (-scores[number], number))
-
-
-def _scores(query: str, texts: Sequence[str]) -> list[float]:
-    held = [Counter(_words(text)) for text in texts]
-    # In one order always: sums of the same numbers differ in another one.
-    wanted = sorted(set(_words(query)))
-    ranking = Ranking(
-        texts=len(texts),
-        tokens=sum(words.total() for words in held),
-        holders={word: sum(word in words for words in held) for word in wanted},
-    )
-    return [ranking.score({word: words[word] for word in wanted}, words.total()) for words in held]
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())

@@ -76,6 +76,8 @@ class Revision:
     amendments: tuple[Amendment, ...]
     #: In the order in which they were judged: a reply's removals come last.
     rejections: tuple[Rejection, ...]
+    #: Places that are in the memory and were not shown, which it would have changed.
+    unseen: tuple[Path, ...] = ()
 
     @property
     def lacked_room(self) -> bool:

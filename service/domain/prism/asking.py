@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service.domain.asking import GROWTH, NoUse, usable, usable_answer
@@ -18,13 +18,15 @@ from service.domain.paths import Path, PathError
 from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
 from service.domain.prism.amendments import Amendment, Rejection, Revision
+from service.domain.prism.focus import View, focused, sections
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import (
     CONSOLIDATION_OUTPUT_TOKENS,
+    MARGIN_TOKENS,
     STEP_OUTPUT_TOKENS,
 )
 from service.domain.prism.replies import read_answer, told_answer
-from service.domain.prism.revisions import parse_consolidation, parse_reply
+from service.domain.prism.revisions import hides_nothing, parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
 from service.domain.prism.structured import REPLY_SCHEMA
@@ -97,10 +99,22 @@ class AnswerDraft:
     no_answer: NoAnswer | None = None
 
 
-def task_text(spec: PrismSpec, rules: Rules) -> str:
+#: How many tokens of a memory a step is shown; None: all of it.
+Focus = Callable[[PrismMemory], int | None]
+
+
+def _on_all(_: PrismMemory) -> None:
+    return None
+
+
+def task_text(spec: PrismSpec, rules: Rules, *, is_focused: bool = False) -> str:
     """The part of a revision's prompt that never changes within a memory."""
     return prompts.revise_task(
-        rules, task=spec.task, question=spec.question, schema=spec.shown_schema()
+        rules,
+        task=spec.task,
+        question=spec.question,
+        schema=spec.shown_schema(),
+        is_focused=is_focused,
     )
 
 
@@ -114,6 +128,7 @@ def revise_in_parts(
     rules: Rules,
     output_tokens: int,
     most_tokens: int,
+    focus: Focus = _on_all,
 ) -> Flow[Revision]:
     """A step whose text is too long for one prompt: a model call for each part, in order.
 
@@ -134,6 +149,7 @@ def revise_in_parts(
                 rules=rules,
                 output_tokens=output_tokens,
                 most_tokens=most_tokens,
+                focus_tokens=focus(memory),
             )
         except NoUse as error:
             halves = halved(part, memory.count) if error.end is End.LENGTH and halvings else ()
@@ -156,17 +172,22 @@ def revise(
     rules: Rules,
     output_tokens: int = STEP_OUTPUT_TOKENS,
     most_tokens: int = GROWTH * STEP_OUTPUT_TOKENS,
+    focus_tokens: int | None = None,
 ) -> Flow[Revision]:
     """One step: what the chunks change in the memory (algorithm 1, line 3).
 
-    A reply has `output_tokens`, and where these were used up `most_tokens`. Raises NoUse.
+    A reply has `output_tokens`, and where these were used up `most_tokens`. With `focus_tokens`
+    the model is shown so much of the memory, what fits the chunks best. If its reply would
+    change what is there and was not shown, the step is asked once more with that shown, as far
+    as it fits; a change of what is not shown even then is rejected. Raises NoUse.
     """
     texts = [logged.chunk.as_text() for logged in chunks]
+    is_focused = focus_tokens is not None
     ask = ModelAsk(
         purpose=Purpose.REVISE,
-        template=prompts.REVISE,
+        template=prompts.REVISE_FOCUSED if is_focused else prompts.REVISE,
         segments=(
-            Segment(kind=SegmentKind.TASK, text=task_text(spec, rules)),
+            Segment(kind=SegmentKind.TASK, text=task_text(spec, rules, is_focused=is_focused)),
             *memory.segments(),
             Segment(
                 kind=SegmentKind.CHUNK, text=prompts.text_segment(texts, marker_key), reusable=False
@@ -186,12 +207,30 @@ def revise(
         reply_schema=_reply_schema(spec),
     )
 
-    def read(reply: str) -> Revision:
-        return parse_reply(reply, memory.schema, memory.value, rules)
+    def revised(ask: ModelAsk, view: View | None = None) -> Flow[Revision]:
+        def read(reply: str) -> Revision:
+            hides = hides_nothing if view is None else view.hides
+            return parse_reply(reply, memory.schema, memory.value, rules, hides)
 
-    return (
-        yield from usable(ask, read, what="revision", most_tokens=most_tokens, cut_tries=CUT_TRIES)
-    )
+        return usable(ask, read, what="revision", most_tokens=most_tokens, cut_tries=CUT_TRIES)
+
+    if focus_tokens is None:
+        return (yield from revised(ask))
+    text = "\n".join(texts)
+    view = focused(memory, text, focus_tokens)
+    made = yield from revised(_showing(ask, view), view)
+    if made.unseen:
+        more = focused(memory, text, focus_tokens, wanted=made.unseen)
+        if more.segments != view.segments:
+            made = yield from revised(_showing(ask, more, prompts.now_shown_segment()), more)
+    return made
+
+
+def _showing(ask: ModelAsk, view: View, why: str = "") -> ModelAsk:
+    """The ask with a view of the memory in the place of the whole."""
+    behind = [Segment(kind=SegmentKind.QUERY, text=why, reusable=False)] if why else []
+    segments = (ask.segments[0], *view.segments, ask.segments[-1], *behind)
+    return replace(ask, segments=segments)
 
 
 def consolidate(
@@ -203,20 +242,64 @@ def consolidate(
     budget_tokens: int,
     output_tokens: int = CONSOLIDATION_OUTPUT_TOKENS,
     most_tokens: int = GROWTH * CONSOLIDATION_OUTPUT_TOKENS,
+    room_tokens: int | None = None,
 ) -> Flow[Revision]:
     """The same memory in fewer words: updates and removals, no additions.
 
     `budget_tokens` is what the memory should have at most; the model is told, and
-    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. Raises NoUse.
+    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. A memory of more
+    than `room_tokens` is shown in parts, one prompt after the other. Raises NoUse, and
+    TextTooLong for a value that no prompt has room for.
     """
+    room = memory.live_tokens if room_tokens is None else room_tokens
+    views: Sequence[View | None] = [None]
+    if memory.live_tokens > room:
+        views = sections(memory, room)
+    share = budget_tokens / max(memory.live_tokens, 1)
+    amendments: list[Amendment] = []
+    rejections: list[Rejection] = []
+    for view in views:
+        made = yield from _consolidated(
+            spec,
+            memory,
+            view,
+            share=share,
+            marker_key=marker_key,
+            rules=rules,
+            output_tokens=output_tokens,
+            most_tokens=most_tokens,
+        )
+        memory = memory.apply(0, made.amendments)
+        amendments += made.amendments
+        rejections += made.rejections
+    return Revision(amendments=tuple(amendments), rejections=tuple(rejections))
+
+
+def _consolidated(
+    spec: PrismSpec,
+    memory: PrismMemory,
+    view: View | None,
+    *,
+    share: float,
+    marker_key: bytes,
+    rules: Rules,
+    output_tokens: int,
+    most_tokens: int,
+) -> Flow[Revision]:
+    """The whole memory, or what a view shows of it, in a share of its tokens."""
     task = prompts.consolidate_task(
-        task=spec.task, question=spec.question, schema=spec.shown_schema()
+        task=spec.task,
+        question=spec.question,
+        schema=spec.shown_schema(),
+        is_part=view is not None,
     )
-    whole = prompts.whole_memory_segment(memory.value_json, marker_key)
-    size = prompts.size_segment(memory.live_tokens, budget_tokens)
+    text = memory.value_json if view is None else view.segments[0].text.rstrip("\n")
+    tokens = memory.live_tokens if view is None else memory.count(text)
+    size = prompts.size_segment(tokens, round(share * tokens), is_part=view is not None)
+    whole = prompts.whole_memory_segment(text, marker_key)
     ask = ModelAsk(
         purpose=Purpose.CONSOLIDATE,
-        template=prompts.CONSOLIDATE,
+        template=prompts.CONSOLIDATE if view is None else prompts.CONSOLIDATE_PART,
         segments=(
             Segment(kind=SegmentKind.TASK, text=task),
             Segment(kind=SegmentKind.BASE, text=whole, reusable=False),
@@ -227,14 +310,15 @@ def consolidate(
             task=spec.task,
             question=spec.question,
             value=memory.value,
-            budget_tokens=budget_tokens,
+            budget_tokens=round(share * tokens),
         ),
         max_output_tokens=output_tokens,
         reply_schema=_reply_schema(spec),
     )
 
     def read(reply: str) -> Revision:
-        return parse_consolidation(reply, memory.schema, memory.value, rules)
+        hides = hides_nothing if view is None else view.hides
+        return parse_consolidation(reply, memory.schema, memory.value, rules, hides)
 
     return (
         yield from usable(
@@ -251,26 +335,36 @@ def answer(
     marker_key: bytes,
     window_tokens: int = DEFAULT_WINDOW_TOKENS,
 ) -> Flow[AnswerDraft]:
-    """The final answer from the memory (algorithm 1, line 6). Raises NoUse."""
-    task = prompts.answer_task(
-        task=spec.task,
-        question=spec.question,
-        final_task=spec.final_task,
-        schema=spec.shown_schema(),
-    )
+    """The final answer from the memory (algorithm 1, line 6). Raises NoUse.
+
+    Of a memory that the window has no room for the model is shown what fits the query best.
+    """
     output_tokens = max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
+    asked = Segment(
+        kind=SegmentKind.QUERY, text=prompts.query_segment(query, marker_key), reusable=False
+    )
+
+    def task(*, is_focused: bool) -> Segment:
+        text = prompts.answer_task(
+            task=spec.task,
+            question=spec.question,
+            final_task=spec.final_task,
+            schema=spec.shown_schema(),
+            is_focused=is_focused,
+        )
+        return Segment(kind=SegmentKind.TASK, text=text)
+
+    free = window_tokens - output_tokens - MARGIN_TOKENS - memory.count(asked.text)
+    segments = (task(is_focused=False), *memory.segments(), asked)
+    is_focused = memory.shown_tokens > free - memory.count(segments[0].text)
+    if is_focused:
+        first = task(is_focused=True)
+        room = max(free - memory.count(first.text), 0)
+        segments = (first, *focused(memory, query, room).segments, asked)
     ask = ModelAsk(
         purpose=Purpose.ANSWER,
-        template=prompts.ANSWER,
-        segments=(
-            Segment(kind=SegmentKind.TASK, text=task),
-            *memory.segments(),
-            Segment(
-                kind=SegmentKind.QUERY,
-                text=prompts.query_segment(query, marker_key),
-                reusable=False,
-            ),
-        ),
+        template=prompts.ANSWER_FOCUSED if is_focused else prompts.ANSWER,
+        segments=segments,
         content=AnswerContent(
             query=query,
             task=spec.task,

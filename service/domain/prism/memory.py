@@ -22,6 +22,8 @@ class Batch:
     revision: int
     #: One line an amendment.
     text: str
+    #: The places that they changed, in their order.
+    paths: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,4 +161,4 @@ class PrismMemory:
 
 def _batch(revision: int, amendments: Sequence[Amendment]) -> Batch:
     text = "".join(prompts.amendment_line(one) for one in amendments)
-    return Batch(revision=revision, text=text)
+    return Batch(revision=revision, text=text, paths=tuple(one.path for one in amendments))

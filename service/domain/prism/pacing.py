@@ -11,7 +11,7 @@ from enum import StrEnum
 from service.domain.asking import GROWTH
 from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.spec import PrismSpec
+from service.domain.prism.spec import PrismSpec, Steps
 from service.domain.splitting import split
 
 #: Tokens that the replies to a step and to a consolidation may have.
@@ -109,20 +109,55 @@ def may_make_room(memory: PrismMemory, consolidated_tokens: int) -> bool:
     return memory.live_tokens > LAST_REGROWTH * consolidated_tokens
 
 
-def room_tokens(memory: PrismMemory, bounds: Bounds) -> int:
-    """What a step may read beside the memory; negative when it does not even fit."""
-    taken = bounds.task_tokens + memory.shown_tokens + bounds.step_output_tokens + MARGIN_TOKENS
+def focus_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int | None:
+    """Returns what a step is shown of a memory that is too large for it; None: all of it.
+
+    At most half of what prompts have room for, so that there is as much for the text.
+    """
+    if spec.steps is Steps.WHOLE:
+        return None
+    budget = budget_tokens(spec, memory, bounds)
+    return min(budget, _free_tokens(bounds) // 2) if memory.live_tokens > budget else None
+
+
+def _free_tokens(bounds: Bounds) -> int:
+    taken = bounds.task_tokens + bounds.step_output_tokens + MARGIN_TOKENS
     return bounds.window_tokens - taken
+
+
+def room_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+    """What a step may read beside the memory; negative when it does not even fit."""
+    focus = focus_tokens(spec, memory, bounds)
+    return _free_tokens(bounds) - (memory.shown_tokens if focus is None else focus)
+
+
+def consolidation_tokens(bounds: Bounds) -> int:
+    """What a consolidation can be shown of a memory at once."""
+    taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
+    return bounds.window_tokens - taken
+
+
+def goal_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+    """What a consolidated memory should have at most.
+
+    One that may pass its budget is only made shorter where it can be without a loss, until the
+    limit of bytes comes near.
+    """
+    budget = budget_tokens(spec, memory, bounds)
+    if spec.steps is Steps.WHOLE or memory.live_tokens <= budget:
+        return budget
+    share = min(BYTE_SHARE * bounds.max_memory_bytes / memory.live_bytes, 1)
+    return int(share * memory.live_tokens)
 
 
 def group_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
     """What the chunks of a step have together at most."""
-    return min(spec.chunk_tokens, room_tokens(memory, bounds))
+    return min(spec.chunk_tokens, room_tokens(spec, memory, bounds))
 
 
 def piece_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
     """What is read of a chunk at once that is larger than that."""
-    return min(max(spec.chunk_tokens, MIN_CHUNK_TOKENS), room_tokens(memory, bounds))
+    return min(max(spec.chunk_tokens, MIN_CHUNK_TOKENS), room_tokens(spec, memory, bounds))
 
 
 def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) -> Need:
@@ -136,9 +171,11 @@ def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) 
     if memory.amendment_tokens > spec.fold_tokens:
         return Need.FOLD
     budget = budget_tokens(spec, memory, bounds)
-    if memory.shown_tokens > budget or _nears_limit(memory, bounds):
+    focused = focus_tokens(spec, memory, bounds) is not None
+    if (memory.shown_tokens > budget and not focused) or _nears_limit(memory, bounds):
         if (
             memory.amendment_tokens
+            and not focused
             and memory.shown_tokens - memory.live_tokens > FOLD_GAIN * budget
         ):
             return Need.FOLD
@@ -146,7 +183,7 @@ def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) 
             return Need.CONSOLIDATION
     if wish.consolidate_position is not None and wish.consolidate_position <= wish.applied_position:
         return Need.CONSOLIDATION
-    if room_tokens(memory, bounds) >= MIN_CHUNK_TOKENS:
+    if room_tokens(spec, memory, bounds) >= MIN_CHUNK_TOKENS:
         return Need.STEP
     if memory.amendment_tokens:
         return Need.FOLD
@@ -174,7 +211,11 @@ class SizedChunk:
 
 
 def most_step_tokens(
-    memory: PrismMemory, bounds: Bounds, group: Sequence[SizedChunk], max_tokens: int
+    spec: PrismSpec,
+    memory: PrismMemory,
+    bounds: Bounds,
+    group: Sequence[SizedChunk],
+    max_tokens: int,
 ) -> int:
     """What the reply to a step may have where its first bound was too small.
 
@@ -182,14 +223,13 @@ def most_step_tokens(
     """
     tokens = sum(one.tokens for one in group)
     read = tokens if len(group) > 1 else min(tokens, max_tokens)
-    return _grown(bounds.step_output_tokens, room_tokens(memory, bounds) - read)
+    return _grown(bounds.step_output_tokens, room_tokens(spec, memory, bounds) - read)
 
 
 def most_consolidation_tokens(memory: PrismMemory, bounds: Bounds) -> int:
     """The same of the reply to a consolidation."""
     first = bounds.consolidation_output_tokens
-    taken = bounds.task_tokens + memory.live_tokens + first + MARGIN_TOKENS
-    return _grown(first, bounds.window_tokens - taken)
+    return _grown(first, consolidation_tokens(bounds) - memory.live_tokens)
 
 
 def _grown(tokens: int, spare: int) -> int:

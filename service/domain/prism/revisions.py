@@ -5,14 +5,14 @@ a list of rejections with their reasons. The format of replies is read in
 `service.domain.prism.reading`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from service.domain.asking import Unusable
 from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.paths import MAX_PATH_CHARACTERS, Path
-from service.domain.prism.amending import MISSING, put, remove, settle, value_at
+from service.domain.prism.amending import MISSING, Missing, put, remove, settle, value_at
 from service.domain.prism.amendments import (
     Amendment,
     Op,
@@ -37,6 +37,7 @@ __all__ = [
     "consider",
     "edited",
     "has_room",
+    "hides_nothing",
     "parse_consolidation",
     "parse_reply",
 ]
@@ -48,6 +49,9 @@ MAX_PROPOSALS = 500
 
 #: A memory that was full has room again once it is no larger than this share of its limits.
 ROOM_SHARE = 0.9
+
+#: Whether something is at a place that whoever proposes was not shown, or not all of it.
+Hides = Callable[[Path], bool]
 
 _DEFAULT = Rules()
 _NO_CHANGE = 'there is none, and it is not {"changes": []}'
@@ -61,7 +65,18 @@ class _NoRoom(ValueError):
     """A proposal that the memory is too large for."""
 
 
-def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT) -> Revision:
+def hides_nothing(_: Path) -> bool:
+    """Hides nothing: the whole memory was shown."""
+    return False
+
+
+def parse_reply(
+    text: str,
+    schema: Schema,
+    value: Json,
+    rules: Rules = _DEFAULT,
+    hides: Hides = hides_nothing,
+) -> Revision:
     """What a model's reply proposes for a memory that holds `value`.
 
     Raises Unusable for a reply that is too long, and for one without a proposal, except one
@@ -70,11 +85,14 @@ def parse_reply(text: str, schema: Schema, value: Json, rules: Rules = _DEFAULT)
     Proposals apply one after the other: a later one sees what earlier ones did. An
     invalid one is rejected by itself and does not sink its neighbours. Removals come
     last: none moves what another one names, and none takes what the reply has changed.
+    What is there and was not shown is not replaced: `Revision.unseen` names it.
     """
-    return _parsed(text, _Judge(schema, value, rules))
+    return _parsed(text, _Judge(schema, value, rules, hides=hides))
 
 
-def parse_consolidation(text: str, schema: Schema, value: Json, rules: Rules) -> Revision:
+def parse_consolidation(
+    text: str, schema: Schema, value: Json, rules: Rules, hides: Hides = hides_nothing
+) -> Revision:
     """What a reply proposes that says the same in fewer words. Raises Unusable.
 
     As `parse_reply`, but updates and removals are allowed and additions are not:
@@ -82,7 +100,7 @@ def parse_consolidation(text: str, schema: Schema, value: Json, rules: Rules) ->
     removed: what was to go may have been meant to live on in what was rejected.
     """
     rules = replace(rules, add_only=False, may_remove=True)
-    return _parsed(text, _Judge(schema, value, rules, consolidates=True))
+    return _parsed(text, _Judge(schema, value, rules, consolidates=True, hides=hides))
 
 
 def consider(
@@ -177,6 +195,8 @@ class _Judge:
     rules: Rules
     #: Nothing may be added, and nothing lost.
     consolidates: bool = False
+    hides: Hides = hides_nothing
+    unseen: list[Path] = field(default_factory=list)
     amendments: list[Amendment] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
     #: Something was rejected that was to be kept.
@@ -186,7 +206,11 @@ class _Judge:
 
     def revision(self) -> Revision:
         """What has been said so far."""
-        return Revision(amendments=tuple(self.amendments), rejections=tuple(self.rejections))
+        return Revision(
+            amendments=tuple(self.amendments),
+            rejections=tuple(self.rejections),
+            unseen=tuple(self.unseen),
+        )
 
     def is_full(self) -> bool:
         """Whether as much was heard as is considered."""
@@ -250,6 +274,8 @@ class _Judge:
     def _take(self, proposal: Proposal, path: Path, of: Type) -> None:
         """Makes the proposal an amendment. Raises ValueError with the reason."""
         held = value_at(self.value, path)
+        if not isinstance(held, Missing) and _is_known(held) and self.hides(path):
+            self._check_unchanged(proposal, path, of, held)
         removes = proposal.op is Op.REMOVE
         op = Op.REMOVE if removes else Op.ADD if held is MISSING else Op.UPDATE
         self._check_op(op, proposal.op)
@@ -260,11 +286,28 @@ class _Judge:
             if held is not MISSING:
                 _check_update(held, new, may_remove=self.rules.may_remove)  # type: ignore[arg-type]
             self._check_shape(path, new, is_new=held is MISSING)
+            self._check_index(path)
             after = put(self.schema, self.value, path, new)
         self._count(after, path, op)
         self.value = after
         corrected = proposal.op is not None and op is not proposal.op
         self.amendments.append(Amendment(path=path, op=op, value=new, op_corrected=corrected))
+
+    def _check_unchanged(self, proposal: Proposal, path: Path, of: Type, held: Json) -> None:
+        """Raises ValueError for what would replace a value that was not shown."""
+        if proposal.op is not Op.REMOVE:
+            new = self._fitting(of, value_of(proposal, of))
+            if canonical(new) == canonical(held):
+                return
+        self.unseen.append(path)
+        raise ValueError("something is there already that the step was not shown, or not all of it")
+
+    def _check_index(self, path: Path) -> None:
+        """Notes a list that is named by an index beyond its end, when it was not shown."""
+        holder, last = value_at(self.value, path.parent), path.tokens[-1]
+        is_beyond = isinstance(holder, list) and isinstance(last, int) and last > len(holder)
+        if is_beyond and self.hides(path.parent):
+            self.unseen.append(path.parent)
 
     def _check_op(self, op: Op, proposed: Op | None) -> None:
         if op is Op.REMOVE and not self.rules.may_remove:

@@ -51,6 +51,15 @@ class Coercion(StrEnum):
     LOSSLESS = "lossless"
 
 
+class Steps(StrEnum):
+    """What a step is shown of a memory that is larger than `memory_tokens`."""
+
+    #: All of it; and the memory is consolidated, so that it becomes smaller.
+    WHOLE = "whole"
+    #: What fits the step's text, within `memory_tokens`; and the memory may grow.
+    FOCUSED = "focused"
+
+
 def default_fold_tokens(encoding: Encoding) -> int:
     """What `fold_tokens` is where nobody says."""
     return ADAPTIVE_FOLD_TOKENS if encoding is Encoding.ADAPTIVE else FOLD_TOKENS
@@ -77,14 +86,16 @@ class PrismSpec:
     operations: Operations = Operations.ADD_AND_UPDATE
     coercion: Coercion = Coercion.REFUSE
     reply_format: ReplyFormat = ReplyFormat.AUTO
-    #: The memory is consolidated when it passes this; 0, in memories of earlier releases:
-    #: half of the model's window.
+    #: The memory is consolidated when it passes this, or its steps are focused; 0, in memories of
+    #: earlier releases: half of the model's window.
     memory_tokens: int = 0
     #: How long a step waits for more chunks, in milliseconds; 0 to 3,600,000, or
     #: SERVICE_LINGER_MS. Memories of earlier releases that say nothing do not wait.
     linger_ms: int = 0
     #: How answers are to be: their form, length, language; empty: in full sentences.
     final_task: str = ""
+    #: What steps are shown of a memory that is larger than `memory_tokens`.
+    steps: Steps = Steps.WHOLE
 
     def schema(self) -> Schema:
         """The schema. Raises SchemaInvalid."""
@@ -162,6 +173,7 @@ _ENUMS: dict[str, Any] = {
     "operations": Operations,
     "coercion": Coercion,
     "reply_format": ReplyFormat,
+    "steps": Steps,
 }
 _DEFAULTS = {field.name: field.default for field in fields(PrismSpec)}
 #: What the first release wants to find in every spec.

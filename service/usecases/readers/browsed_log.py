@@ -8,10 +8,10 @@ from itertools import islice, takewhile, zip_longest
 from typing import Any, Protocol
 from uuid import UUID
 
-from service.domain.baselines.texts import fitting
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.pieces import Frame, Part, Piece, Span
 from service.domain.flows import LookUp
+from service.domain.ranking import fitting
 from service.usecases.feeding import in_thread
 from storage import log
 from storage.database import Database

@@ -4,6 +4,7 @@ from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
 from service.llm.driver import drive
+from service.llm.facts import ModelFacts
 from service.usecases.readers.answering import MadeAnswer, ReaderKit
 from service.usecases.readers.citing import cite
 from storage import prism_states
@@ -25,16 +26,17 @@ class PrismReader:
 
         Raises ModelFailure, NoUse.
         """
-        async with self._kit.database.transaction(item.tenant_id) as tx:
-            memory = await _load(tx, asked)
         spec = asked.prism
         model = spec.model or self._kit.config.model
+        facts = self._kit.facts(model)
+        async with self._kit.database.transaction(item.tenant_id) as tx:
+            memory = await _load(tx, asked, facts)
         flow = prism.answer(
             spec,
             memory,
             asked.worded,
             marker_key=self._kit.marker_key,
-            window_tokens=self._kit.facts(model).window_tokens,
+            window_tokens=facts.window_tokens,
         )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         if draft.no_answer is not None:
@@ -59,12 +61,16 @@ class PrismReader:
         )
 
 
-async def _load(tx: Transaction, asked: StoredAnswer) -> PrismMemory:
+async def _load(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> PrismMemory:
     spec = asked.prism
     rows = await prism_states.read_for_prompts(
         tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
     )
     assert rows is not None, "the answer's foreign key holds its revision"
     return PrismMemory.load(
-        spec.schema(), base_json=rows.base, amendments=rows.amendments, encoding=spec.encoding
+        spec.schema(),
+        base_json=rows.base,
+        amendments=rows.amendments,
+        encoding=spec.encoding,
+        count=facts.count,
     )

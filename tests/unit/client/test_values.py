@@ -22,6 +22,7 @@ SETTINGS: list[tuple[str, dict[Any, Any]]] = [
     ("operations", specs.OPERATIONS),
     ("coercion", specs.COERCIONS),
     ("reply_format", specs.REPLY_FORMATS),
+    ("steps", specs.STEPS),
 ]
 CHOICES = {name: st.sampled_from([None, *table]) for name, table in SETTINGS}
 

@@ -80,6 +80,26 @@ def revise_asks(encoding: Encoding) -> list[ModelAsk]:
     ]
 
 
+def focused_asks() -> list[ModelAsk]:
+    """Steps of a memory that grows, of which they are shown a part."""
+    memory = PrismMemory.create(spec().schema())
+    asks: list[ModelAsk] = []
+    for number in range(1, 101):
+        path = Path(("topics", f"topic {number}"))
+        memory = memory.apply(number, [Amendment(path=path, op=Op.ADD, value=f"text {number}")])
+        if number > 95:
+            flow = prism.revise(
+                spec(),
+                memory,
+                [logged(1, f"text {number}, of topic {number - 50}")],
+                marker_key=KEY,
+                rules=Rules(),
+                focus_tokens=300,
+            )
+            asks += asks_of(flow)[:1]
+    return asks
+
+
 def consolidate_asks() -> list[ModelAsk]:
     return [
         asks_of(
@@ -337,6 +357,7 @@ def rerank_asks() -> list[ModelAsk]:
 FLOWS: dict[str, Callable[[], list[ModelAsk]]] = {
     "revise": lambda: revise_asks(Encoding.AMENDMENTS),
     "revise, in place": lambda: revise_asks(Encoding.IN_PLACE),
+    "revise, focused": focused_asks,
     "consolidate": consolidate_asks,
     "answer": answer_asks,
     "schema": schema_asks,

@@ -22,9 +22,10 @@ from service.domain.baselines.reading import (
     read_full,
     read_retrieved,
 )
-from service.domain.baselines.texts import Text, beginning, ending, ranked
+from service.domain.baselines.texts import Text, beginning, ending
 from service.domain.ends import End
 from service.domain.flows import Flow, ModelAsk, ModelReply
+from service.domain.ranking import ranked
 from service.domain.tokens import estimate_prompt_tokens, estimate_tokens
 
 QUERY = "Who fed the fox?"

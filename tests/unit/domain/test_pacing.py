@@ -105,7 +105,7 @@ def test_in_place_nothing_is_folded() -> None:
 def test_groups_shrink_with_the_room() -> None:
     held = memory(8000)
     assert pacing.group_tokens(SPEC, held, bounds(100_000)) == SPEC.chunk_tokens
-    room = pacing.room_tokens(held, bounds(4000))
+    room = pacing.room_tokens(SPEC, held, bounds(4000))
     assert 0 < room < SPEC.chunk_tokens
     assert pacing.group_tokens(SPEC, held, bounds(4000)) == room
     small = replace(SPEC, chunk_tokens=1)
@@ -200,4 +200,4 @@ def test_replies_take_a_part_of_a_small_window() -> None:
     small, large = Bounds.of(8000, 500, 2**20), Bounds.of(128_000, 500, 2**20)
     assert (small.step_output_tokens, small.consolidation_output_tokens) == (2000, 2666)
     assert (large.step_output_tokens, large.consolidation_output_tokens) == (4096, 8192)
-    assert pacing.room_tokens(memory(), small) > 5000
+    assert pacing.room_tokens(SPEC, memory(), small) > 5000

@@ -10,7 +10,7 @@ from pathlib import Path as File
 
 import pytest
 
-from service.domain.flows import ModelAsk
+from service.domain.flows import ModelAsk, ModelReply
 from service.domain.paths import Path
 from service.domain.prism import asking as prism
 from service.domain.prism.amendments import Amendment, Op
@@ -49,6 +49,39 @@ def _answer(final_task: str) -> ModelAsk:
     return next(prism.answer(spec, _memory(), "When is it closed?", marker_key=KEY))[0]
 
 
+def _large() -> PrismMemory:
+    """A memory of which a prompt of few tokens shows a part."""
+    topics = [
+        Amendment(path=Path(("topics", name)), op=Op.ADD, value=[f"the {name} has {what}"])
+        for name, what in ((f"house {number}", f"{number} windows") for number in range(40))
+    ]
+    museum = Amendment(path=Path(("topics", "museum")), op=Op.ADD, value=["closed on Mondays"] * 9)
+    return PrismMemory.create(parse_source(SOURCE)).apply(1, [*topics, museum]).fold()
+
+
+def _focused(rules: Rules, reply: str = "") -> ModelAsk:
+    texts = [logged(3, "The museum opens at nine."), logged(4, "House 7 on Sundays at ten.")]
+    flow = prism.revise(SPEC, _large(), texts, marker_key=KEY, rules=rules, focus_tokens=200)
+    ask = next(flow)[0]
+    return flow.send([ModelReply(text=reply, model="m")])[0] if reply else ask
+
+
+def _part() -> ModelAsk:
+    flow = prism.consolidate(
+        SPEC, _large(), marker_key=KEY, rules=Rules(), budget_tokens=400, room_tokens=150
+    )
+    return next(flow)[0]
+
+
+def _answer_of_large() -> ModelAsk:
+    query = "When is the museum closed?"
+    return next(prism.answer(SPEC, _large(), query, marker_key=KEY, window_tokens=1200))[0]
+
+
+_OVER_UNSEEN = (
+    """{"changes": [{"op": "add", "path": "$.'topics'.'house 30'", "value": "[\\"x\\"]"}]}"""
+)
+
 ASKS: dict[str, Callable[[], ModelAsk]] = {
     "": lambda: _revise(Rules()),
     ".add-only": lambda: _revise(Rules(add_only=True)),
@@ -56,6 +89,11 @@ ASKS: dict[str, Callable[[], ModelAsk]] = {
     ".whole": _consolidate,
     ".plain": lambda: _answer(""),
     ".final-task": lambda: _answer("Name the days, and nothing else."),
+    ".focused": lambda: _focused(Rules()),
+    ".focused-add-only": lambda: _focused(Rules(add_only=True)),
+    ".focused-again": lambda: _focused(Rules(), _OVER_UNSEEN),
+    ".part": _part,
+    ".of-large": _answer_of_large,
 }
 
 

@@ -153,6 +153,7 @@ def keys_of(asks: list[ModelAsk]) -> str:
 RECORDED = {
     "revise": "04b5319c8f615ee81730ac412e3c120b91098383a6696908b310cbef776bf8e5",
     "revise, in place": "d8f4ee1dfda065d98307bddd85cfdcbbf87212b394168111e1e99f440bd817c4",
+    "revise, focused": "ff1253f6f98af0c252022cd3a81cf4a629461b769afeb8a4d679ed8b3979e36b",
     "consolidate": "270f540bca53b294fee6acab50e76f92a361f1d5b32429244fc321defb8efc3c",
     "answer": "07d737f603020f188d1f3f5624fad5de02759b08292895682e908b6fee9990fc",
     "schema": "68f7af1804c7b98b9b7b326c36099d1087ddc4b220e7bfa68bca9113b9478ceb",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.baselines.texts import ranked
+from service.domain.ranking import ranked
 from service.domain.tokens import estimate_tokens
 from service.evaluation.reliability import tasks
 from service.evaluation.reliability.experiment import STRATEGIES, period_of

@@ -6,7 +6,7 @@ import pytest
 
 from palimpsest.v1 import edits_pb2, memories_pb2
 from service.domain.errors import SchemaInvalid
-from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
+from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec, Steps
 from service.domain.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
 from service.rpc import specs
 
@@ -62,6 +62,23 @@ def test_a_linger_that_is_not_said_is_another_than_none(said: int | None) -> Non
 def test_the_release_before_takes_a_linger_that_is_not_said_for_none() -> None:
     # It divides it by 1000, and looks whether the first chunk is that old already.
     assert PrismSpec(schema_source=SMALL, linger_ms=SERVICE_LINGER_MS).to_json()["linger_ms"] < 0
+
+
+def test_what_steps_are_shown_goes_in_and_comes_back() -> None:
+    spec = PrismSpec(schema_source=SMALL)
+    assert specs.prism_message(spec).steps == memories_pb2.PrismSpec.STEPS_WHOLE
+    assert "steps" not in spec.to_json(), "for the release before"
+    message = memories_pb2.PrismSpec(
+        schema_source=SMALL, steps=memories_pb2.PrismSpec.STEPS_FOCUSED
+    )
+    spec = specs.prism_spec(message)
+    assert spec.steps is Steps.FOCUSED
+    assert specs.prism_message(spec).steps == memories_pb2.PrismSpec.STEPS_FOCUSED
+    assert PrismSpec.from_json(spec.to_json()) == spec
+    changed = edits_pb2.RebuildMemoryRequest(
+        session="s", memory="m", new_memory="n", steps=memories_pb2.PrismSpec.STEPS_FOCUSED
+    )
+    assert specs.rebuilt(changed).prism == {"steps": Steps.FOCUSED}
 
 
 def test_json_schema_that_no_request_may_carry_is_not_read() -> None:

@@ -1,0 +1,389 @@
+"""What steps and questions are shown of a memory that is larger than they have room for."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.fitting import TextTooLong
+from service.domain.flows import Flow, ModelAsk, ModelReply
+from service.domain.json_values import Json, canonical
+from service.domain.paths import Path
+from service.domain.prism import asking as prism
+from service.domain.prism import pacing, prompts
+from service.domain.prism.amending import MISSING, amend, value_at
+from service.domain.prism.amendments import Amendment, Op, Revision
+from service.domain.prism.focus import View, focused, sections, taken_apart
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.pacing import Bounds, Need, Wish
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import Encoding, PrismSpec, Steps
+from service.domain.schemas.source import parse_source
+from service.domain.tokens import estimate_tokens
+from tests.unit.logged import logged
+
+SOURCE = """\
+class Notes:
+    class Person:
+        age: int
+        events: list[str]
+    name: str
+    topics: dict[str, list[str]]
+    people: list[Person]
+    about: dict[str, str]
+"""
+SPEC = PrismSpec(schema_source=SOURCE, steps=Steps.FOCUSED, memory_tokens=400)
+KEY = b"a key"
+#: Titles of the parts that are shown, and what a whole has more than its lines.
+CONSTANT = 16
+WISH = Wish(applied_position=9, consolidate_position=None, consolidated_tokens=0)
+
+
+def held(**fields: Any) -> PrismMemory:
+    """A memory with these fields, folded."""
+    return PrismMemory.load(parse_source(SOURCE), base_json=canonical(fields), amendments=())
+
+
+def town(topics: int = 60, people: int = 20) -> PrismMemory:
+    """A memory of some thousand tokens, in all the ways in which one can grow."""
+    return held(
+        name="Ada",
+        topics={f"street {n}": [f"street {n} has {n} trees", "it is quiet"] for n in range(topics)},
+        people=[{"age": n, "events": [f"person {n} came by boat {n}"]} for n in range(people)],
+    )
+
+
+def lines(view: View) -> dict[str, Json]:
+    """The entries that a view shows, by their paths."""
+    _, _, shown = view.segments[1].text.partition("[ENTRIES]\n")
+    found: dict[str, Json] = {}
+    for line in shown.splitlines():
+        found |= json.loads(line)
+    return found
+
+
+def tokens(view: View) -> int:
+    return estimate_tokens("".join(segment.text for segment in view.segments))
+
+
+values = st.recursive(
+    st.text(max_size=30) | st.integers(0, 10**6) | st.none(),
+    lambda below: (
+        st.lists(below, max_size=6) | st.dictionaries(st.text(max_size=12), below, max_size=6)
+    ),
+    max_leaves=60,
+)
+memories = st.fixed_dictionaries(
+    {
+        "name": st.text(max_size=300),
+        "topics": st.dictionaries(
+            st.text(max_size=40), st.lists(st.text(max_size=60)), max_size=30
+        ),
+        "people": st.lists(
+            st.fixed_dictionaries({"age": st.integers(0, 99), "events": st.lists(st.text())}),
+            max_size=20,
+        ),
+    }
+)
+
+
+@given(memories, st.text(max_size=200), st.integers(0, 600))
+def test_a_view_never_passes_its_tokens_and_shows_what_is_there(
+    fields: dict[str, Any], text: str, most: int
+) -> None:
+    memory = held(**fields)
+    view = focused(memory, text, most)
+    assert tokens(view) <= most + CONSTANT
+    for path, value in lines(view).items():
+        place = Path.parse(path)
+        assert canonical(value_at(memory.value, place)) == canonical(value)  # type: ignore[arg-type]
+        assert not view.hides(place)
+
+
+@given(memories, st.integers(8, 600))
+def test_the_entries_are_the_whole_memory_and_each_is_shown_or_hidden(
+    fields: dict[str, Any], most: int
+) -> None:
+    memory = held(**fields)
+    entries, _ = taken_apart(memory, most)
+    view = focused(memory, "", most)
+    assert {one.path for one in view.hidden} | set(map(Path, view.shown)) == {
+        one.path for one in entries
+    }
+    assert all(view.hides(one.path) for one in view.hidden)
+    # Written one after the other they make the memory again.
+    made = amend(
+        memory.schema, {}, [Amendment(path=e.path, op=Op.ADD, value=e.value) for e in entries]
+    )
+    assert canonical(made) == canonical(memory.value)
+
+
+def test_what_fits_the_text_is_shown_at_the_indexes_that_it_has() -> None:
+    memory = town()
+    view = focused(memory, "Something fell in street 41; the person of boat 13 saw it.", 400)
+    shown = lines(view)
+    assert shown["$['topics']['street 41']"] == ["street 41 has 41 trees", "it is quiet"]
+    assert shown["$['people'][13]"] == {"age": 13, "events": ["person 13 came by boat 13"]}
+    assert shown["$['name']"] == "Ada", "what stands by itself is shown before all else"
+    assert len(shown) < 80
+
+
+def test_names_and_counts_say_what_else_there_is() -> None:
+    view = focused(town(topics=500), "nothing", 400)
+    keys, counts = view.segments[0].text, view.segments[1].text.partition("[ENTRIES]")[0]
+    assert '"street 0"' in keys
+    assert '"street 499"' not in keys
+    assert '{"$[\'topics\']":"500 keys"}' in counts
+    assert '{"$[\'people\']":"20 items"}' in counts
+    assert tokens(view) <= 400 + CONSTANT
+
+
+def test_lists_and_dicts_that_are_not_counted_are_counted_together() -> None:
+    memory = held(people=[{"age": 1, "events": ["x" * 99] * 30} for _ in range(50)])
+    counts = focused(memory, "", 400).segments[1].text.partition("[ENTRIES]")[0]
+    named = counts.count("items")
+    assert f"and {51 - named} more lists and dicts" in counts
+
+
+def test_the_names_stay_as_they_are_while_the_memory_grows() -> None:
+    views = [focused(town(topics=topics), f"street {topics}", 400) for topics in (300, 400, 500)]
+    assert len({view.segments[0].text for view in views}) == 1
+    assert len({view.segments[1].text for view in views}) == 3
+    assert [segment.reusable for segment in views[0].segments] == [True, False]
+    assert views[0].segments[0].lasting
+    assert not focused(town(topics=3), "", 4000).segments[0].lasting, "more names may come"
+
+
+def test_what_was_changed_last_is_shown_whatever_the_text_says() -> None:
+    memory = town()
+    new = Amendment(path=Path(("topics", "street 7", 2)), op=Op.ADD, value="a shop opened")
+    changed = memory.apply(1, [new])
+    assert "$['topics']['street 7']" not in lines(focused(memory, "nothing said", 400))
+    assert "$['topics']['street 7']" in lines(focused(changed, "nothing said", 400))
+
+
+def test_a_value_that_is_too_large_is_taken_apart_or_not_shown() -> None:
+    memory = held(
+        topics={"price": [f"ticket {n} costs {n} euros" for n in range(300)]},
+        about={"long": "word " * 2000},
+    )
+    view = focused(memory, "ticket 217, and a word", 400)
+    assert lines(view)["$['topics']['price'][217]"] == "ticket 217 costs 217 euros"
+    assert view.hides(Path(("about", "long")))
+    assert view.hides(Path(("topics", "price"))), "a part of it is not shown"
+    assert view.hides(Path(("topics",)))
+    assert not view.hides(Path(("topics", "price", 300))), "nothing is there yet"
+    assert not view.hides(Path(("topics", "hours")))
+
+
+@pytest.mark.parametrize("text", ["我住在海街", "ゆきは犬を飼う"])
+def test_texts_without_blanks_find_what_fits_them(text: str) -> None:
+    others = {f"t{n}": [f"nothing {n}"] for n in range(200)}
+    memory = held(topics={**others, "home": ["海街很安静", "犬がいる"]})
+    assert "$['topics']['home']" in lines(focused(memory, text, 200))
+
+
+def reply(*changes: tuple[str, str, Json]) -> ModelReply:
+    made = [{"op": op, "path": path, "value": json.dumps(value)} for op, path, value in changes]
+    return ModelReply(text=json.dumps({"changes": made}), model="m")
+
+
+def step(
+    memory: PrismMemory, *replies: ModelReply, **rules: Any
+) -> tuple[Revision, list[ModelAsk]]:
+    """One step with these replies, and what was asked."""
+    flow = prism.revise(
+        SPEC,
+        memory,
+        [logged(1, "It is said of street 1.")],
+        marker_key=KEY,
+        rules=Rules(**rules),
+        focus_tokens=400,
+    )
+    return driven(flow, replies)
+
+
+def driven(flow: Flow[Any], replies: Sequence[ModelReply]) -> tuple[Any, list[ModelAsk]]:
+    asked: list[ModelAsk] = []
+    given = iter(replies)
+    try:
+        asks = next(flow)
+        while True:
+            asked += asks
+            asks = flow.send([next(given) for _ in asks])
+    except StopIteration as end:
+        assert next(given, None) is None, "a reply that was not asked for"
+        return end.value, asked
+
+
+def test_what_was_not_shown_is_shown_before_it_is_changed() -> None:
+    path = "$.'topics'.'street 44'"
+    careless = reply(("add", path, ["a new bench"]))
+    careful = reply(("update", path, ["street 44 has 44 trees", "it is quiet", "a new bench"]))
+    made, (first, second) = step(town(), careless, careful)
+    assert "street 44" not in first.segments[2].text
+    assert "street 44 has 44 trees" in second.segments[2].text
+    assert second.segments[-1].text == prompts.now_shown_segment()
+    assert estimate_tokens(second.text) <= estimate_tokens(first.text) + 60
+    (amendment,) = made.amendments
+    assert amendment.value == ["street 44 has 44 trees", "it is quiet", "a new bench"]
+    assert not made.rejections
+
+
+def test_additions_beside_what_was_not_shown_need_no_second_look() -> None:
+    made, asked = step(
+        town(),
+        reply(
+            ("add", "$.'topics'.'street 44'[-]", "a new bench"),
+            ("add", "$.'topics'.'the harbour'", ["it is new"]),
+            ("add", "$.'people'[20]", {"age": 3, "events": []}),
+        ),
+    )
+    assert len(asked) == 1
+    assert [str(one.path) for one in made.amendments] == [
+        "$['topics']['street 44'][2]",
+        "$['topics']['the harbour']",
+        "$['people'][20]",
+    ]
+
+
+def test_an_index_that_was_guessed_is_asked_for_again_with_the_list() -> None:
+    wrong = reply(("add", "$.'topics'.'street 44'[7]", "a new bench"))
+    right = reply(("add", "$.'topics'.'street 44'[2]", "a new bench"))
+    made, (_, second) = step(town(), wrong, right)
+    assert "street 44 has 44 trees" in second.segments[2].text
+    assert [one.value for one in made.amendments] == ["a new bench"]
+
+
+def test_what_is_there_already_is_not_asked_for_again() -> None:
+    same = reply(("add", "$.'topics'.'street 44'", ["street 44 has 44 trees", "it is quiet"]))
+    made, asked = step(town(), same)
+    assert len(asked) == 1
+    assert not made.amendments
+
+
+@pytest.mark.parametrize("add_only", [False, True])
+def test_what_is_not_shown_even_then_is_not_lost_but_rejected(add_only: bool) -> None:
+    large = held(topics={"price": ["x" * 80 for _ in range(300)]}, about={"long": "word " * 2000})
+    over = reply(("update", "$.'about'.'long'", "short"), ("add", "$.'topics'.'hours'", ["nine"]))
+    made, asked = step(large, over, add_only=add_only)
+    assert len(asked) == 1, "there is no room to show it: the same prompt would come again"
+    assert [str(one.path) for one in made.amendments] == ["$['topics']['hours']"]
+    (lost,) = made.rejections
+    assert "was not shown" in lost.reason
+
+    first = reply(("update", "$.'topics'.'price'", ["y"]), ("add", "$.'about'.'a'", "b"))
+    made, asked = step(large, first, first, add_only=add_only)
+    assert len(asked) == 2
+    assert [str(one.path) for one in made.amendments] == ["$['about']['a']"]
+    assert "was not shown" in made.rejections[0].reason
+
+
+def test_what_a_reply_made_itself_it_may_change() -> None:
+    path = "$.'topics'.'the harbour'"
+    made, asked = step(town(), reply(("add", path, ["old"]), ("update", path, ["old", "new"])))
+    assert len(asked) == 1
+    assert [one.op for one in made.amendments] == [Op.ADD, Op.UPDATE]
+
+
+def test_the_same_step_has_the_same_prompts_whoever_makes_it() -> None:
+    first, again = (
+        step(town(), reply(("add", "$.'people'[3]", {"age": 1, "events": []})), reply())[1]
+        for _ in range(2)
+    )
+    assert [ask.segments for ask in first] == [ask.segments for ask in again]
+
+
+def bounds(window: int, max_memory_bytes: int = 2**20) -> Bounds:
+    return Bounds.of(window, 1000, max_memory_bytes)
+
+
+def test_a_focused_memory_grows_past_its_budget_and_prompts_do_not() -> None:
+    memory, roomy = town(), bounds(32_000)
+    assert memory.live_tokens > 2 * SPEC.memory_tokens
+    whole = replace(SPEC, steps=Steps.WHOLE)
+    assert pacing.next_need(whole, memory, roomy, WISH) is Need.CONSOLIDATION
+    assert pacing.next_need(SPEC, memory, roomy, WISH) is Need.STEP
+    assert pacing.focus_tokens(SPEC, memory, roomy) == 400
+    assert pacing.focus_tokens(whole, memory, roomy) is None
+    assert pacing.focus_tokens(SPEC, town(5, 0), roomy) is None, "it is shown whole"
+    at_first, later = (pacing.room_tokens(SPEC, town(n), roomy) for n in (60, 600))
+    assert at_first == later
+
+
+def test_a_memory_larger_than_the_window_is_read_on_with() -> None:
+    memory = town(topics=3000)
+    small = bounds(4000)
+    spec = replace(SPEC, memory_tokens=1_000_000)
+    assert memory.live_tokens > 5 * 4000
+    assert pacing.next_need(spec, memory, small, WISH) is Need.STEP
+    shown = pacing.focus_tokens(spec, memory, small)
+    assert shown is not None
+    assert pacing.room_tokens(spec, memory, small) >= shown
+
+
+def test_near_the_limit_of_bytes_a_focused_memory_is_consolidated() -> None:
+    memory = town()
+    tight = bounds(32_000, max_memory_bytes=memory.live_bytes * 3 // 2)
+    assert pacing.next_need(SPEC, memory, tight, WISH) is Need.CONSOLIDATION
+    tried = replace(WISH, consolidated_tokens=memory.live_tokens)
+    assert pacing.next_need(SPEC, memory, tight, tried) is Need.STEP
+    assert pacing.goal_tokens(SPEC, memory, bounds(32_000)) == memory.live_tokens
+    assert 0.7 < pacing.goal_tokens(SPEC, memory, tight) / memory.live_tokens < 0.8
+
+
+def test_a_consolidation_of_what_passes_the_window_goes_through_it_in_parts() -> None:
+    memory = town()
+    flow = prism.consolidate(
+        SPEC, memory, marker_key=KEY, rules=Rules(), budget_tokens=900, room_tokens=500
+    )
+    paths: list[str] = []
+    ask, made = next(flow)[0], None
+    try:
+        while True:
+            assert ask.template == prompts.CONSOLIDATE_PART
+            part = ask.segments[1].text
+            assert estimate_tokens(part) < 540
+            shown = re.findall(r'^\{"(\$.*?)":', part, re.MULTILINE)
+            paths += shown
+            # The first of each part goes, and what is not in it may not.
+            gone = [("remove", shown[0], ""), ("remove", "$.'topics'", "")]
+            ask = flow.send([reply(*gone)])[0]
+    except StopIteration as end:
+        made = end.value
+    assert isinstance(made, Revision)
+    parts = len(made.rejections)
+    assert parts > 2
+    assert len(paths) == 81 == len(set(paths))
+    assert len(made.amendments) == parts
+    after = memory.apply(1, made.amendments).value
+    assert len(taken_apart(held(**after), 500)[0]) == 81 - parts  # type: ignore[arg-type]
+
+
+def test_a_value_that_no_prompt_has_room_for_is_said() -> None:
+    with pytest.raises(TextTooLong, match="shorten it by hand"):
+        sections(held(about={"long": "word " * 2000}), 500)
+
+
+@pytest.mark.parametrize("encoding", Encoding)
+def test_a_question_is_shown_what_fits_it_where_the_window_is_too_small(encoding: Encoding) -> None:
+    memory = replace(town(topics=2000), encoding=encoding)
+    query = "How many trees has street 1234?"
+    (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=4000))
+    assert ask.template == prompts.ANSWER_FOCUSED
+    assert "street 1234 has 1234 trees" in ask.text
+    assert estimate_tokens(ask.text) + ask.max_output_tokens < 4000
+    (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=400_000))
+    assert ask.template == prompts.ANSWER
+
+
+def test_a_place_that_exists_is_never_taken_for_missing() -> None:
+    view = focused(town(), "", 50)
+    assert view.value is not None
+    assert value_at(view.value, Path(("topics", "street 9"))) is not MISSING
+    assert view.hides(Path(("topics", "street 9", 0)))
