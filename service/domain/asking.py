@@ -109,20 +109,26 @@ def check_refused(reply: ModelReply) -> None:
     raise NoUse(f"{why}{words}; {advice}", end=reply.end, plain=f"{why}; {advice}")
 
 
-def asked_again(ask: ModelAsk, reply: ModelReply, fault: str, *, most_tokens: int) -> ModelAsk:
+def asked_again(
+    ask: ModelAsk, reply: ModelReply, fault: str, *, tries: int, most_tokens: int
+) -> ModelAsk:
     """Returns the ask that follows a reply that was no use; `ask` is that of the first try.
 
-    `fault` is in our own words. A bound that was used up grows, to `most_tokens` at most.
+    `fault` is in our own words, and `tries` says how many replies there were: no two prompts
+    are the same. A bound that was used up grows, to `most_tokens` at most.
     """
     bound = ask.max_output_tokens
     if THEN[reply.end] is Then.MORE_ROOM:
         bound = max(bound, min(bound * GROWTH, most_tokens))
-    told = (
-        "\n[AGAIN]\nA reply to this was no use: "
-        f"{fault}. Write it anew, in the form that is asked for above.\n"
-    )
+    what = f"A reply to this was no use: {fault}" if tries == 1 else numbered(fault, tries)
+    told = f"\n[AGAIN]\n{what}. Write it anew, in the form that is asked for above.\n"
     again = Segment(kind=SegmentKind.QUERY, text=told, reusable=False)
     return replace(ask, segments=(*ask.segments, again), max_output_tokens=bound)
+
+
+def numbered(fault: str, tries: int) -> str:
+    """Says what is wrong with the last reply, and how many there were: no prompt is the same."""
+    return fault if tries == 1 else f"{tries} replies to this were no use; of the last one: {fault}"
 
 
 @dataclass(slots=True)
@@ -186,7 +192,9 @@ def all_usable(
                     most = (
                         GROWTH * one.first.max_output_tokens if most_tokens is None else most_tokens
                     )
-                    again = asked_again(one.first, reply, str(error), most_tokens=most)
+                    again = asked_again(
+                        one.first, reply, str(error), tries=one.tries, most_tokens=most
+                    )
                     one.ask = replace(again, attempt=one.first.attempt + one.tries)
                     continue
                 found[number] = _no_use(what, one.tries, reply, str(error))
@@ -244,7 +252,7 @@ def usable_or_cut(
         if number == MAX_TRIES:
             raise _no_use(what, number, reply, fault)
         grew = grew or is_cut
-        again = asked_again(ask, reply, fault, most_tokens=most_tokens)
+        again = asked_again(ask, reply, fault, tries=number, most_tokens=most_tokens)
         # Room that was found to be needed once stays; what is said anew needs some too.
         bound = max(min(max(bound, again.max_output_tokens), most_tokens), 1)
         asked = replace(again, max_output_tokens=bound, attempt=ask.attempt + number)

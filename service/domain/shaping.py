@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.domain.asking import GROWTH, THEN, NoUse, Then, check_refused, fault_of_end
+from service.domain.asking import GROWTH, THEN, NoUse, Then, check_refused, fault_of_end, numbered
 from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, cut_to, prompt_tokens
 from service.domain.flows import Flow, ModelAsk, ModelReply, Purpose, Segment, SegmentKind
 from service.domain.json_values import Json, canonical, parse
@@ -105,7 +105,7 @@ def shape(
     tries: list[ShapeTry] = []
     for attempt in range(MAX_TRIES):
         room = window_tokens - output_tokens - MARGIN_TOKENS
-        segments = _fitting(content, tries[-1:], room, marker_key, count)
+        segments = _fitting(content, tries, room, marker_key, count)
         (reply,) = yield [
             ModelAsk(
                 purpose=Purpose.ANSWER,
@@ -201,9 +201,9 @@ def _fitting(
     content: ShapeContent, earlier: Sequence[ShapeTry], room: int, key: bytes, count: Count
 ) -> tuple[Segment, ...]:
     """The prompt; where the window is too small, with less of what can be cut."""
-    said = earlier[0].reply.text if earlier else ""
+    said = earlier[-1].reply.text if earlier else ""
     reply = cut_to(said, SHOWN_REPLY_TOKENS, count) if said.strip() else ""
-    fault = earlier[0].fault if earlier else ""
+    fault = numbered(earlier[-1].fault, len(earlier)) if earlier else ""
     excerpts: Sequence[str] = content.excerpts
     segments = _segments(content, content.answer, excerpts, (reply, fault), key)
     over = prompt_tokens(segments, count) - room

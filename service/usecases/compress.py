@@ -31,7 +31,7 @@ from service.llm.gateway import Gateway
 from service.splitter import first_piece
 from service.telemetry import tracer
 from service.usecases import budgets
-from service.usecases.failing import Failing, asked_anew, cause_of
+from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_state import Group, HeldState, idle_at, wake_position
 from service.usecases.step_meters import FENCED, STEPS
 from storage import calls, contexts, intents, log, resting, revisions, stalls, vectors
@@ -194,7 +194,7 @@ class Compressor:
                 return await self._hold(holding, error)
             except Exception as error:
                 # A poisoned chunk must stall its memory, not kill its worker.
-                span.record_exception(error)
+                trace(span, error)
                 return await self._failed(holding, group, error)
 
     async def _compress(self, holding: HeldState, group: Group) -> HeldState | float | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from uuid import UUID
 
 import structlog
+from opentelemetry.trace import Span
 
 from service.config import Config
 from service.domain.asking import NoUse
@@ -12,6 +13,7 @@ from service.domain.errors import FailedPrecondition
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk
 from service.domain.pausing import MAX_SECONDS, pause_seconds, spread
+from service.domain.schemas.generation import NoSchema
 from service.llm.circuits import MAX_ASKED_SECONDS
 from service.llm.failures import ModelFailure
 from service.telemetry import meter
@@ -182,4 +184,15 @@ def cause_of(error: Exception) -> str:
 
 def logged_cause_of(error: Exception) -> str:
     """An error in one line, without words of the model: they may be those of a text."""
-    return error.plain[:MAX_CAUSE_CHARACTERS] if isinstance(error, NoUse) else cause_of(error)
+    if isinstance(error, NoUse | NoSchema):
+        return error.plain[:MAX_CAUSE_CHARACTERS]
+    return cause_of(error)
+
+
+def trace(span: Span, error: Exception) -> None:
+    """Records a failure in a span, as the log has it."""
+    plain = {}
+    if isinstance(error, NoUse | NoSchema):
+        # Its trace has the message, too.
+        plain = {"exception.message": logged_cause_of(error), "exception.stacktrace": ""}
+    span.record_exception(error, attributes=plain)

@@ -39,7 +39,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.telemetry import tracer
 from service.usecases import budgets
-from service.usecases.failing import Failing, asked_anew, cause_of
+from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_prism import MAX_STEP_CHUNKS, HeldPrism, next_group, no_room
 from service.usecases.step_meters import FENCED, STEPS
 from storage import calls, intents, log, prism_states, revisions, sessions, stalls
@@ -182,7 +182,7 @@ class Reviser:
                 return await self._hold(state, error)
             except Exception as error:
                 # A poisoned chunk must stall its memory, not kill its worker.
-                span.record_exception(error)
+                trace(span, error)
                 return await self._failed(state, to_position, error)
 
     async def _read(self, state: HeldPrism) -> HeldPrism:

@@ -294,8 +294,9 @@ class Prompts:
         Its reply may have more tokens, where that is what was wrong and the window has them.
         """
         spare = self.window_tokens - self._margin - END_TOKENS - self._tokens_of_ask(first)
-        again = asked_again(first, reply, fault, most_tokens=spare)
-        return replace(again, attempt=last.attempt + 1)
+        tries = last.attempt + 1
+        again = asked_again(first, reply, fault, tries=tries, most_tokens=spare)
+        return replace(again, attempt=tries)
 
     def _held(self, notes: Sequence[Shown], parts: Sequence[Part]) -> list[Segment]:
         if notes or not parts:

@@ -16,6 +16,7 @@ from service.domain.asking import (
     Unusable,
     check_refused,
     fault_of_end,
+    numbered,
 )
 from service.domain.errors import SchemaInvalid
 from service.domain.flows import (
@@ -70,6 +71,11 @@ class SchemaDraft:
 class NoSchema(Exception):
     """No reply held a valid schema; the message is one sentence."""
 
+    def __init__(self, tries: int, fault: str) -> None:
+        #: The message without words of the model, for logs.
+        self.plain = f"the model gave no valid schema in {tries} tries"
+        super().__init__(f"{self.plain}; the last time, {fault}")
+
 
 def generate(
     domain: str, example_query: str, *, marker_key: bytes, tries: int = MAX_TRIES
@@ -102,11 +108,13 @@ def generate(
             fault = str(error)
             if THEN[reply.end] is Then.MORE_ROOM:
                 output_tokens = GROWTH * SCHEMA_OUTPUT_TOKENS
-            text = prompts_schema.again_segment(reply.text, fault, marker_key)
+            text = prompts_schema.again_segment(
+                reply.text, numbered(fault, attempt + 1), marker_key
+            )
             again = (Segment(kind=SegmentKind.QUERY, text=text, reusable=False),)
         else:
             return SchemaDraft(source=source, model=reply.model, attempts=attempt + 1)
-    raise NoSchema(f"the model gave no valid schema in {tries} tries; the last time, {fault}")
+    raise NoSchema(tries, fault)
 
 
 def _read(reply: ModelReply) -> str:

@@ -240,7 +240,7 @@ class _Compressor:
                         f" one: {fault}",
                         end=reply.end,
                     )
-                ask = self._again(first, reply, fault)
+                ask = self._again(first, reply, fault, useless)
                 continue
             useless = 0
             is_short = found.tokens <= self.spec.state_tokens
@@ -249,17 +249,17 @@ class _Compressor:
             if shortenings == MAX_SHORTENINGS or not self._can_show(found):
                 return self._made(found, replies)
             shortenings += 1
-            too_long = found
-            first = self._ask(base, part, found)
+            too_long = replace(found, times=shortenings)
+            first = self._ask(base, part, too_long)
             if is_short:
                 # What it thought took the room, not what it said.
                 first = replace(first, max_output_tokens=self._more_room(first))
             ask = first
 
-    def _again(self, first: ModelAsk, reply: ModelReply, fault: str) -> ModelAsk:
+    def _again(self, first: ModelAsk, reply: ModelReply, fault: str, tries: int) -> ModelAsk:
         """The prompt again, with what was wrong with a reply that had no paragraph."""
         bound = self._more_room(first)
-        again = asked_again(first, reply, fault, most_tokens=bound)
+        again = asked_again(first, reply, fault, tries=tries, most_tokens=bound)
         excess = -self._beside(again.segments, again.max_output_tokens)
         return replace(again, max_output_tokens=max(again.max_output_tokens - max(excess, 0), 1))
 
@@ -300,8 +300,10 @@ class _Compressor:
     def _too_long(self, reply: "_Spoken") -> Segment:
         most = self.spec.state_tokens
         if reply.tokens <= most:
-            return prompts.cut_off_segment(reply.text, most, self.marker_key)
-        return prompts.too_long_segment(reply.text, reply.tokens, most, self.marker_key)
+            return prompts.cut_off_segment(reply.text, most, reply.times, self.marker_key)
+        return prompts.too_long_segment(
+            reply.text, reply.tokens, most, reply.times, self.marker_key
+        )
 
     def _can_show(self, reply: "_Spoken") -> bool:
         """Whether the model can be shown its reply."""
@@ -379,3 +381,5 @@ class _Spoken:
     tokens: int
     #: Whether the reply came to its end.
     is_whole: bool
+    #: Replies so far that were too long, or cut off.
+    times: int = 1

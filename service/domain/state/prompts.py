@@ -129,21 +129,28 @@ def chunk_segment(wording: Wording, shown: Sequence[Shown], key: bytes) -> Segme
     return Segment(kind=SegmentKind.CHUNK, text=text, reusable=False)
 
 
-def too_long_segment(reply: str, tokens: int, max_tokens: int, key: bytes) -> Segment:
-    """The last reply and by how much it was too long, and where the next one begins."""
+def too_long_segment(reply: str, tokens: int, max_tokens: int, times: int, key: bytes) -> Segment:
+    """The last reply and by how much it was too long, and where the next one begins.
+
+    `times` says how many replies could not be used: no two prompts are the same.
+    """
     text = (
-        f"[TOO LONG]\nYour last reply, shown below, has {tokens} tokens or more; {max_tokens} is"
-        " the maximum. Write the whole paragraph again within that length: leave out what matters"
-        f" least.\n{marked(reply, key)}"
+        f"[TOO LONG]\n{_so_far(times)}Your last reply, shown below, has {tokens} tokens or more;"
+        f" {max_tokens} is the maximum. Write the whole paragraph again within that length: leave"
+        f" out what matters least.\n{marked(reply, key)}"
     )
     return Segment(kind=SegmentKind.QUERY, text=text, reusable=False)
 
 
-def cut_off_segment(reply: str, max_tokens: int, key: bytes) -> Segment:
+def cut_off_segment(reply: str, max_tokens: int, times: int, key: bytes) -> Segment:
     """The last reply, which was broken off, and where the next one begins."""
     text = (
-        "[CUT OFF]\nYour last reply, shown below, was cut off before its end. Write the whole"
-        f" paragraph again within {max_tokens} tokens, and think less before it."
+        f"[CUT OFF]\n{_so_far(times)}Your last reply, shown below, was cut off before its end."
+        f" Write the whole paragraph again within {max_tokens} tokens, and think less before it."
         f"\n{marked(reply, key)}"
     )
     return Segment(kind=SegmentKind.QUERY, text=text, reusable=False)
+
+
+def _so_far(times: int) -> str:
+    return f"{times} replies so far could not be used. " if times > 1 else ""

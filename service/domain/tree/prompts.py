@@ -243,7 +243,7 @@ class Prompts:
 
         Where tokens ran out it gets more, as far as the window has them.
         """
-        asked = asked_again(ask, reply, fault, most_tokens=self.window_tokens)
+        asked = asked_again(ask, reply, fault, tries=attempt - 1, most_tokens=self.window_tokens)
         free = self.window_tokens - prompt_tokens(asked.segments, self.count) - MARGIN_TOKENS
         bound = max(min(asked.max_output_tokens, free), 1)
         return replace(asked, max_output_tokens=bound, attempt=attempt - 1)

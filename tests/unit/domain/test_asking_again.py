@@ -75,6 +75,13 @@ def test_what_was_wrong_is_said_when_it_is_asked_for_again(
     assert (second.attempt, second.max_output_tokens) == (1, tokens)
 
 
+@pytest.mark.parametrize("end", [end for end in End if not end.is_refused])
+def test_no_prompt_is_asked_twice(end: End) -> None:
+    _, asks = run(usable(ASK, number, what="number"), [reply("seven", end)] * 2 + [reply("7")])
+    assert len({ask.text for ask in asks}) == 3, "the same prompt brings the same reply"
+    assert "2 replies to this were no use; of the last one: " in asks[2].text
+
+
 def test_more_room_has_a_bound() -> None:
     replies = [reply("7", End.LENGTH)] * 2 + [reply("7")]
     _, asks = run(usable(ASK, number, what="number", most_tokens=150), replies)

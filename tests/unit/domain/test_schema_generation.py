@@ -21,6 +21,7 @@ from service.domain.schemas.generation import (
 )
 from service.domain.schemas.source import parse_source
 from service.domain.schemas.tree import render
+from service.usecases.failing import logged_cause_of
 
 DOMAIN = "Reviews of bicycles."
 QUERY = "Which bicycle is the lightest?"
@@ -62,6 +63,14 @@ def test_a_reply_that_says_nothing_is_asked_for_again(end: End) -> None:
     (_, again), _ = run(replied("", end), GOOD)
     assert FAULTS[end] in again.text
     assert "[YOUR REPLY]" not in again.text
+
+
+def test_no_prompt_is_asked_twice_and_the_log_has_no_words_of_the_model() -> None:
+    asks, _ = run("class X:\n    a: Secret\n", "class X:\n    a: Secret\n", GOOD)
+    assert len({ask.text for ask in asks}) == 3, "the same prompt brings the same reply"
+    with pytest.raises(NoSchema, match="Secret") as refusal:
+        run(*["class X:\n    a: Secret\n"] * 3)
+    assert logged_cause_of(refusal.value) == "the model gave no valid schema in 3 tries"
 
 
 @pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])

@@ -136,6 +136,13 @@ def test_a_reply_that_says_nothing_is_asked_for_again(end: End) -> None:
     assert "\n[EARLIER REPLY]\n" not in second.text
 
 
+def test_no_prompt_is_asked_twice() -> None:
+    for reply in ("Ada", ModelReply(text="", model="m", end=End.EMPTY)):
+        shaped, asks = run(flow_of(), reply, reply, '{"name": "Ada", "age": 27}')
+        assert shaped.fits
+        assert len({ask.text for ask in asks}) == 3, "the same prompt brings the same reply"
+
+
 @pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
 def test_a_refusal_ends_it_with_its_words(end: End) -> None:
     shaped, asks = run(flow_of(), ModelReply(text="", model="m", end=end, said="not that"))

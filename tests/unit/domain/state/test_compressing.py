@@ -194,8 +194,8 @@ def test_a_reply_that_stays_too_long_is_cut_at_a_sentence() -> None:
     made, asks = compressed(TOO_LONG, TOO_LONG, "It runs off. " + TOO_LONG)
     assert made.text == "It runs off." + " The wolf is grey." * 6 + " …"
     assert (made.made, made.replies, len(asks)) == (Made.CUT, 3, MAX_SHORTENINGS + 1)
-    assert [ask.attempt for ask in asks] == [0, 0, 1], "the second and the third are the same"
-    assert asks[1].text == asks[2].text
+    assert [ask.attempt for ask in asks] == [0, 0, 0]
+    assert len({ask.text for ask in asks}) == 3, "the same words bring the same reply"
 
 
 def test_empty_replies_count_anew_behind_one_that_was_too_long() -> None:
