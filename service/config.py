@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from service.deployment_config import Deployments
 from service.health import default_run_dir
 from service.model_config import (
+    BaseUrl,
     ModelName,
     ModelPatterns,
     ModelPriceOverrides,
@@ -185,7 +186,7 @@ class Config(BaseSettings):
     #: deployments may be named in any case. The same for all processes.
     models: ModelPatterns = ("offline/*", "local/*")
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
-    model_base_url: str | None = None
+    model_base_url: BaseUrl | None = None
     #: Whether that endpoint keeps to a JSON Schema of the reply (response_format).
     model_structured_output: bool = False
     #: Key for that endpoint; providers' own variables work as well.
@@ -220,7 +221,7 @@ class Config(BaseSettings):
     #: The same for all processes.
     embedding_model: Annotated[ModelName, Field(pattern=r"^([^/\s]+/\S+)?$", max_length=200)] = ""
     #: Base URL and key of an OpenAI-compatible endpoint, for embedding models named openai/….
-    embedding_base_url: str | None = None
+    embedding_base_url: BaseUrl | None = None
     embedding_api_key: SecretStr | None = None
     #: Numbers of each vector, where litellm's list does not know them; fewer than the model's
     #: own are asked of it.

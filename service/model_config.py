@@ -168,9 +168,13 @@ def _read(value: Any, adapter: TypeAdapter[Any], name: str) -> Any:
         return adapter.validate_python(said)
     except ValidationError as error:
         first = error.errors()[0]
-        model, *fields = (str(part) for part in first["loc"])
+        model, *fields = (str(part) for part in first["loc"] if part != "[key]")
         at = f"{model}: {'.'.join(fields)}: " if fields else f"{model}: "
-        raise _wrong(name, at + first["msg"]) from None
+        said = first["msg"]
+        if first["type"] == "extra_forbidden":
+            known = CallSetting if "purposes" in fields[:-1] else _FIELDS[name]
+            said = f"there is no such setting; there are {', '.join(known.model_fields)}"
+        raise _wrong(name, at + said) from None
 
 
 def _refuse(constant: str) -> Any:
@@ -185,6 +189,12 @@ def _wrong(name: str, said: str) -> PydanticCustomError:
 _SETTINGS: TypeAdapter[dict[str, ModelSetting]] = TypeAdapter(dict[str, ModelSetting])
 _PRICES: TypeAdapter[dict[str, PriceOverride]] = TypeAdapter(dict[str, PriceOverride])
 _PROFILES: TypeAdapter[dict[str, ProfileOverride]] = TypeAdapter(dict[str, ProfileOverride])
+#: What each setting has for a model.
+_FIELDS: dict[str, type[BaseModel]] = {
+    "model_settings": ModelSetting,
+    "model_prices": PriceOverride,
+    "model_profiles": ProfileOverride,
+}
 
 
 #: Names and patterns of models that are configured by `PALIMPSEST_MODELS`.
@@ -200,6 +210,13 @@ def checked_model(name: str) -> str:
         said = "is no name of a model: give its address as a base URL or a deployment's api_base"
         raise PydanticCustomError("model", said)
     return name
+
+
+def _checked_url(url: str) -> str:
+    if url and not url.startswith(("http://", "https://")):
+        said = "is no URL of an endpoint: give one such as http://localhost:8080/v1"
+        raise PydanticCustomError("base_url", said)
+    return url
 
 
 def _read_patterns(value: Any) -> tuple[str, ...]:
@@ -235,5 +252,6 @@ def _read_profiles(value: Any) -> dict[str, ProfileOverride]:
 ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
 ModelSettings = Annotated[dict[str, ModelSetting], NoDecode, PlainValidator(_read_settings)]
 ModelProfiles = Annotated[dict[str, ProfileOverride], NoDecode, PlainValidator(_read_profiles)]
+BaseUrl = Annotated[str, AfterValidator(_checked_url)]
 ModelName = Annotated[str, AfterValidator(checked_model)]
 ModelPatterns = Annotated[tuple[str, ...], NoDecode, PlainValidator(_read_patterns)]

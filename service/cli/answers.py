@@ -205,6 +205,8 @@ class Written:
     def end(self, answer: Answer) -> None:
         """Prints what was not told; of a text that was told otherwise, all of it."""
         text = said(answer)
+        if answer.guessed and self._told == answer.text:
+            text = f"{answer.text} (a guess)"
         if self._told and not text.startswith(self._told):
             show()
             self._told = ""

@@ -290,7 +290,7 @@ def show_below(answer: values.Answer) -> None:
 def _note(answer: values.Answer) -> str:
     if not answer.model.startswith("offline/"):
         return ""
-    if answer.no_answer is not None:
+    if answer.no_answer is not None or answer.guessed:
         return "; no language model"
     of_memory = answer.statistics is None and answer.memory
     of = "memory" if of_memory else "text"

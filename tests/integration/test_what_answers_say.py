@@ -212,10 +212,14 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
     guess = run("ask", QUERY, "--reader", "dciso", *given)
     assert guess.splitlines()[0].removeprefix("a guess: ") in OPTIONS
     assert guess.startswith("a guess: ")
+    streamed = run("ask", QUERY, "--reader", "dciso", "--stream", *given)
+    assert streamed.splitlines()[0].removesuffix(" (a guess)") in OPTIONS
+    assert streamed.splitlines()[0].endswith(" (a guess)")
     told = json.loads(run("ask", QUERY, "-m", "prism", "--json", *given))
     assert (told["text"], told["no_answer"], told["guessed"]) == ("", "not_found", False)
     assert [line.split("complete")[1][:9] for line in run("answers").splitlines()[1:]] == [
         ", no answ",
+        ", a guess",
         ", a guess",
         ", no answ",
     ]

@@ -21,6 +21,8 @@ URL = "postgresql://u:secret-word@db"
         ("DISPATCH_DATABASE_URL", "sqlite://secret-word", "is no URL postgresql://"),
         ("REDIS_URL", "secret-word:6379", "is no URL redis://"),
         ("LISTEN", "abc", "is not HOST:PORT"),
+        ("MODEL_BASE_URL", "secret-word:8080/v1", "is no URL of an endpoint: give one such as"),
+        ("EMBEDDING_BASE_URL", "localhost", "is no URL of an endpoint: give one such as"),
         ("LISTEN", "127.0.0.1:99999", "is not HOST:PORT"),
         ("LOG_LEVEL", "loud", "Input should be 'debug', 'info', 'warning' or 'error'"),
         ("LOG_FORMAT", "xml", "Input should be 'json' or 'console'"),
