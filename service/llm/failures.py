@@ -5,22 +5,26 @@ never passes, an account without credit a 400. So the words decide where they ar
 """
 
 import ast
+import html
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any
 
 from service.config import Config
 from service.domain.faults import ADVICE, PHRASES, Fault
+from service.llm.delays import delay_seconds
+from service.llm.native import NativeAnswer
 
 #: Characters of a provider's words that are kept.
 MAX_WORDS_CHARACTERS = 300
 #: Characters of them that are looked at.
 _LOOKED_AT = 4000
-#: Where a provider says when to try again.
-_RETRY_AFTER = "retry-after"
+#: Statuses that say that nothing came in time.
+_TIMEOUTS = frozenset({408, 504})
 #: Statuses below 500 that may pass: timeout, conflict, too early, too many requests.
 _PASSING = frozenset({408, 409, 425, 429})
 #: How far back the causes of an error are looked through.
@@ -81,7 +85,8 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
             Fault.TOO_LONG,
             r"context[_ ]length|context window|maximum context|prompt is too long|too many"
             r" (input )?tokens|reduce the length|exceed_context_size|input is too long|request too"
-            r" large|string too long|tokens? in (the )?request exceeds?",
+            r" large|string too long|tokens? in (the )?request exceeds?|maximum prompt length"
+            r"|exceeds the maximum number of tokens",
         ),
         (
             Fault.KEY_REFUSED,
@@ -92,7 +97,7 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
         (
             Fault.CONTENT_REFUSED,
             r"content[_ ](filter|policy)|invalid_prompt|safety system|flagged|moderation"
-            r"|usage polic",
+            r"|usage (polic|guideline)|content exists risk",
         ),
         (
             Fault.MODEL_UNKNOWN,
@@ -114,15 +119,31 @@ def failure_of(
     error: Exception,
     model: str,
     *,
+    native: NativeAnswer | None = None,
     secrets: Collection[str] = (),
     prompt: Sequence[str] = (),
 ) -> Exception:
     """What a failed call means to us; an error that is no provider's comes back as it is.
 
-    The message has the provider's own words, bounded, without `secrets` and without what
-    they repeat of the `prompt`.
+    `native`: what the provider answered, where that was heard. The message has the provider's own
+    words, bounded, without `secrets` and without what they repeat of the `prompt`.
     """
+    native = native or NativeAnswer()
     kinds = litellm.exceptions
+    # Its own status and words; litellm has others for some of both.
+    status = native.error_status
+    if status is not None:
+        text = without_echo(f"{native.error} {error}"[:_LOOKED_AT], prompt)
+        said = shown_words(_message(native.error) or _title(status), secrets=secrets, prompt=prompt)
+        if status in _TIMEOUTS:
+            fault = Fault.UNREACHABLE
+        else:
+            fault = _fault(litellm, error, status, model, text)
+        return _failure(fault, model, said, f"status {native.status}", delay_seconds(native, error))
+    if native.is_whole and not isinstance(error, ImportError):
+        said = "" if native.is_json else _page(native.error)
+        said = shown_words(said, secrets=secrets, prompt=prompt)
+        return no_reply(model, said, f"status {native.status}")
     unreached = isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError)
     missing = _missing_package(error) if unreached or isinstance(error, ImportError) else None
     if missing is not None:
@@ -134,6 +155,8 @@ def failure_of(
     # What a provider repeats of the prompt says nothing of what is wrong.
     text = without_echo(f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT], prompt)
     said = words_of(error, secrets=secrets, prompt=prompt)
+    # It broke off.
+    unreached = unreached or native.status is not None
     if not unreached:
         # Of an embedding litellm reports a refused connection as a status 500 that nobody sent.
         reported = (kinds.openai.APIConnectionError,)
@@ -144,7 +167,15 @@ def failure_of(
     else:
         fault = _fault(litellm, error, status, model, text)
         label = f"{type(error).__name__}, status {status}"
-    return _failure(fault, model, said, label, _retry_after(error))
+    return _failure(fault, model, said, label, delay_seconds(native, error))
+
+
+def no_reply(model: str, said: str = "", label: str = "") -> ModelFailure:
+    """The failure of a response that holds no reply, and no error."""
+    failure = _failure(Fault.NO_REPLY, model, said, label, None)
+    # Servers of one's own answer like this while they load, or filter a prompt.
+    failure.retryable = True
+    return failure
 
 
 #: How providers say that they do not take the schema of a reply, and not the text.
@@ -176,13 +207,17 @@ class Refused(StrEnum):
     SYSTEM = "system message"
 
 
-def refused_form(error: Exception, prompt: Sequence[str] = ()) -> Refused | None:
+def refused_form(
+    error: Exception, prompt: Sequence[str] = (), native: NativeAnswer | None = None
+) -> Refused | None:
     """What of the form an error refuses; None: it is about something else."""
-    status = getattr(error, "status_code", None)
+    heard = None if native is None else native.error_status
+    status = heard or getattr(error, "status_code", None)
     if status not in (400, 422, 500):
         return None
     named = " ".join(str(getattr(error, name, None) or "") for name in ("code", "param"))
-    text = without_echo(f"{named} {error}"[:_LOOKED_AT], prompt)
+    said = native.error if native is not None and heard else f"{named} {error}"
+    text = without_echo(said[:_LOOKED_AT], prompt)
     if _SYSTEM.search(text):
         return Refused.SYSTEM
     if status == 500 or not _FORM.search(text):
@@ -271,20 +306,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _retry_after(error: Exception) -> float | None:
-    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
-    value = headers.get(_RETRY_AFTER)
-    if value is None:
-        # Gemini says it in the body.
-        found = re.search(r'"retryDelay":\s*"(\d{1,6}(?:\.\d+)?)s"', str(error)[:_LOOKED_AT])
-        value = None if found is None else found[1]
-    try:
-        return None if value is None else max(float(value), 0.0)
-    except ValueError:
-        # A date; the ordinary backoff will do.
-        return None
-
-
 #: What litellm puts in front of a provider's words.
 _PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+(?:Error|Exception)\s*[:-]\s*)+")
 #: What looks like a secret, whoever wrote it.
@@ -330,7 +351,29 @@ def _message(text: str) -> str:
         found = _message_in(_body(text[start:]))
         if found:
             return found
-    return text
+    return _page(text)
+
+
+#: Of a page: what is not shown, and where its heading is.
+_HIDDEN = re.compile(r"<(script|style|head)\b.*?(</\1>|$)", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^<>]{0,1000}>")
+
+
+def _page(text: str) -> str:
+    """What a page of a proxy in between says, in words; a text that is none as it is."""
+    if not re.match(r"\s*<(?:!doctype|html|head|body|center|h1|\?xml)", text, re.IGNORECASE):
+        return text
+    title = _TITLE.search(text)
+    return html.unescape(_TAG.sub(" ", title[1] if title else _HIDDEN.sub(" ", text)))
+
+
+def _title(status: int) -> str:
+    """What a status is called, of an error without a word."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def _body(text: str) -> object:
@@ -347,12 +390,25 @@ def _body(text: str) -> object:
 
 def _message_in(body: object) -> str | None:
     for _ in range(4):
-        if isinstance(body, str):
-            return body
+        if isinstance(body, list):
+            # What is wrong with the fields of a request, one by one.
+            return "; ".join(_of_field(one) for one in body if isinstance(one, dict)) or None
         if not isinstance(body, dict):
-            return None
-        body = body.get("message") or body.get("error") or body.get("detail")
+            return body if isinstance(body, str) else None
+        metadata = body.get("metadata")
+        raw = metadata.get("raw") if isinstance(metadata, dict) else None
+        if isinstance(raw, str) and raw.strip():
+            # OpenRouter's own words are "Provider returned error"; these are the provider's.
+            return _message(raw)
+        names = ("message", "Message", "error", "detail")
+        body = next((body[name] for name in names if body.get(name)), None)
     return None
+
+
+def _of_field(one: dict[str, Any]) -> str:
+    at = one.get("loc")
+    place = ".".join(str(part) for part in at) if isinstance(at, list) else ""
+    return ": ".join(part for part in (place, str(one.get("msg") or "")) if part)
 
 
 #: What a provider quotes.
