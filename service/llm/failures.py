@@ -18,6 +18,7 @@ from service.config import Config
 from service.domain.faults import ADVICE, PHRASES, Fault
 from service.llm.delays import delay_seconds
 from service.llm.native import NativeAnswer
+from service.llm.streams import BrokenStream
 
 #: Characters of a provider's words that are kept.
 MAX_WORDS_CHARACTERS = 300
@@ -140,10 +141,13 @@ def failure_of(
         else:
             fault = _fault(litellm, error, status, model, text)
         return _failure(fault, model, said, f"status {native.status}", delay_seconds(native, error))
-    if native.is_whole and not isinstance(error, ImportError):
-        said = "" if native.is_json else _page(native.error)
-        said = shown_words(said, secrets=secrets, prompt=prompt)
-        return no_reply(model, said, f"status {native.status}")
+    if native.is_whole and not native.is_json:
+        said = shown_words(_page(native.error), secrets=secrets, prompt=prompt)
+        return no_reply(model, said or "the body is empty", f"status {native.status}, no JSON")
+    if isinstance(error, BrokenStream):
+        return _failure(Fault.FAILING, model, str(error), "", None)
+    if native.is_whole and isinstance(error, kinds.openai.OpenAIError):
+        return no_reply(model, label=f"status {native.status}")
     unreached = isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError)
     missing = _missing_package(error) if unreached or isinstance(error, ImportError) else None
     if missing is not None:
@@ -155,13 +159,14 @@ def failure_of(
     # What a provider repeats of the prompt says nothing of what is wrong.
     text = without_echo(f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT], prompt)
     said = words_of(error, secrets=secrets, prompt=prompt)
-    # It broke off.
-    unreached = unreached or native.status is not None
+    if native.status is not None:
+        return _failure(Fault.UNREACHABLE, model, "", "its answer broke off", None)
     if not unreached:
         # Of an embedding litellm reports a refused connection as a status 500 that nobody sent.
         reported = (kinds.openai.APIConnectionError,)
         unreached = any(isinstance(cause, reported) for cause in _causes(error))
     if unreached:
+        said = shown_words(_reached_nobody(error), secrets=secrets, prompt=prompt) or said
         # litellm gives its own status to what has none.
         fault, label = Fault.UNREACHABLE, "no answer" if _timed_out(error) else "no connection"
     else:
@@ -258,7 +263,7 @@ def _fault(litellm: Any, error: Exception, status: object, model: str, text: str
         return Fault.TOO_LONG
     if status in _PASSING:
         return Fault.FAILING
-    if status in (401, 403):
+    if status in (401, 403, 407):
         return Fault.KEY_REFUSED
     if status == 402:
         return Fault.QUOTA_EXHAUSTED
@@ -274,6 +279,13 @@ def _of_too_many(said: Fault | None, text: str) -> Fault:
     if said is Fault.QUOTA_EXHAUSTED and not _OF_A_MINUTE.search(text):
         return said
     return Fault.TOO_LONG if _TOO_LARGE.search(text) else Fault.RATE_LIMITED
+
+
+def _reached_nobody(error: BaseException) -> str:
+    """What the network says of a connection: the first cause of it that has words."""
+    causes = [one for one in _causes(error) if isinstance(one, OSError) and str(one)]
+    # A list of certificates, or of addresses, is no sentence.
+    return str(causes[-1]).partition("\n")[0] if causes else ""
 
 
 def _timed_out(error: Exception) -> bool:
@@ -307,11 +319,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 #: What litellm puts in front of a provider's words.
-_PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+(?:Error|Exception)\s*[:-]\s*)+")
+_PREFIXES = re.compile(
+    r"^(?:(?:litellm\.)?\w+(?:Error|Exception)\s*[:-]?\s*)+(?=[A-Z<{\s]|\w+:|$)"
+)
 #: What looks like a secret, whoever wrote it.
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
-    r"|(?i:bearer\s+\S+)|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
+    r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
     r"|\b(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}"
 )
 
@@ -325,9 +339,16 @@ def secrets_of(config: Config) -> frozenset[str]:
     return frozenset(key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
 
 
+#: Sentences of litellm's own, about itself.
+_CHATTER = re.compile(r"litellm|model[_ ]?group|fallback", re.IGNORECASE)
+
+
 def words_of(error: Exception, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
     """The provider's own words in one line: bounded, without secrets or the prompt's text."""
-    return shown_words(_message(str(error)[:_LOOKED_AT]), secrets=secrets, prompt=prompt)
+    text = _PREFIXES.sub("", str(error)[:_LOOKED_AT].strip())
+    sentences = re.split(r"\n+|(?<=[.!?])\s+", text)
+    text = " ".join(one for one in sentences if not _CHATTER.search(one))
+    return shown_words(_message(text), secrets=secrets, prompt=prompt)
 
 
 def shown_words(text: str, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:

@@ -70,9 +70,10 @@ class NativeAnswer:
     """What a provider answered to one request; of several, to the last of them."""
 
     def __init__(self) -> None:
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """As if nothing was heard."""
         #: None: no answer began.
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
@@ -129,7 +130,7 @@ class NativeAnswer:
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """An answer begins; what was heard before does not count."""
-        self._forget()
+        self.forget()
         self.status, self.headers = status, headers
         self._kind = headers.get("content-type", "").lower()
 
@@ -285,7 +286,8 @@ _listener: ContextVar[NativeAnswer | None] = ContextVar("palimpsest_listener", d
 
 @contextmanager
 def listening(native: NativeAnswer) -> Iterator[None]:
-    """Surrounds a call whose answers are heard by `native`."""
+    """Surrounds one try of a call, whose answer is heard by `native`."""
+    native.forget()
     token = _listener.set(native)
     try:
         yield

@@ -49,7 +49,7 @@ async def whole_response(
         # Of Gemini litellm has an invented end even there.
         ended = bool(native.reason)
     if not ended:
-        raise BrokenStream("the model's reply ended before its end")
+        raise BrokenStream("its reply ended before its end")
     message = {
         "role": "assistant",
         "content": "".join(said),
@@ -69,7 +69,7 @@ def _said(choice: Any) -> str:
     """The text of a part; a server of one's own may send anything in its place."""
     text = getattr(getattr(choice, "delta", None), "content", None) or ""
     if not isinstance(text, str):
-        raise BrokenStream("a part of the model's reply is no text")
+        raise BrokenStream("a part of its reply is no text")
     return text
 
 

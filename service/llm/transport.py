@@ -20,7 +20,6 @@ from service.llm import recording
 from service.llm.deployments import DeploymentCalls
 from service.llm.ends import read_end
 from service.llm.failures import (
-    ModelFailure,
     failure_of,
     no_reply,
     refused_form,
@@ -155,8 +154,6 @@ class LitellmTransport:
                 with unrecorded(), listening(native):
                     async with asyncio.timeout_at(deadline):
                         return await self._try(ask, model, plan, shape, native)
-            except BrokenStream as error:
-                raise ModelFailure(str(error), retryable=True) from error
             except Exception as error:
                 lesser = self._lesser(error, native, place, ask, model, shape)
                 if lesser is None:
@@ -342,6 +339,8 @@ def _error_of(litellm: Any, said: dict[str, Any], model: str) -> Exception:
             error: Exception = kind(**values)
         except TypeError:
             error = litellm.exceptions.APIError(status_code=said.get("status") or 500, **values)
+    elif said.get("name") == BrokenStream.__name__:
+        error = BrokenStream(values["message"])
     else:
         error = TimeoutError(values["message"])
     return error

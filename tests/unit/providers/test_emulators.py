@@ -4,6 +4,7 @@
 mend there makes the test fail until its line is taken away.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -14,8 +15,8 @@ from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
 from service.llm.transport import Completion, LitellmTransport
-from tests.providers.exchange import Request
-from tests.providers.provider import KEY
+from tests.providers.exchange import Json, Request
+from tests.providers.provider import KEY, Provider
 from tests.providers.scenarios import DELAY_SECONDS, REFUSAL, THOUGHT, Scenario, Turn, half
 from tests.providers.server import PROVIDERS, REPLY, Emulators
 
@@ -142,6 +143,7 @@ async def test_every_provider_and_scenario(
     assert came == MISREAD.get((name, turn.native or turn.scenario, how), right(name, turn, how))
     if isinstance(what, ModelFailure):
         assert KEY not in str(what)
+        assert_words(emulator.provider, turn.scenario, str(what))
         delay = turn.scenario is Scenario.RATE_LIMIT_DELAY
         assert what.retry_after_seconds == (DELAY_SECONDS if delay else None)
     if not isinstance(what, Completion):
@@ -161,6 +163,26 @@ async def test_every_provider_and_scenario(
         assert what.said == said, "a part of a sentence of ours"
     elif came is End.UNKNOWN:
         assert what.said == turn.native
+
+
+def assert_words(provider: Provider, scenario: Scenario, said: str) -> None:
+    """A failure has the provider's own words, and none of litellm's."""
+    for word in ("litellm", "model group", "fallback", "Exception", "Traceback"):
+        assert word.lower() not in said.lower()
+    if scenario in (Scenario.CUT_STREAM, Scenario.STREAM_ERROR):
+        return
+    body = provider.failed(scenario, Request(path="", query={}, headers={}, body={})).body
+    words = _words(json.loads(body)).rstrip(".")
+    if scenario is Scenario.KEY_REFUSED:
+        # What looks like a key is not repeated.
+        words = words[:12]
+    assert " ".join(words.split()) in said
+
+
+def _words(body: Json) -> str:
+    """The message in an error's body."""
+    error = body.get("error", body)
+    return str(error.get("message", error.get("detail")) if isinstance(error, dict) else error)
 
 
 def test_what_is_misread_is_not_right() -> None:
