@@ -319,13 +319,12 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 #: What litellm puts in front of a provider's words.
-_PREFIXES = re.compile(
-    r"^(?:(?:litellm\.)?\w+(?:Error|Exception)\s*[:-]?\s*)+(?=[A-Z<{\s]|\w+:|$)"
-)
+_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception)\s*[:-]?\s*)+(?=[A-Z<{\s]|\w+:|$)")
 #: What looks like a secret, whoever wrote it.
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
-    r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
+    r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)"
+    r"|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
     r"|\b(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}"
 )
 
@@ -334,7 +333,7 @@ def secrets_of(config: Config) -> frozenset[str]:
     """Returns what must not be in a message: our keys, and those in providers' variables."""
     ours = (config.model_api_key, config.embedding_api_key)
     keys = [key.get_secret_value() for key in ours if key is not None]
-    keys += [key for one in config.deployments if (key := one.key()) is not None]
+    keys += [key for one in config.deployments for key in one.secrets()]
     keys += [value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)]
     return frozenset(key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
 
