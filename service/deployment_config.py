@@ -2,10 +2,10 @@
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -117,8 +117,7 @@ class Deployment(BaseModel):
 
     def shown(self) -> str:
         """What is set of it, without what is secret."""
-        base = without_password(self.api_base or "")
-        parts = [f"{self.target} at {base}" if base else self.target]
+        parts = [f"{self.target} at {self.api_base}" if self.api_base else self.target]
         for name in _FIELDS:
             if self._is_set(name):
                 said = "set" if name in _SECRETS else getattr(self, name)
@@ -154,11 +153,6 @@ class Deployment(BaseModel):
             return value.get_secret_value()
         variable: str | None = getattr(self, f"{name}_env")
         return None if variable is None else os.environ[variable]
-
-
-def without_password(url: str) -> str:
-    """A URL without the name and password that may stand before its host."""
-    return re.sub(r"//[^/@]*@", "//", url)
 
 
 _ADAPTER: TypeAdapter[tuple[Deployment, ...]] = TypeAdapter(tuple[Deployment, ...])
@@ -201,6 +195,8 @@ def _check(one: Deployment) -> None:
     if (strange := one.strange_field()) is not None:
         takers = ", ".join(name for name, fields in _THEIRS.items() if strange in fields)
         raise _wrong(f"{one.name!r}: {one.target} takes no {strange}; it is for {takers}")
+    if urlsplit(one.api_base or "").username is not None:
+        raise _wrong(f"{one.name!r}: api_base has a name before its host; give the key as api_key")
     has_secret = one.secret_access_key is not None or one.secret_access_key_env is not None
     if has_secret != (one.access_key_id is not None):
         raise _wrong(f"{one.name!r}: access_key_id and secret_access_key go together")

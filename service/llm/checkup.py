@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from service.config import OFFLINE_MODEL, Config
-from service.deployment_config import Deployment, without_password
+from service.deployment_config import Deployment
 from service.domain.checkup import Finding, bad, ok, warn
 
 #: How long an endpoint may take to answer, in seconds.
@@ -80,7 +80,6 @@ def _endpoint(
     `header`: where the key goes; empty: it is asked without one, and may refuse that.
     `has_other`: whether the processes have a key that is not known here.
     """
-    base = without_password(base)
     if not base.startswith(("http://", "https://")):
         return bad(name, f"{base} is no URL http://… or https://…", "set its base URL")
     request = urllib.request.Request(base.rstrip("/") + path)  # noqa: S310 - checked above

@@ -144,10 +144,16 @@ def failure_of(
     if native.is_whole and not native.is_json:
         said = shown_words(_page(native.error), secrets=secrets, prompt=prompt)
         return no_reply(model, said or "the body is empty", f"status {native.status}, no JSON")
+    is_odd = native.is_whole and not native.tells_its_end
+    if is_odd and isinstance(error, kinds.openai.OpenAIError | BrokenStream):
+        return no_reply(model, label=f"status {native.status}")
     if isinstance(error, BrokenStream):
         return _failure(Fault.FAILING, model, str(error), "", None)
-    if native.is_whole and isinstance(error, kinds.openai.OpenAIError):
-        return no_reply(model, label=f"status {native.status}")
+    if native.asked and not native.is_whole:
+        said = shown_words(_ADDRESS.sub("", native.lost), secrets=secrets, prompt=prompt)
+        label = "its answer broke off" if native.status else "no connection"
+        label = "no answer" if _timed_out(error) else label
+        return _failure(Fault.UNREACHABLE, model, said, label, None)
     unreached = isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError)
     missing = _missing_package(error) if unreached or isinstance(error, ImportError) else None
     if missing is not None:
@@ -159,14 +165,11 @@ def failure_of(
     # What a provider repeats of the prompt says nothing of what is wrong.
     text = without_echo(f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT], prompt)
     said = words_of(error, secrets=secrets, prompt=prompt)
-    if native.status is not None:
-        return _failure(Fault.UNREACHABLE, model, "", "its answer broke off", None)
     if not unreached:
         # Of an embedding litellm reports a refused connection as a status 500 that nobody sent.
         reported = (kinds.openai.APIConnectionError,)
         unreached = any(isinstance(cause, reported) for cause in _causes(error))
     if unreached:
-        said = shown_words(_reached_nobody(error), secrets=secrets, prompt=prompt) or said
         # litellm gives its own status to what has none.
         fault, label = Fault.UNREACHABLE, "no answer" if _timed_out(error) else "no connection"
     else:
@@ -182,6 +185,9 @@ def no_reply(model: str, said: str = "", label: str = "") -> ModelFailure:
     failure.retryable = True
     return failure
 
+
+#: Of aiohttp's words: an object, where a port's protocol is meant.
+_ADDRESS = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
 #: How providers say that they do not take the schema of a reply, and not the text.
 _FORM = re.compile(
@@ -279,13 +285,6 @@ def _of_too_many(said: Fault | None, text: str) -> Fault:
     if said is Fault.QUOTA_EXHAUSTED and not _OF_A_MINUTE.search(text):
         return said
     return Fault.TOO_LONG if _TOO_LARGE.search(text) else Fault.RATE_LIMITED
-
-
-def _reached_nobody(error: BaseException) -> str:
-    """What the network says of a connection: the first cause of it that has words."""
-    causes = [one for one in _causes(error) if isinstance(one, OSError) and str(one)]
-    # A list of certificates, or of addresses, is no sentence.
-    return str(causes[-1]).partition("\n")[0] if causes else ""
 
 
 def _timed_out(error: Exception) -> bool:

@@ -74,6 +74,10 @@ class NativeAnswer:
 
     def forget(self) -> None:
         """As if nothing was heard."""
+        #: Whether a request went out.
+        self.asked = False
+        #: What the network said where no answer came.
+        self.lost = ""
         #: None: no answer began.
         self.status: int | None = None
         self.headers: Mapping[str, str] = {}
@@ -129,8 +133,7 @@ class NativeAnswer:
     # What litellm's client brings.
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """An answer begins; what was heard before does not count."""
-        self.forget()
+        """An answer begins."""
         self.status, self.headers = status, headers
         self._kind = headers.get("content-type", "").lower()
 
@@ -319,9 +322,15 @@ def heard(
 
     async def handle_async_request(request: httpx.Request) -> httpx.Response:
         native = _listener.get()
-        response = await handle(request)
         if native is None:
-            return response
+            return await handle(request)
+        native.forget()
+        native.asked = True
+        try:
+            response = await handle(request)
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            native.lost = str(error)
+            raise
         native.begin(response.status_code, dict(response.headers))
         found = _Heard(
             status_code=response.status_code,
