@@ -33,7 +33,7 @@ from service.llm.plans import PLAIN, Plan, place_of
 from service.llm.prices import Prices
 from service.llm.requests import Requests
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
-from service.llm.usage import Usage, usage_of
+from service.llm.usage import Usage, told_micro_usd, usage_of
 from service.profile_config import Form
 
 _log = structlog.get_logger("palimpsest.llm")
@@ -313,6 +313,9 @@ class LitellmTransport:
         )
 
     def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
+        told = told_micro_usd(response, self._prices.served(model))
+        if told is not None and not self._prices.are_set(model):
+            return told
         name = self._prices.listed_as(model)
         listed = None if name is None else listed_cost(self._litellm, response, name)
         if listed is not None:
