@@ -5,6 +5,7 @@ caches and callbacks stay off: those are ours.
 """
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,10 @@ def litellm_library() -> Any:
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost
+    # Each failure is told by us. Theirs hold what a provider answered, texts and all, and of an
+    # Azure deployment an error for each call that is none.
+    for name in ("LiteLLM", "LiteLLM Router"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _hear_answers()
     return litellm
 
