@@ -6,12 +6,14 @@ mend there makes the test fail until its line is taken away.
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from service.domain.ends import End
 from service.domain.faults import Fault
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.llm import recording
 from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
 from service.llm.transport import Completion, LitellmTransport
@@ -241,3 +243,31 @@ def test_what_a_provider_does_not_do_cannot_be_scripted(servers: Emulators) -> N
     request = Request(path="/api/chat", query={}, headers={}, body=body)
     with pytest.raises(ValueError, match="ollama has no 'key refused'"):
         servers["ollama"].provider.respond(Turn(scenario=Scenario.KEY_REFUSED), REPLY, request)
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "how"),
+    [
+        ("anthropic", Scenario.ERROR_WITH_200, WHOLE),
+        ("openai", Scenario.STREAM_ERROR, STREAMED),
+        ("deepseek", Scenario.CUT_STREAM, STREAMED),
+        ("xai", Scenario.PROMPT_FILTERED, WHOLE),
+        ("openai", Scenario.REFUSAL, STREAMED),
+    ],
+)
+async def test_a_recorded_exchange_comes_to_the_same(
+    servers: Emulators, tmp_path: Path, name: str, scenario: Scenario, how: str
+) -> None:
+    calls = LitellmTransport(servers.endpoint(name).config(record=tmp_path))
+    turn = Turn(scenario=scenario)
+    came, what, _ = await outcome(servers, {name: calls}, name, turn, how)
+    assert came == right(name, turn, how)
+    (file,) = tmp_path.iterdir()
+    recorded = recording.read(file)
+    if isinstance(what, Completion):
+        assert await calls.replay(recorded) == what
+        return
+    with pytest.raises(ModelFailure) as caught:
+        await calls.replay(recorded)
+    assert caught.value.fault == came
+    assert str(caught.value).split(": ")[1:] == str(what).split(": ")[1:]
