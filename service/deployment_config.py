@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -23,6 +25,36 @@ MAX_DEPLOYMENTS = 256
 MAX_FILE_BYTES = 1024 * 1024
 
 
+#: What only some providers take, with litellm's name of it.
+_OPENAI = {"organization": "organization", "project": "project"}
+_AZURE = {"api_version": "api_version"}
+_BEDROCK = {
+    "region": "aws_region_name",
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+    "session_token": "aws_session_token",
+}
+_VERTEX = {
+    "project": "vertex_project",
+    "location": "vertex_location",
+    "credentials": "vertex_credentials",
+}
+_THEIRS: Mapping[str, Mapping[str, str]] = {
+    "openai": _OPENAI,
+    "azure": _AZURE,
+    "azure_ai": _AZURE,
+    "bedrock": _BEDROCK,
+    "vertex_ai": _VERTEX,
+}
+#: All of them, in the order in which they are shown.
+_FIELDS = tuple(dict.fromkeys(name for fields in _THEIRS.values() for name in fields))
+#: Those that are secret: each may stand in a variable of the environment instead.
+_SECRETS = ("api_key", "secret_access_key", "session_token", "credentials")
+
+_Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+
+
 class Deployment(BaseModel):
     """One place that serves a model, with a prefix cache of its own."""
 
@@ -37,7 +69,26 @@ class Deployment(BaseModel):
     api_base: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
     api_key: SecretStr | None = None
     #: The variable of the environment that holds the key, in place of `api_key`.
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    api_key_env: _Variable | None = None
+    #: Azure: the version of its API, as 2024-10-21; default: AZURE_API_VERSION, then litellm's.
+    api_version: _Name | None = None
+    #: Bedrock: the region, as eu-central-1; default: AWS_REGION_NAME or AWS_REGION.
+    region: _Name | None = None
+    #: Bedrock: who asks, with its secret; default: as AWS's own tools find them.
+    access_key_id: _Name | None = None
+    secret_access_key: SecretStr | None = None
+    secret_access_key_env: _Variable | None = None
+    session_token: SecretStr | None = None
+    session_token_env: _Variable | None = None
+    #: Vertex AI: the project of Google's. OpenAI: the project that calls are billed to.
+    project: _Name | None = None
+    #: Vertex AI: where the model is served, as europe-west4 or global.
+    location: _Name | None = None
+    #: Vertex AI: a service account as JSON, or the path of its file; default: Google's own.
+    credentials: SecretStr | None = None
+    credentials_env: _Variable | None = None
+    #: OpenAI: the organization that calls are billed to.
+    organization: _Name | None = None
     #: Tokens of prompts that it reads in a second, about; what a queue is measured by.
     tokens_per_second: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     #: Calls that one worker process lets it have under way before others are preferred.
@@ -50,9 +101,58 @@ class Deployment(BaseModel):
 
     def key(self) -> str | None:
         """The key, from here or the environment; None when there is none."""
-        if self.api_key is not None:
-            return self.api_key.get_secret_value()
-        return None if self.api_key_env is None else os.environ[self.api_key_env]
+        return self._secret("api_key")
+
+    def secrets(self) -> Iterator[str]:
+        """All that must not be shown."""
+        for name in _SECRETS:
+            value = self._secret(name)
+            if value is not None:
+                yield value
+
+    def arguments(self) -> dict[str, str]:
+        """What its provider takes besides URL and key, by litellm's names."""
+        found = ((theirs, self._value(name)) for name, theirs in self._takes().items())
+        return {theirs: value for theirs, value in found if value is not None}
+
+    def shown(self) -> str:
+        """What is set of it, without what is secret."""
+        parts = [f"{self.target} at {self.api_base}" if self.api_base else self.target]
+        for name in _FIELDS:
+            if self._is_set(name):
+                said = "set" if name in _SECRETS else getattr(self, name)
+                parts.append(f"{name} {said}")
+        return ", ".join(parts)
+
+    @property
+    def provider(self) -> str:
+        """The first part of what litellm calls the model."""
+        return self.target.partition("/")[0]
+
+    def strange_field(self) -> str | None:
+        """The first field that is set and that its provider does not take."""
+        takes = self._takes()
+        return next((name for name in _FIELDS if self._is_set(name) and name not in takes), None)
+
+    def _takes(self) -> Mapping[str, str]:
+        return _THEIRS.get(self.provider, {})
+
+    def _is_set(self, name: str) -> bool:
+        given = (getattr(self, name), getattr(self, f"{name}_env", None))
+        return any(value is not None for value in given)
+
+    def _value(self, name: str) -> str | None:
+        if name in _SECRETS:
+            return self._secret(name)
+        value: str | None = getattr(self, name)
+        return value
+
+    def _secret(self, name: str) -> str | None:
+        value: SecretStr | None = getattr(self, name)
+        if value is not None:
+            return value.get_secret_value()
+        variable: str | None = getattr(self, f"{name}_env")
+        return None if variable is None else os.environ[variable]
 
 
 _ADAPTER: TypeAdapter[tuple[Deployment, ...]] = TypeAdapter(tuple[Deployment, ...])
@@ -81,13 +181,27 @@ def _checked(found: tuple[Deployment, ...]) -> tuple[Deployment, ...]:
     for one in found:
         if names.count(one.name) > 1:
             raise _wrong(f"names the deployment {one.name!r} twice")
-        if one.api_key is not None and one.api_key_env is not None:
-            raise _wrong(f"gives the deployment {one.name!r} both api_key and api_key_env")
-        if one.api_key_env is not None and one.api_key_env not in os.environ:
-            raise _wrong(f"the variable {one.api_key_env} for {one.name!r} is not set")
-        if one.model.startswith("offline/"):
-            raise _wrong(f"{one.name!r}: the offline model runs in the worker and has no places")
+        _check(one)
     return found
+
+
+def _check(one: Deployment) -> None:
+    for name in _SECRETS:
+        variable = getattr(one, f"{name}_env")
+        if variable is not None and getattr(one, name) is not None:
+            raise _wrong(f"gives the deployment {one.name!r} both {name} and {name}_env")
+        if variable is not None and variable not in os.environ:
+            raise _wrong(f"the variable {variable} for {one.name!r} is not set")
+    if (strange := one.strange_field()) is not None:
+        takers = ", ".join(name for name, fields in _THEIRS.items() if strange in fields)
+        raise _wrong(f"{one.name!r}: {one.target} takes no {strange}; it is for {takers}")
+    if urlsplit(one.api_base or "").username is not None:
+        raise _wrong(f"{one.name!r}: api_base has a name before its host; give the key as api_key")
+    has_secret = one.secret_access_key is not None or one.secret_access_key_env is not None
+    if has_secret != (one.access_key_id is not None):
+        raise _wrong(f"{one.name!r}: access_key_id and secret_access_key go together")
+    if one.model.startswith("offline/"):
+        raise _wrong(f"{one.name!r}: the offline model runs in the worker and has no places")
 
 
 def _json(text: str) -> Any:

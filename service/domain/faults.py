@@ -99,11 +99,13 @@ PHRASES = {
 
 #: What an operator does about it; empty: nothing, it passes.
 ADVICE = {
-    Fault.UNREACHABLE: "check PALIMPSEST_MODEL_BASE_URL and the network if it does not pass",
+    Fault.UNREACHABLE: "check PALIMPSEST_MODEL_BASE_URL, or the deployment's api_base, and the"
+    " network if it does not pass",
     Fault.FAILING: "it is tried again until it passes",
     Fault.RATE_LIMITED: "it is tried again until it passes; if it lasts, raise the limits",
     Fault.EXECUTOR_GONE: "it is started again by its worker",
-    Fault.KEY_REFUSED: "check PALIMPSEST_MODEL_API_KEY or the provider's own variable",
+    Fault.KEY_REFUSED: "check PALIMPSEST_MODEL_API_KEY, the deployment's key, or the provider's own"
+    " variable",
     Fault.MODEL_UNKNOWN: "check PALIMPSEST_MODEL, its base URL, and the model of the memory",
     Fault.QUOTA_EXHAUSTED: "add credit or raise the quota at the provider",
     Fault.PACKAGE_MISSING: "install the package that is named",

@@ -49,7 +49,14 @@ def _router(litellm: Any, deployments: Sequence[Deployment]) -> Any:
             return [one for one in healthy_deployments if one["model_info"]["id"] == name]
 
     router = litellm.Router(
-        model_list=[_entry(one) for one in deployments],
+        model_list=[
+            {
+                "model_name": one.model,
+                "litellm_params": parameters_of(one),
+                "model_info": {"id": one.name},
+            }
+            for one in deployments
+        ],
         num_retries=0,
         max_fallbacks=0,
         disable_cooldowns=True,
@@ -58,16 +65,22 @@ def _router(litellm: Any, deployments: Sequence[Deployment]) -> Any:
     return router
 
 
-def _entry(one: Deployment) -> dict[str, Any]:
-    parameters = {"model": one.target}
+#: Providers that sign what they are asked, with no key in it.
+_SIGNED = ("bedrock", "vertex_ai")
+
+
+def parameters_of(one: Deployment) -> dict[str, Any]:
+    """litellm's arguments for a deployment: its model, and how it is reached."""
+    parameters: dict[str, Any] = {"model": one.target, **one.arguments()}
+    if one.provider == "openai" and (project := parameters.pop("project", None)) is not None:
+        parameters["extra_headers"] = {"OpenAI-Project": project}
+    key = one.key()
     if one.api_base is not None:
-        parameters["api_base"] = one.api_base
+        parameters["aws_bedrock_runtime_endpoint" if one.provider == "bedrock" else "api_base"] = (
+            one.api_base
+        )
         # Servers of one's own often want no key, the protocol always does.
-        parameters["api_key"] = one.key() or "none"
-    elif (key := one.key()) is not None:
+        key = key or (None if one.provider in _SIGNED else "none")
+    if key is not None:
         parameters["api_key"] = key
-    return {
-        "model_name": one.model,
-        "litellm_params": parameters,
-        "model_info": {"id": one.name},
-    }
+    return parameters

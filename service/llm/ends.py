@@ -1,8 +1,8 @@
 """Ends: how a provider's reply ended, read off litellm's response.
 
-litellm brings what fifty providers say down to a few reasons, and keeps a provider's own name
-of the end only where that differs. "stop" with nothing said may be a refusal, thoughts alone or
-a call of a tool.
+litellm brings what fifty providers say down to a few reasons, so a provider's own name of the
+end counts where it was heard (`service.llm.native`). "stop" with nothing said may be a refusal,
+thoughts alone or a call of a tool.
 """
 
 from typing import Any
@@ -17,12 +17,14 @@ _ENDS = {
         ("", "stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed"),
         End.COMPLETE,
     ),
+    # Ollama's, where a model was only loaded: nothing is said.
+    **dict.fromkeys(("load", "unload"), End.COMPLETE),
     # What a call of a tool means is told by the message.
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), End.COMPLETE),
     **dict.fromkeys(
         (
             *("length", "max_tokens", "max_output_tokens", "model_length"),
-            *("model_context_window_exceeded", "incomplete"),
+            *("model_context_window_exceeded", "incomplete", "compaction"),
         ),
         End.LENGTH,
     ),
@@ -31,30 +33,34 @@ _ENDS = {
         (
             *("content_filter", "content_filtered", "guardrail_intervened", "safety", "blocklist"),
             *("recitation", "prohibited_content", "spii", "model_armor", "image_safety"),
+            *("image_prohibited_content", "image_recitation", "error_toxic", "sensitive"),
         ),
         End.FILTER,
     ),
 }
 
-#: Gemini's names of ends that litellm takes for a filter's: the same prompt may pass.
-_NO_FILTERS = frozenset({"other", "language"})
+
+def is_known(name: str) -> bool:
+    """Whether a reason is one of the table's."""
+    return name.lower() in _ENDS
 
 
 def read_end(response: Any, text: str, seen: tuple[str, str] = ("", "")) -> tuple[End, str]:
     """Returns how a response ended, and what is said of that; `text` is its reply.
 
-    `seen`: the provider's own name of the end and its words, where litellm loses them.
+    `seen`: the provider's own name of the end and its words; empty where it was not heard.
     """
     choice = response.choices[0]
     message = choice.message
     refusal = _field(message, "refusal")
-    native = _field(choice, "native_finish_reason") or seen[0]
+    native = seen[0] or _field(choice, "native_finish_reason")
     end = _end_of(choice, native)
     if refusal:
         return End.REFUSAL, refusal[:MAX_SAID_CHARACTERS]
     if end.is_refused:
-        # What was said before it is no reply, and may be why; the name "refusal" says nothing.
-        said = (text.strip(), native) if end is End.REFUSAL else (native, text.strip())
+        # What was said before it is no reply, and may be why; the names of these two say nothing.
+        named = "" if native == "content_filter" else native
+        said = (text.strip(), named) if end is End.REFUSAL else (named, text.strip())
         return end, (seen[1] or said[0] or said[1])[:MAX_SAID_CHARACTERS]
     if end is End.UNKNOWN:
         return end, (native or str(choice.finish_reason))[:MAX_SAID_CHARACTERS]
@@ -66,14 +72,8 @@ def read_end(response: Any, text: str, seen: tuple[str, str] = ("", "")) -> tupl
 def _end_of(choice: Any, native: str) -> End:
     reason = getattr(choice, "finish_reason", None) or ""
     told = _ENDS.get(str(reason).lower(), End.UNKNOWN)
-    if native.lower() in _NO_FILTERS:
-        return End.UNKNOWN
-    if not native:
-        return told
-    named = _ENDS.get(native.lower(), End.UNKNOWN)
-    # litellm makes a filter's of a refusal.
-    is_nearer = told.is_refused and named.is_refused
-    return named if told is End.COMPLETE or is_nearer else told
+    # litellm makes "stop" or a filter's of most names.
+    return _ENDS.get(native.lower(), End.UNKNOWN) if native else told
 
 
 def _nothing(response: Any, text: str, end: End) -> End:

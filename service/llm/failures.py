@@ -5,22 +5,27 @@ never passes, an account without credit a 400. So the words decide where they ar
 """
 
 import ast
+import html
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any
 
 from service.config import Config
 from service.domain.faults import ADVICE, PHRASES, Fault
+from service.llm.delays import delay_seconds
+from service.llm.native import NativeAnswer
+from service.llm.streams import BrokenStream
 
 #: Characters of a provider's words that are kept.
 MAX_WORDS_CHARACTERS = 300
 #: Characters of them that are looked at.
 _LOOKED_AT = 4000
-#: Where a provider says when to try again.
-_RETRY_AFTER = "retry-after"
+#: Statuses that say that nothing came in time.
+_TIMEOUTS = frozenset({408, 504})
 #: Statuses below 500 that may pass: timeout, conflict, too early, too many requests.
 _PASSING = frozenset({408, 409, 425, 429})
 #: How far back the causes of an error are looked through.
@@ -81,7 +86,8 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
             Fault.TOO_LONG,
             r"context[_ ]length|context window|maximum context|prompt is too long|too many"
             r" (input )?tokens|reduce the length|exceed_context_size|input is too long|request too"
-            r" large|string too long|tokens? in (the )?request exceeds?",
+            r" large|string too long|tokens? in (the )?request exceeds?|maximum prompt length"
+            r"|exceeds the maximum number of tokens",
         ),
         (
             Fault.KEY_REFUSED,
@@ -92,7 +98,7 @@ _WORDINGS: Sequence[tuple[Fault, re.Pattern[str]]] = tuple(
         (
             Fault.CONTENT_REFUSED,
             r"content[_ ](filter|policy)|invalid_prompt|safety system|flagged|moderation"
-            r"|usage polic",
+            r"|usage (polic|guideline)|content exists risk",
         ),
         (
             Fault.MODEL_UNKNOWN,
@@ -114,15 +120,40 @@ def failure_of(
     error: Exception,
     model: str,
     *,
+    native: NativeAnswer | None = None,
     secrets: Collection[str] = (),
     prompt: Sequence[str] = (),
 ) -> Exception:
     """What a failed call means to us; an error that is no provider's comes back as it is.
 
-    The message has the provider's own words, bounded, without `secrets` and without what
-    they repeat of the `prompt`.
+    `native`: what the provider answered, where that was heard. The message has the provider's own
+    words, bounded, without `secrets` and without what they repeat of the `prompt`.
     """
+    native = native or NativeAnswer()
     kinds = litellm.exceptions
+    # Its own status and words; litellm has others for some of both.
+    status = native.error_status
+    if status is not None:
+        text = without_echo(f"{native.error} {error}"[:_LOOKED_AT], prompt)
+        said = shown_words(_message(native.error) or _title(status), secrets=secrets, prompt=prompt)
+        if status in _TIMEOUTS:
+            fault = Fault.UNREACHABLE
+        else:
+            fault = _fault(litellm, error, status, model, text)
+        return _failure(fault, model, said, f"status {native.status}", delay_seconds(native, error))
+    if native.is_whole and not native.is_json:
+        said = shown_words(_page(native.error), secrets=secrets, prompt=prompt)
+        return no_reply(model, said or "the body is empty", f"status {native.status}, no JSON")
+    is_odd = native.is_whole and not native.tells_its_end
+    if is_odd and isinstance(error, kinds.openai.OpenAIError | BrokenStream):
+        return no_reply(model, label=f"status {native.status}")
+    if isinstance(error, BrokenStream):
+        return _failure(Fault.FAILING, model, str(error), "", None)
+    if native.asked and not native.is_whole:
+        said = shown_words(_ADDRESS.sub("", native.lost), secrets=secrets, prompt=prompt)
+        label = "its answer broke off" if native.status else "no connection"
+        label = "no answer" if _timed_out(error) else label
+        return _failure(Fault.UNREACHABLE, model, said, label, None)
     unreached = isinstance(error, kinds.APIConnectionError | kinds.Timeout | TimeoutError)
     missing = _missing_package(error) if unreached or isinstance(error, ImportError) else None
     if missing is not None:
@@ -144,8 +175,19 @@ def failure_of(
     else:
         fault = _fault(litellm, error, status, model, text)
         label = f"{type(error).__name__}, status {status}"
-    return _failure(fault, model, said, label, _retry_after(error))
+    return _failure(fault, model, said, label, delay_seconds(native, error))
 
+
+def no_reply(model: str, said: str = "", label: str = "") -> ModelFailure:
+    """The failure of a response that holds no reply, and no error."""
+    failure = _failure(Fault.NO_REPLY, model, said, label, None)
+    # Servers of one's own answer like this while they load, or filter a prompt.
+    failure.retryable = True
+    return failure
+
+
+#: Of aiohttp's words: an object, where a port's protocol is meant.
+_ADDRESS = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
 #: How providers say that they do not take the schema of a reply, and not the text.
 _FORM = re.compile(
@@ -176,13 +218,17 @@ class Refused(StrEnum):
     SYSTEM = "system message"
 
 
-def refused_form(error: Exception, prompt: Sequence[str] = ()) -> Refused | None:
+def refused_form(
+    error: Exception, prompt: Sequence[str] = (), native: NativeAnswer | None = None
+) -> Refused | None:
     """What of the form an error refuses; None: it is about something else."""
-    status = getattr(error, "status_code", None)
+    heard = None if native is None else native.error_status
+    status = heard or getattr(error, "status_code", None)
     if status not in (400, 422, 500):
         return None
     named = " ".join(str(getattr(error, name, None) or "") for name in ("code", "param"))
-    text = without_echo(f"{named} {error}"[:_LOOKED_AT], prompt)
+    said = native.error if native is not None and heard else f"{named} {error}"
+    text = without_echo(said[:_LOOKED_AT], prompt)
     if _SYSTEM.search(text):
         return Refused.SYSTEM
     if status == 500 or not _FORM.search(text):
@@ -223,7 +269,7 @@ def _fault(litellm: Any, error: Exception, status: object, model: str, text: str
         return Fault.TOO_LONG
     if status in _PASSING:
         return Fault.FAILING
-    if status in (401, 403):
+    if status in (401, 403, 407):
         return Fault.KEY_REFUSED
     if status == 402:
         return Fault.QUOTA_EXHAUSTED
@@ -271,26 +317,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _retry_after(error: Exception) -> float | None:
-    headers: Mapping[str, str] = getattr(error, "litellm_response_headers", None) or {}
-    value = headers.get(_RETRY_AFTER)
-    if value is None:
-        # Gemini says it in the body.
-        found = re.search(r'"retryDelay":\s*"(\d{1,6}(?:\.\d+)?)s"', str(error)[:_LOOKED_AT])
-        value = None if found is None else found[1]
-    try:
-        return None if value is None else max(float(value), 0.0)
-    except ValueError:
-        # A date; the ordinary backoff will do.
-        return None
-
-
 #: What litellm puts in front of a provider's words.
-_PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+(?:Error|Exception)\s*[:-]\s*)+")
+_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception)\s*[:-]?\s*)+(?=[A-Z<{\s]|\w+:|$)")
 #: What looks like a secret, whoever wrote it.
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
-    r"|(?i:bearer\s+\S+)|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
+    r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)"
+    r"|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
     r"|\b(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}"
 )
 
@@ -299,14 +332,21 @@ def secrets_of(config: Config) -> frozenset[str]:
     """Returns what must not be in a message: our keys, and those in providers' variables."""
     ours = (config.model_api_key, config.embedding_api_key)
     keys = [key.get_secret_value() for key in ours if key is not None]
-    keys += [key for one in config.deployments if (key := one.key()) is not None]
+    keys += [key for one in config.deployments for key in one.secrets()]
     keys += [value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)]
     return frozenset(key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
 
 
+#: Sentences of litellm's own, about itself.
+_CHATTER = re.compile(r"litellm|model[_ ]?group|fallback", re.IGNORECASE)
+
+
 def words_of(error: Exception, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
     """The provider's own words in one line: bounded, without secrets or the prompt's text."""
-    return shown_words(_message(str(error)[:_LOOKED_AT]), secrets=secrets, prompt=prompt)
+    text = _PREFIXES.sub("", str(error)[:_LOOKED_AT].strip())
+    sentences = re.split(r"\n+|(?<=[.!?])\s+", text)
+    text = " ".join(one for one in sentences if not _CHATTER.search(one))
+    return shown_words(_message(text), secrets=secrets, prompt=prompt)
 
 
 def shown_words(text: str, *, secrets: Collection[str] = (), prompt: Sequence[str] = ()) -> str:
@@ -330,7 +370,29 @@ def _message(text: str) -> str:
         found = _message_in(_body(text[start:]))
         if found:
             return found
-    return text
+    return _page(text)
+
+
+#: Of a page: what is not shown, and where its heading is.
+_HIDDEN = re.compile(r"<(script|style|head)\b.*?(</\1>|$)", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^<>]{0,1000}>")
+
+
+def _page(text: str) -> str:
+    """What a page of a proxy in between says, in words; a text that is none as it is."""
+    if not re.match(r"\s*<(?:!doctype|html|head|body|center|h1|\?xml)", text, re.IGNORECASE):
+        return text
+    title = _TITLE.search(text)
+    return html.unescape(_TAG.sub(" ", title[1] if title else _HIDDEN.sub(" ", text)))
+
+
+def _title(status: int) -> str:
+    """What a status is called, of an error without a word."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def _body(text: str) -> object:
@@ -347,12 +409,25 @@ def _body(text: str) -> object:
 
 def _message_in(body: object) -> str | None:
     for _ in range(4):
-        if isinstance(body, str):
-            return body
+        if isinstance(body, list):
+            # What is wrong with the fields of a request, one by one.
+            return "; ".join(_of_field(one) for one in body if isinstance(one, dict)) or None
         if not isinstance(body, dict):
-            return None
-        body = body.get("message") or body.get("error") or body.get("detail")
+            return body if isinstance(body, str) else None
+        metadata = body.get("metadata")
+        raw = metadata.get("raw") if isinstance(metadata, dict) else None
+        if isinstance(raw, str) and raw.strip():
+            # OpenRouter's own words are "Provider returned error"; these are the provider's.
+            return _message(raw)
+        names = ("message", "Message", "error", "detail")
+        body = next((body[name] for name in names if body.get(name)), None)
     return None
+
+
+def _of_field(one: dict[str, Any]) -> str:
+    at = one.get("loc")
+    place = ".".join(str(part) for part in at) if isinstance(at, list) else ""
+    return ": ".join(part for part in (place, str(one.get("msg") or "")) if part)
 
 
 #: What a provider quotes.

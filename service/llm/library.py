@@ -5,12 +5,15 @@ caches and callbacks stay off: those are ours.
 """
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
+
+from service.llm.native import heard
 
 
 @lru_cache(maxsize=1)
@@ -33,7 +36,35 @@ def litellm_library() -> Any:
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost
+    # Each failure is told by us. Theirs hold what a provider answered, texts and all, and of an
+    # Azure deployment an error for each call that is none.
+    for name in ("LiteLLM", "LiteLLM Router"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _hear_answers()
     return litellm
+
+
+def _hear_answers() -> None:
+    """Lets every client of litellm's that is made from now on be heard (`service.llm.native`)."""
+    handler: Any = importlib.import_module("litellm.llms.custom_httpx.http_handler")
+    clients = handler.AsyncHTTPHandler
+    create = clients.create_async_transport
+
+    def create_async_transport(*args: Any, **kwargs: Any) -> Any:
+        transport = create(*args, **kwargs)
+        # None where the environment asks for httpx's own.
+        if transport is not None:
+            transport.handle_async_request = heard(transport.handle_async_request)
+        return transport
+
+    clients.create_async_transport = staticmethod(create_async_transport)
+
+
+def hears_answers() -> bool:
+    """Whether answers are heard, as always unless the environment asks for httpx's own clients."""
+    handler: Any = importlib.import_module("litellm.llms.custom_httpx.http_handler")
+    heard_there: bool = handler.AsyncHTTPHandler.should_use_aiohttp_transport()
+    return heard_there
 
 
 def _no_cost(**_: object) -> None:

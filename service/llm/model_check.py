@@ -130,8 +130,13 @@ class ModelCheck:
         self._config = config
         self._model = model
         # Deployments of a model are alike: the first is asked.
-        places = (one.name for one in config.deployments if one.model == model)
-        self._deployment = next(places, "")
+        places = [one for one in config.deployments if one.model == model]
+        self._deployment = places[0].name if places else ""
+        #: Where it is served, and which of these places is asked, a sentence each.
+        self.places = [
+            f"{'asked at' if one is places[0] else 'not asked'}: {one.name}, {one.shown()}"
+            for one in places
+        ]
         self.profile = Profiles(config).of(model)
         self.probes = probes_of(self.profile)
 

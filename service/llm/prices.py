@@ -117,20 +117,33 @@ class Prices:
             output_tokens=output_tokens,
         )
 
+    def served(self, model: str) -> str:
+        """What litellm calls a model where it is served."""
+        return self._served.name(model)
+
+    def are_set(self, model: str) -> bool:
+        """Whether the price of a model is configured."""
+        override: PriceOverride | None = matching(self._overrides, model)
+        return override is not None and override.is_priced
+
     def listed_as(self, model: str) -> str | None:
         """The name by which litellm may know the price; None when only we can know it.
 
-        That is where one is configured, and for a server of one's own.
+        That is where one is configured, for a server of one's own, and for what is not in its
+        list: litellm says 0 of a deployment's model that it does not know.
         """
-        override: PriceOverride | None = matching(self._overrides, model)
-        if self._served.is_own(model) or (override is not None and override.is_priced):
+        if self._served.is_own(model) or self.are_set(model):
             return None
-        return None if model.startswith("offline/") else self._served.name(model)
+        served = self._served.name(model)
+        return None if entry_of(served) is None else served
 
     def _find(self, model: str) -> ModelPrices:
         served = self._served.name(model)
         # What an endpoint of one's own calls gpt-4o need not be OpenAI's, or its price.
         entry = None if self._served.is_own(model) else entry_of(served)
+        if entry is None and provider_of(served) == "azure":
+            # What one's deployment is called there says nothing; its prices are OpenAI's.
+            entry = entry_of(model)
         habits = _SERVER if self._served.is_own(model) else _habits(served, entry)
         override: PriceOverride | None = matching(self._overrides, model)
         found = _from_list(model, entry, habits)

@@ -75,9 +75,7 @@ class Profile:
     refuses: frozenset[str] = frozenset()
     #: Whether a seed goes into the body, under Mistral's name: litellm loses it otherwise.
     seed_in_body: bool = False
-    #: Whether litellm loses how its replies end, so that they are read once more.
-    loses_ends: bool = False
-    #: Whether its replies may be streamed: of Gemini's litellm takes one that broke off for whole.
+    #: Whether its replies may be streamed.
     streams: bool = True
     #: The longest reply, thinking included; None when not known.
     max_output_tokens: int | None = None
@@ -234,7 +232,6 @@ def _claude(base: Profile, name: str, version: tuple[int, int], entry: MapEntry 
         json_object=False,
         refuses=frozenset({"seed"}),
         extras=Extras.ARGUMENTS,
-        loses_ends=True,
     )
     if version < (3, 7):
         return base
@@ -261,7 +258,7 @@ def _claude(base: Profile, name: str, version: tuple[int, int], entry: MapEntry 
 
 
 def _gemini(base: Profile, name: str, version: tuple[int, int]) -> Profile:
-    base = replace(base, structured=Form.JSON_SCHEMA, streams=False)
+    base = replace(base, structured=Form.JSON_SCHEMA)
     if version >= (3, 0):
         # It is never off: litellm makes "low" of "none".
         levels = (Effort.MINIMAL, *_LEVELS)
@@ -351,7 +348,6 @@ def _at_bedrock(found: Profile, name: str, entry: MapEntry | None) -> Profile:
         refuses=frozenset({"seed"}),
         json_object=False,
         any_schema=False,
-        loses_ends=True,
     )
     if entry is not None and entry.native_schemas:
         return replace(found, structured=Form.STRICT)

@@ -15,6 +15,7 @@ from typing import Any
 
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.llm.failures import REMOVED
+from service.llm.native import NativeAnswer
 
 VERSION = 1
 #: A longer file is no exchange.
@@ -37,8 +38,8 @@ class Recorded:
     response: dict[str, Any] | None
     #: Name, status and words of litellm's error.
     error: dict[str, Any] | None
-    #: The provider's name of the end and its words, where litellm loses them.
-    native: tuple[str, str]
+    #: What the provider answered, as it came.
+    native: NativeAnswer
 
 
 def write(
@@ -49,7 +50,7 @@ def write(
     arguments: Mapping[str, Any],
     response: Any = None,
     error: Exception | None = None,
-    native: tuple[str, str] = ("", ""),
+    native: NativeAnswer,
     extras: Collection[str] = (),
     secrets: Collection[str] = (),
 ) -> Path:
@@ -68,7 +69,7 @@ def write(
         "arguments": _shown(arguments, extras),
         "response": None if response is None else response.model_dump(mode="json"),
         "error": None if error is None else _error(error),
-        "native": native,
+        "native": native.record(),
     }
     text = json.dumps(said, ensure_ascii=False, indent=1, default=str)
     for secret in secrets:
@@ -116,7 +117,7 @@ def read(path: Path) -> Recorded:
     if not isinstance(said, dict) or said.get("version") != VERSION:
         raise NoRecord(f"{path} is no exchange that PALIMPSEST_RECORD wrote")
     try:
-        reason, words = map(_text, said["native"])
+        native = _native(said["native"])
         return Recorded(
             model=_text(said["model"]),
             ask=ModelAsk(
@@ -132,10 +133,20 @@ def read(path: Path) -> Recorded:
             ),
             response=_object(said["response"]),
             error=_object(said["error"]),
-            native=(reason, words),
+            native=native,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise NoRecord(f"{path} is no whole exchange: {error}") from None
+
+
+def _native(said: object) -> NativeAnswer:
+    if isinstance(said, list):
+        # As records of a release before have it.
+        reason, words = map(_text, said)
+        said = {"reason": reason, "words": words, "status": None, "text": ""}
+    if not isinstance(said, dict):
+        raise TypeError("an object is missing")
+    return NativeAnswer.recorded(said)
 
 
 def _text(value: object) -> str:

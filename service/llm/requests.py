@@ -7,7 +7,9 @@ import structlog
 
 from service.config import Config
 from service.domain.flows import ModelAsk, Purpose
+from service.domain.tokens import estimate_prompt_tokens
 from service.llm.forms import Shape, response_format, shape_of
+from service.llm.model_map import provider_of
 from service.llm.plans import Plan
 from service.llm.prices import Prices
 from service.llm.profiles import BUDGET_TOKENS, Profile, Profiles
@@ -20,6 +22,8 @@ _log = structlog.get_logger("palimpsest.llm")
 
 #: Warnings that are remembered, so that each is given once; then they begin anew.
 MAX_WARNED = 1000
+#: Tokens of the window that Ollama's models have where nothing is asked for, on most machines.
+LEAST_OLLAMA_WINDOW = 4_096
 
 
 class Requests:
@@ -33,6 +37,8 @@ class Requests:
         self.profiles = Profiles(config)
         self._warns = warns
         self._warned: set[tuple[str, str]] = set()
+        #: Of Ollama's models: the window that was asked for last.
+        self._windows: dict[str, int] = {}
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
         """All that is configured and affects the replies to a purpose's calls, for their keys."""
@@ -91,6 +97,8 @@ class Requests:
             body = {**effort, **body}
         else:
             said = {**effort, **said}
+        if provider_of(self._prices.served(model)).startswith("ollama"):
+            said = {"num_ctx": self._window(ask, model), **said}
         body |= rendered.pop("extra_body", {})
         schema = copy.deepcopy(ask.reply_schema)
         form = None if schema is None else response_format(shape.form, schema)
@@ -107,6 +115,22 @@ class Requests:
             "max_retries": 0,
             "caching": False,
         }
+
+    def _window(self, ask: ModelAsk, model: str) -> int:
+        """The window that a call needs at Ollama, which cuts out the middle of a longer prompt.
+
+        Another window loads the model anew, and a large one takes memory: so it grows in large
+        steps with the longest prompt so far, and never shrinks.
+        """
+        # What it thinks may be longer than that, and then the end says so.
+        needed = estimate_prompt_tokens(ask.text) * 5 // 4 + ask.max_output_tokens
+        size = self._windows.get(model, LEAST_OLLAMA_WINDOW)
+        while size < needed:
+            size *= 2
+        if model not in self._windows and len(self._windows) >= MAX_WARNED:
+            self._windows.clear()
+        self._windows[model] = size
+        return min(size, max(needed, self.profiles.of(model).window_tokens))
 
     def _own_endpoint(self, model: str) -> dict[str, Any]:
         if not (model.startswith("openai/") and self._config.model_base_url):

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from service.llm.native import NativeAnswer
+
 #: What a call's arguments get for a stream, with the provider's usage at its end.
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -11,10 +13,16 @@ class BrokenStream(Exception):
     """A stream that ended before its reply; the message is one sentence."""
 
 
-async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], None]) -> Any:
+async def whole_response(
+    litellm: Any,
+    stream: Any,
+    on_text: Callable[[str], None],
+    native: NativeAnswer | None = None,
+) -> Any:
     """The response that a stream comes to, as litellm has it of a call without one.
 
-    `on_text` gets each part of the reply. Raises litellm's errors and BrokenStream.
+    `on_text` gets each part of the reply; `native` has heard it come. Raises litellm's errors and
+    BrokenStream.
     """
     said: list[str] = []
     thought: list[str] = []
@@ -36,8 +44,12 @@ async def whole_response(litellm: Any, stream: Any, on_text: Callable[[str], Non
     parts: Sequence[Any] = stream.chunks
     has_usage = any(getattr(part, "usage", None) is not None for part in parts)
     # Usage is no end: some tell it first (Anthropic), or with every part (vLLM).
-    if not any(_finish(part) for part in parts):
-        raise BrokenStream("the model's reply ended before its end")
+    ended = any(_finish(part) for part in parts)
+    if native is not None and native.tells_its_end:
+        # Of Gemini litellm has an invented end even there.
+        ended = bool(native.reason)
+    if not ended:
+        raise BrokenStream("its reply ended before its end")
     message = {
         "role": "assistant",
         "content": "".join(said),
@@ -57,7 +69,7 @@ def _said(choice: Any) -> str:
     """The text of a part; a server of one's own may send anything in its place."""
     text = getattr(getattr(choice, "delta", None), "content", None) or ""
     if not isinstance(text, str):
-        raise BrokenStream("a part of the model's reply is no text")
+        raise BrokenStream("a part of its reply is no text")
     return text
 
 

@@ -6,13 +6,13 @@ litellm is imported off the event loop, since that takes seconds.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import structlog
 
 from service.config import Config
 from service.domain.ends import End
-from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
@@ -20,20 +20,20 @@ from service.llm import recording
 from service.llm.deployments import DeploymentCalls
 from service.llm.ends import read_end
 from service.llm.failures import (
-    ModelFailure,
     failure_of,
+    no_reply,
     refused_form,
     secrets_of,
     shown_words,
 )
 from service.llm.forms import Refusals, Shape
-from service.llm.library import litellm_library, unrecorded
-from service.llm.native import NativeEnd
+from service.llm.library import hears_answers, litellm_library, unrecorded
+from service.llm.native import NativeAnswer, listening
 from service.llm.plans import PLAIN, Plan, place_of
 from service.llm.prices import Prices
 from service.llm.requests import Requests
 from service.llm.streams import STREAMED, BrokenStream, storable, whole_response
-from service.llm.usage import Usage, usage_of
+from service.llm.usage import Usage, told_micro_usd, usage_of
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -111,21 +111,16 @@ class LitellmTransport:
         if model.startswith("offline/"):
             return self._offline(ask, model)
         await self.warm()
-        native = NativeEnd()
+        native = NativeAnswer()
         response = await self._replied(ask, model, plan, native)
-        return self._read(response, ask, model, native.read())
+        return self._read(response, ask, model, native.ended)
 
     def _read(self, response: Any, ask: ModelAsk, model: str, seen: tuple[str, str]) -> Completion:
         if not getattr(response, "choices", None):
-            # Servers of one's own answer like this while they load, or filter a prompt.
-            raise ModelFailure(
-                f"{model} {PHRASES[Fault.NO_REPLY]}; {ADVICE[Fault.NO_REPLY]}",
-                retryable=True,
-                fault=Fault.NO_REPLY,
-            )
+            raise no_reply(model)
         return self._completion(response, ask, model, seen)
 
-    async def _replied(self, ask: ModelAsk, model: str, plan: Plan, native: NativeEnd) -> Any:
+    async def _replied(self, ask: ModelAsk, model: str, plan: Plan, native: NativeAnswer) -> Any:
         """litellm's response, asked for again in another form where one is refused."""
         place = place_of(model, plan.deployment)
         profile = self._requests.profiles.of(model)
@@ -134,31 +129,34 @@ class LitellmTransport:
         deadline = asyncio.get_running_loop().time() + self._config.model_timeout_seconds
         while True:
             try:
-                with unrecorded():
+                with unrecorded(), listening(native):
                     async with asyncio.timeout_at(deadline):
                         return await self._try(ask, model, plan, shape, native)
-            except BrokenStream as error:
-                raise ModelFailure(str(error), retryable=True) from error
             except Exception as error:
-                lesser = self._lesser(error, place, ask, model, shape)
+                lesser = self._lesser(error, native, place, ask, model, shape)
                 if lesser is None:
                     # litellm raises the errors of fifty providers; what is none of them is a
                     # defect and goes on as it is.
                     raise failure_of(
-                        self._litellm, error, model, secrets=self._secrets, prompt=_texts(ask)
+                        self._litellm,
+                        error,
+                        model,
+                        native=native,
+                        secrets=self._secrets,
+                        prompt=_texts(ask),
                     ) from error
                 shape = lesser
 
     async def _try(
-        self, ask: ModelAsk, model: str, plan: Plan, shape: Shape, native: NativeEnd
+        self, ask: ModelAsk, model: str, plan: Plan, shape: Shape, native: NativeAnswer
     ) -> Any:
         arguments = self._requests.arguments(ask, model, plan, shape)
         try:
             response = await self._sent(arguments, model, plan, shape, native)
         except Exception as error:
-            await self._record(ask, model, arguments, error=error)
+            await self._record(ask, model, arguments, error=error, native=native)
             raise
-        await self._record(ask, model, arguments, response=response, native=native.read())
+        await self._record(ask, model, arguments, response=response, native=native)
         return response
 
     async def _sent(
@@ -167,15 +165,19 @@ class LitellmTransport:
         model: str,
         plan: Plan,
         shape: Shape,
-        native: NativeEnd,
+        native: NativeAnswer,
     ) -> Any:
-        profile = self._requests.profiles.of(model)
-        # Of a stream litellm loses how it ended, which counts where a schema is to be kept.
-        if plan.on_text is None or shape.has_schema or not profile.streams:
-            if profile.loses_ends:
-                arguments = {**arguments, "logger_fn": native}
-            return await self._response(arguments, plan)
-        return await self._streamed(arguments, plan, plan.on_text)
+        streams = self._requests.profiles.of(model).streams and not shape.has_schema
+        if plan.on_text is None or not streams or not hears_answers():
+            response = await self._response(arguments, plan)
+        else:
+            response = await self._streamed(arguments, plan, plan.on_text, native)
+        if native.has_error and native.status == HTTPStatus.OK:
+            # litellm takes some errors for the end of a reply.
+            raise self._litellm.APIError(
+                status_code=native.error_status, message="", llm_provider="", model=model
+            )
+        return response
 
     async def _record(
         self, ask: ModelAsk, model: str, arguments: dict[str, Any], **came: Any
@@ -206,6 +208,7 @@ class LitellmTransport:
                 self._litellm,
                 _error_of(self._litellm, recorded.error, recorded.model),
                 recorded.model,
+                native=recorded.native,
                 secrets=self._secrets,
                 prompt=_texts(recorded.ask),
             )
@@ -213,13 +216,19 @@ class LitellmTransport:
             response = self._litellm.ModelResponse(**(recorded.response or {}))
         except (TypeError, ValueError, AttributeError, KeyError):
             raise recording.NoRecord("the response in it is none of a model's") from None
-        return self._read(response, recorded.ask, recorded.model, recorded.native)
+        return self._read(response, recorded.ask, recorded.model, recorded.native.ended)
 
     def _lesser(
-        self, error: Exception, place: str, ask: ModelAsk, model: str, sent: Shape
+        self,
+        error: Exception,
+        native: NativeAnswer,
+        place: str,
+        ask: ModelAsk,
+        model: str,
+        sent: Shape,
     ) -> Shape | None:
         """How to ask again where a provider refuses the form of a request, and not its text."""
-        refused = refused_form(error, _texts(ask))
+        refused = refused_form(error, _texts(ask), native)
         if refused is None or not self._falls_back:
             return None
         profile = self._requests.profiles.of(model)
@@ -250,11 +259,17 @@ class LitellmTransport:
         return await self._litellm.acompletion(**arguments)
 
     async def _streamed(
-        self, arguments: dict[str, Any], plan: Plan, on_text: Callable[[str], None]
+        self,
+        arguments: dict[str, Any],
+        plan: Plan,
+        on_text: Callable[[str], None],
+        native: NativeAnswer,
     ) -> Any:
         """The response to a call whose reply is told while it is written."""
         stream = await self._response({**arguments, **STREAMED}, plan)
-        return await whole_response(self._litellm, stream, lambda text: on_text(storable(text)))
+        return await whole_response(
+            self._litellm, stream, lambda text: on_text(storable(text)), native
+        )
 
     def _completion(
         self, response: Any, ask: ModelAsk, model: str, seen: tuple[str, str] = ("", "")
@@ -276,6 +291,9 @@ class LitellmTransport:
         )
 
     def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
+        told = told_micro_usd(response, self._prices.served(model))
+        if told is not None and not self._prices.are_set(model):
+            return told
         name = self._prices.listed_as(model)
         listed = None if name is None else listed_cost(self._litellm, response, name)
         if listed is not None:
@@ -302,6 +320,8 @@ def _error_of(litellm: Any, said: dict[str, Any], model: str) -> Exception:
             error: Exception = kind(**values)
         except TypeError:
             error = litellm.exceptions.APIError(status_code=said.get("status") or 500, **values)
+    elif said.get("name") == BrokenStream.__name__:
+        error = BrokenStream(values["message"])
     else:
         error = TimeoutError(values["message"])
     return error

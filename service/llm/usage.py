@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.domain.flows import ModelAsk
+from service.domain.prices import MICRO
 from service.domain.tokens import estimate_tokens
+
+#: A call that is said to cost more is not believed.
+MAX_USD = 10_000.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +36,7 @@ def usage_of(response: Any, ask: ModelAsk, text: str) -> Usage:
     """What a response of litellm says that it took; `text` is its reply."""
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
-    thinking = getattr(usage, "completion_tokens_details", None)
+    thinking: Any = getattr(usage, "completion_tokens_details", None)
     # Some servers count nothing; litellm then says 0, which no prompt has.
     input_tokens = _count(usage, "prompt_tokens") or estimate_tokens(ask.text)
     cached = _count(details, "cached_tokens")
@@ -43,14 +47,36 @@ def usage_of(response: Any, ask: ModelAsk, text: str) -> Usage:
     cached = None if cached is None else min(cached, input_tokens)
     if written is not None:
         written = min(written, input_tokens - (cached or 0))
+    output_tokens = _count(usage, "completion_tokens") or estimate_tokens(text)
+    reasoning_tokens = _count(thinking, "reasoning_tokens")
+    if reasoning_tokens is not None and reasoning_tokens > output_tokens:
+        # Of Claude's litellm has an estimate, by which it prices the call.
+        thinking.reasoning_tokens = reasoning_tokens = output_tokens
     return Usage(
         input_tokens=input_tokens,
-        output_tokens=_count(usage, "completion_tokens") or estimate_tokens(text),
+        output_tokens=output_tokens,
         cached_tokens=cached,
         cache_write_tokens=written,
         # litellm makes 0 of what was not said.
-        reasoning_tokens=_count(thinking, "reasoning_tokens") or None,
+        reasoning_tokens=reasoning_tokens or None,
     )
+
+
+def told_micro_usd(response: Any, model: str) -> int | None:
+    """What OpenRouter says that a call cost, with what the provider behind it takes of us."""
+    if not model.startswith("openrouter/"):
+        return None
+    usage = getattr(response, "usage", None)
+    cost = _usd(getattr(usage, "cost", None))
+    details = getattr(usage, "cost_details", None)
+    if cost is not None and getattr(usage, "is_byok", None) is True and isinstance(details, dict):
+        cost += _usd(details.get("upstream_inference_cost")) or 0.0
+    return None if cost is None else round(cost * MICRO)
+
+
+def _usd(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < MAX_USD else None  # type: ignore[operator, arg-type]
 
 
 def _count(said: Any, name: str) -> int | None:

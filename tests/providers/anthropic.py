@@ -160,7 +160,7 @@ class Anthropic(Provider):
         return json_response(_error(*_ERRORS[scenario]), self.statuses[scenario], **headers)
 
     def whole(self, said: Said, request: Request) -> Response:
-        usage = {"input_tokens": said.prompt_tokens, "output_tokens": said.output_tokens}
+        usage = {"input_tokens": said.prompt_tokens, "output_tokens": _written(said)}
         body = {**_head(request), "content": blocks(said, request), **_stop(said)}
         return json_response({**body, "usage": {**_CACHE, **usage}})
 
@@ -182,13 +182,16 @@ class Anthropic(Provider):
                     return
                 yield _event("content_block_delta", index=number, delta=delta)
             yield _event("content_block_stop", index=number)
-        yield _event(
-            "message_delta", delta=_stop(said), usage={"output_tokens": said.output_tokens}
-        )
+        yield _event("message_delta", delta=_stop(said), usage={"output_tokens": _written(said)})
         yield _event("message_stop")
 
 
 _CACHE = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+
+
+def _written(said: Said) -> int:
+    """Its end is a token, too, where nothing else is."""
+    return max(said.output_tokens, 1)
 
 
 def check_text(at: str, content: object) -> None:

@@ -40,11 +40,11 @@ class Azure(OpenAi):
     }
 
     def endpoint(self, url: str, model: str | None) -> Endpoint:
-        # A deployment of ours has no field for it.
         return Endpoint(
             model=model or self.model,
             api_base=f"{url}/{self.name}",
-            environment={"AZURE_API_VERSION": API_VERSION},
+            environment={},
+            fields={"api_version": API_VERSION},
         )
 
     def key(self, request: Request) -> str:

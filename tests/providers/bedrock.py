@@ -26,6 +26,7 @@ from tests.providers.schemas import check_claude
 
 #: Identifies whoever asks; not like a real one.
 ACCESS_KEY = "ACCESSKEYOFTHEEMULATOR"
+REGION = "eu-central-1"
 
 _PATH = re.compile(r"/model/([^/]+)/(converse|converse-stream)")
 #: What Claude takes besides what Converse has fields for.
@@ -85,15 +86,14 @@ class Bedrock(Provider):
     }
 
     def endpoint(self, url: str, model: str | None) -> Endpoint:
-        # Signed. With a base, and so a key, a deployment of ours sends that key alone.
         return Endpoint(
             model=model or self.model,
-            api_base=None,
-            environment={
-                "AWS_BEDROCK_RUNTIME_ENDPOINT": f"{url}/{self.name}",
-                "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-                "AWS_SECRET_ACCESS_KEY": "of-the-emulator",
-                "AWS_REGION_NAME": "us-east-1",
+            api_base=f"{url}/{self.name}",
+            environment={},
+            fields={
+                "region": REGION,
+                "access_key_id": ACCESS_KEY,
+                "secret_access_key": "secret-of-the-emulator",
             },
         )
 
@@ -102,7 +102,8 @@ class Bedrock(Provider):
         if found is None:
             raise Invalid("path", "UnknownOperationException", status=404)
         signature = request.headers.get("authorization", "")
-        is_signed = signature.startswith(f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/")
+        scope = rf"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/\d{{8}}/{REGION}/bedrock/aws4_request,"
+        is_signed = re.match(scope, signature) is not None
         # A key of Bedrock's own stands in place of a signature.
         if not is_signed and request.bearer != KEY:
             raise Invalid("key", _ERRORS[Scenario.KEY_REFUSED][1], status=403)

@@ -8,6 +8,9 @@ from tests.providers.openai import ERRORS
 from tests.providers.openai_like import FINISH, STATUSES, OpenAiLike
 from tests.providers.scenarios import Said, Scenario
 
+#: What a call costs, whatever its length.
+COST_USD = 0.000321
+
 
 class OpenRouter(OpenAiLike):
     name = "openrouter"
@@ -79,6 +82,10 @@ class OpenRouter(OpenAiLike):
 
     def extra(self) -> Json:
         return {"provider": "OpenAI"}
+
+    def usage(self, said: Said) -> Json:
+        # Asked for with `usage: {include: true}`, as litellm does.
+        return {**super().usage(said), "cost": COST_USD, "is_byok": False}
 
     def message(self, said: Said) -> Json:
         shown = super().message(said)

@@ -3,13 +3,11 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from pydantic import SecretStr
-
 from service.config import Config
-from service.deployment_config import Deployment
+from service.llm.deployments import parameters_of
 from tests.providers.exchange import Invalid, Request, Response
 from tests.providers.scenarios import REFUSAL, THOUGHT, THOUGHT_TOKENS, Said, Scenario, Turn, half
 
@@ -23,47 +21,44 @@ class Endpoint:
 
     #: As litellm names it, and a memory may.
     model: str
-    #: None where only the environment says it.
-    api_base: str | None
+    api_base: str
     #: Variables that litellm needs besides; for `monkeypatch.setenv`.
     environment: Mapping[str, str]
+    #: What the deployment has besides, for its provider; all of its access, where it has a
+    #: secret of another name than `api_key`.
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def deployment(self) -> str:
-        """The name of the deployment; empty where there is none."""
-        return "emulated" if self.api_base else ""
+        """The name of the deployment."""
+        return "emulated"
 
     @property
     def variables(self) -> dict[str, str]:
         """The environment of a process of ours that asks this provider."""
-        ours = {"PALIMPSEST_MODEL": self.model}
-        if self.api_base is not None:
-            one = {"name": self.deployment, "model": self.model, "api_base": self.api_base}
-            ours["PALIMPSEST_DEPLOYMENTS"] = json.dumps([{**one, "api_key": KEY}])
-        return {**self.environment, **ours}
+        ours = {"PALIMPSEST_DEPLOYMENTS": json.dumps([self._deployment])}
+        return {**self.environment, "PALIMPSEST_MODEL": self.model, **ours}
 
     @property
     def settings(self) -> dict[str, Any]:
         """What a `Config` is made with."""
-        if self.api_base is None:
-            return {"model": self.model}
-        one = Deployment(
-            name=self.deployment,
-            model=self.model,
-            api_base=self.api_base,
-            api_key=SecretStr(KEY),
-        )
-        return {"model": self.model, "deployments": (one,)}
+        return {"model": self.model, "deployments": [self._deployment]}
+
+    @property
+    def _deployment(self) -> dict[str, str]:
+        access = {} if "secret_access_key" in self.fields else {"api_key": KEY}
+        named = {"name": self.deployment, "model": self.model, "api_base": self.api_base}
+        return {**named, **access, **self.fields}
 
     def config(self, **more: Any) -> Config:
         """A configuration that asks this provider."""
         return Config.model_validate({**self.settings, **more})
 
     @property
-    def arguments(self) -> dict[str, str]:
+    def arguments(self) -> dict[str, Any]:
         """litellm's own arguments, for a call without our service."""
-        base = {} if self.api_base is None else {"api_base": self.api_base, "api_key": KEY}
-        return {"model": self.model, **base}
+        (one,) = self.config().deployments
+        return parameters_of(one)
 
 
 class Provider(ABC):

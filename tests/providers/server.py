@@ -6,7 +6,7 @@
         transport = LitellmTransport(end.config())
         await transport.complete(ask, end.model, Plan(deployment=end.deployment))
 
-`end.environment` has to be set besides (Azure, Bedrock); a process gets `end.variables`. What is
+A process gets `end.variables`. What is
 not scripted `answer` says, from the prompt: see `tests.fake_model` for prompts by their marks.
 """
 
@@ -166,6 +166,9 @@ def emulators() -> Iterator[Emulators]:
                 body=_object(raw),
             )
             self._send(found[name].respond(request))
+
+        def do_GET(self) -> None:
+            self._send(Response(status=404))
 
         def _send(self, response: Response) -> None:
             self.send_response(response.status)

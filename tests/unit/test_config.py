@@ -145,7 +145,7 @@ def test_deployments_are_read_from_the_variable_or_a_file(
         [
             PLACE,
             {"name": "two", "model": "openai/m", "api_key_env": "PLACE_KEY", "max_in_flight": 4},
-            {"name": "three", "model": "azure/n", "litellm_model": "azure/x", "api_key": "secret"},
+            {"name": "three", "model": "azure/n", "litellm_model": "azure/x", "api_key": "hushed"},
         ]
     )
     file = tmp_path / "deployments.json"
@@ -156,8 +156,9 @@ def test_deployments_are_read_from_the_variable_or_a_file(
         one, two, three = config.deployments
         assert (one.name, one.target, one.key()) == ("one", "openai/m", None)
         assert (two.key(), two.max_in_flight) == ("secret-word", 4)
-        assert (three.key(), three.target) == ("secret", "azure/x")
-        assert "secret" not in repr(config)
+        assert (three.key(), three.target) == ("hushed", "azure/x")
+        assert "secret-word" not in repr(config)
+        assert "hushed" not in repr(config)
     monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", "")
     assert read_config().deployments == ()
 

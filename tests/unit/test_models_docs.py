@@ -49,12 +49,14 @@ def examples() -> list[dict[str, str]]:
 
 def test_the_examples_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = examples()
-    assert len(blocks) == 9
+    assert len(blocks) == 12
     for block in blocks:
         for name, value in block.items():
             monkeypatch.setenv(name, value)
     config = Config()
-    assert (config.model, config.model_window_tokens) == ("openai/qwen3", 16_384)
+    assert config.model_window_tokens == 16_384
+    (one,) = config.deployments
+    assert (config.model, one.project) == (one.model, "our-project")
     assert (config.embedding_model, config.embedding_dimensions) == ("openai/nomic-embed-text", 768)
     assert config.embedding_query_prefix == "search_query: "
     assert AllowedModels(config).allows("openai/gpt-5-mini")

@@ -186,7 +186,8 @@ async def test_a_server_that_nobody_runs_could_not_be_reached(ledger: Ledger) ->
         await LitellmEmbedder(gone, ledger).embed_chunks(["red apple"], scope=SCOPE)
     assert str(caught.value) == (
         "openai/words could not be reached (no connection): Connection error;"
-        " check PALIMPSEST_MODEL_BASE_URL and the network if it does not pass"
+        " check PALIMPSEST_MODEL_BASE_URL, or the deployment's api_base, and the network if it does"
+        " not pass"
     )
     assert caught.value.retryable
     assert [call.failure for call in ledger.calls] == [str(caught.value)]

@@ -4,18 +4,21 @@
 mend there makes the test fail until its line is taken away.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from service.domain.ends import End
 from service.domain.faults import Fault
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
+from service.llm import recording
 from service.llm.failures import ModelFailure
 from service.llm.plans import Plan
 from service.llm.transport import Completion, LitellmTransport
-from tests.providers.exchange import Request
-from tests.providers.provider import KEY
+from tests.providers.exchange import Json, Request
+from tests.providers.provider import KEY, Provider
 from tests.providers.scenarios import DELAY_SECONDS, REFUSAL, THOUGHT, Scenario, Turn, half
 from tests.providers.server import PROVIDERS, REPLY, Emulators
 
@@ -71,51 +74,12 @@ THEIRS: Mapping[tuple[str, str], Outcome] = {
     ("mistral", "model_length"): End.LENGTH,
     ("ollama", "load"): End.EMPTY,
     ("ollama", "unload"): End.EMPTY,
-    # It breaks the connection: no answer is no error of the provider's.
-    **{
-        (name, f"{Scenario.CUT_STREAM}, whole"): Fault.UNREACHABLE
-        for name in ("openai", "azure", "gemini", "bedrock", "openrouter", "ollama")
-    },
 }
 
 WHOLE, STREAMED = "whole", "streamed"
 BOTH = (WHOLE, STREAMED)
-_STREAMS_LOSE_THEM = {
-    "anthropic": ("pause_turn", "model_context_window_exceeded"),
-    "bedrock": ("malformed_model_output", "malformed_tool_use", "model_context_window_exceeded"),
-    "deepseek": ("insufficient_system_resource",),
-    "mistral": ("model_length", "error"),
-    "openrouter": ("error",),
-    "vllm": ("abort",),
-}
-
 #: What comes out in place of what is right.
-MISREAD: Mapping[tuple[str, str, str], Outcome] = {
-    # litellm makes one reason of refusals and filters; only the raw reply tells them apart.
-    **{(name, Scenario.REFUSAL, STREAMED): End.FILTER for name in ("anthropic", "bedrock")},
-    # litellm drops the words of a refusal from streams.
-    **{(name, Scenario.REFUSAL, STREAMED): End.EMPTY for name in ("openai", "azure", "openrouter")},
-    # A provider's own names of ends are "stop" in streams.
-    **{
-        (name, end, STREAMED): End.COMPLETE
-        for name, ends in _STREAMS_LOSE_THEM.items()
-        for end in ends
-    },
-    # Errors with status 200 get a status of litellm's.
-    ("gemini", Scenario.ERROR_WITH_200, WHOLE): Fault.REQUEST_REFUSED,
-    ("xai", Scenario.ERROR_WITH_200, WHOLE): Fault.REQUEST_REFUSED,
-    ("anthropic", Scenario.ERROR_WITH_200, WHOLE): Fault.UNREACHABLE,
-    ("groq", Scenario.ERROR_WITH_200, WHOLE): Fault.UNREACHABLE,
-    ("ollama", Scenario.ERROR_WITH_200, WHOLE): Fault.UNREACHABLE,
-    ("ollama", Scenario.ERROR_WITH_200, STREAMED): Fault.REQUEST_REFUSED,
-    ("ollama", Scenario.STREAM_ERROR, STREAMED): Fault.REQUEST_REFUSED,
-    ("openai", Scenario.STREAM_ERROR, STREAMED): Fault.UNREACHABLE,
-    ("azure", Scenario.STREAM_ERROR, STREAMED): Fault.UNREACHABLE,
-    # Words that `failures` does not know.
-    **{("deepseek", Scenario.PROMPT_FILTERED, how): Fault.REQUEST_REFUSED for how in BOTH},
-    **{("xai", Scenario.PROMPT_FILTERED, how): Fault.KEY_REFUSED for how in BOTH},
-    **{("xai", Scenario.TOO_LONG, how): Fault.REQUEST_REFUSED for how in BOTH},
-}
+MISREAD: Mapping[tuple[str, str, str], Outcome] = {}
 
 
 def turns(name: str) -> Iterator[Turn]:
@@ -130,8 +94,7 @@ CASES = [
     pytest.param(name, turn, how, id=f"{name}-{turn.native or turn.scenario.value}-{how}")
     for name in PROVIDERS
     for turn in turns(name)
-    # Gemini is never asked for a stream: litellm invents the end of those.
-    for how in (BOTH if name != "gemini" else (WHOLE,))
+    for how in BOTH
 ]
 
 
@@ -143,10 +106,10 @@ def transports(servers: Emulators) -> dict[str, LitellmTransport]:
 
 def right(name: str, turn: Turn, how: str) -> Outcome:
     """What a turn has to come to."""
-    for key in (turn.native or turn.scenario, f"{turn.scenario}, {how}"):
-        if (name, key) in THEIRS:
-            return THEIRS[name, key]
-    return USUAL[turn.scenario]
+    if (turn.scenario, how) == (Scenario.CUT_STREAM, WHOLE):
+        # It breaks the connection: no answer is no error of the provider's.
+        return Fault.UNREACHABLE
+    return THEIRS.get((name, turn.native or turn.scenario), USUAL[turn.scenario])
 
 
 async def outcome(
@@ -182,6 +145,7 @@ async def test_every_provider_and_scenario(
     assert came == MISREAD.get((name, turn.native or turn.scenario, how), right(name, turn, how))
     if isinstance(what, ModelFailure):
         assert KEY not in str(what)
+        assert_words(emulator.provider, turn.scenario, str(what))
         delay = turn.scenario is Scenario.RATE_LIMIT_DELAY
         assert what.retry_after_seconds == (DELAY_SECONDS if delay else None)
     if not isinstance(what, Completion):
@@ -201,6 +165,26 @@ async def test_every_provider_and_scenario(
         assert what.said == said, "a part of a sentence of ours"
     elif came is End.UNKNOWN:
         assert what.said == turn.native
+
+
+def assert_words(provider: Provider, scenario: Scenario, said: str) -> None:
+    """A failure has the provider's own words, and none of litellm's."""
+    for word in ("litellm", "model group", "fallback", "Exception", "Traceback"):
+        assert word.lower() not in said.lower()
+    if scenario in (Scenario.CUT_STREAM, Scenario.STREAM_ERROR):
+        return
+    body = provider.failed(scenario, Request(path="", query={}, headers={}, body={})).body
+    words = _words(json.loads(body)).rstrip(".")
+    if scenario is Scenario.KEY_REFUSED:
+        # What looks like a key is not repeated.
+        words = words[:12]
+    assert " ".join(words.split()) in said
+
+
+def _words(body: Json) -> str:
+    """The message in an error's body."""
+    error = body.get("error", body)
+    return str(error.get("message", error.get("detail")) if isinstance(error, dict) else error)
 
 
 def test_what_is_misread_is_not_right() -> None:
@@ -259,3 +243,36 @@ def test_what_a_provider_does_not_do_cannot_be_scripted(servers: Emulators) -> N
     request = Request(path="/api/chat", query={}, headers={}, body=body)
     with pytest.raises(ValueError, match="ollama has no 'key refused'"):
         servers["ollama"].provider.respond(Turn(scenario=Scenario.KEY_REFUSED), REPLY, request)
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "how"),
+    [
+        ("anthropic", Scenario.ERROR_WITH_200, WHOLE),
+        ("openai", Scenario.STREAM_ERROR, STREAMED),
+        ("deepseek", Scenario.CUT_STREAM, STREAMED),
+        ("xai", Scenario.PROMPT_FILTERED, WHOLE),
+        ("openai", Scenario.REFUSAL, STREAMED),
+    ],
+)
+async def test_a_recorded_exchange_comes_to_the_same(
+    servers: Emulators, tmp_path: Path, name: str, scenario: Scenario, how: str
+) -> None:
+    calls = LitellmTransport(servers.endpoint(name).config(record=tmp_path))
+    turn = Turn(scenario=scenario)
+    came, what, _ = await outcome(servers, {name: calls}, name, turn, how)
+    assert came == right(name, turn, how)
+    recorded = recording.read(the_file_in(tmp_path))
+    if isinstance(what, Completion):
+        assert await calls.replay(recorded) == what
+        return
+    with pytest.raises(ModelFailure) as caught:
+        await calls.replay(recorded)
+    assert caught.value.fault == came
+    assert str(caught.value).split(": ")[1:] == str(what).split(": ")[1:]
+
+
+def the_file_in(folder: Path) -> Path:
+    """The only one."""
+    (file,) = folder.iterdir()
+    return file

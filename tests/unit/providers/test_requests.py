@@ -224,6 +224,31 @@ async def test_a_prompt_beyond_the_window(servers: Emulators) -> None:
     assert caught.value.fault is Fault.TOO_LONG
 
 
+async def test_ollama_is_asked_for_a_window_that_the_prompt_fits(servers: Emulators) -> None:
+    end = servers.endpoint("ollama")
+    calls = LitellmTransport(end.config())
+    read, sent = [], []
+    for words in (10, 6_000, 10):
+        segment = Segment(kind=SegmentKind.TASK, text="harbour " * words)
+        ask = replace(ASK, segments=(segment,))
+        done = await calls.complete(ask, end.model, Plan(deployment=end.deployment))
+        read.append(done.input_tokens)
+        sent.append(servers["ollama"].seen[-1].request.body["options"]["num_ctx"])
+    assert read == [10, 6_000, 10], "as many as the emulator reads, which cuts what is longer"
+    # It was loaded with the large one, and stays so.
+    assert sent[0] <= sent[1] == sent[2]
+    assert sent[1] > 6_000
+
+
+async def test_ollamas_window_may_be_set(servers: Emulators) -> None:
+    end = servers.endpoint("ollama")
+    config = end.config(model_settings={end.model: {"extra": {"num_ctx": 12_345}}})
+    plan = Plan(deployment=end.deployment)
+    await LitellmTransport(config).complete(ASK, end.model, plan)
+    (seen,) = servers["ollama"].seen
+    assert seen.request.body["options"]["num_ctx"] == 12_345
+
+
 def test_an_endpoint_says_all_that_a_process_needs(
     servers: Emulators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,8 +259,6 @@ def test_an_endpoint_says_all_that_a_process_needs(
     (one,) = config.deployments
     assert config.model == one.target == "anthropic/claude-opus-4-7"
     assert (one.api_base, one.key()) == (end.api_base, KEY)
-    assert "deployments" not in servers.endpoint("bedrock").settings
-    assert "AWS_BEDROCK_RUNTIME_ENDPOINT" in servers.endpoint("bedrock").variables
 
 
 async def test_bedrock_by_a_key_of_its_own(servers: Emulators) -> None:

@@ -2,13 +2,13 @@
 
 The release before writes none of it: its answers are neither. Every statement can run again.
 
-Revision: 0019
+Revision: 0017
 After: 0016
 """
 
 from alembic import op
 
-revision = "0019"
+revision = "0017"
 down_revision = "0016"
 branch_labels = None
 depends_on = None
