@@ -191,7 +191,7 @@ _ADDRESS = re.compile(r" ssl:(?:<[^>]*>|\w+)")
 
 #: How providers say that they do not take the schema of a reply, and not the text.
 _FORM = re.compile(
-    r"response_format|json_?schema|output_format|output_?config|tool_choice|structured output"
+    r"response_format|json[_ ]?schema|output_format|output_?config|tool_choice|structured output"
     r"|schema.{0,200}(grammar|constraint|states)|grammar.{0,200}(schema|too large)"
     r"|json_validate_failed|union types|optional parameters",
     re.IGNORECASE | re.DOTALL,

@@ -389,6 +389,23 @@ def _cases() -> dict[str, Case]:
             good=_revise_good,
             came=lambda result, _: _either(_topics(result) == ["t3", "t4"], Came.FAILED),
         ),
+        "prism.revise-focused": Case(
+            title="the same where the memory is too large to be shown whole",
+            template="prism.revise-focused",
+            start=lambda: prism.revise_in_parts(
+                SPEC,
+                _memory(),
+                [[logged(3, "It opens at nine."), logged(4, "On Sundays at ten.")]],
+                number=2,
+                marker_key=KEY,
+                rules=Rules(),
+                output_tokens=512,
+                most_tokens=1024,
+                focus=lambda _: 300,
+            ),
+            good=_revise_good,
+            came=lambda result, _: _either(_topics(result) == ["t3", "t4"], Came.FAILED),
+        ),
         "prism.consolidate": Case(
             title="tidying a PRISM memory that is too long",
             template="prism.consolidate",

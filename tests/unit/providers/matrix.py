@@ -68,8 +68,9 @@ _PIECE = again(Came.UNREADABLE, 6)
 ROWS: Mapping[str, Row] = {
     # Twice for all of the text, then for the first half of it.
     "prism.revise": Row(again(Came.FAILED, 4), _PRISM, _FAILS, _REFUSED),
+    "prism.revise-focused": Row(again(Came.FAILED, 4), _PRISM, _FAILS, _REFUSED),
     "prism.consolidate": Row(_PRISM, _PRISM, _FAILS, _REFUSED),
-    "prism.answer": Row(again(Came.MARKED, 2), _PRISM, _FAILS, _REFUSED),
+    "prism.answer": _SUMMARY,
     "whole.answer": _ANSWER,
     "state.answer": _ANSWER,
     "answer.shape": _MOVE,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.providers.azure import API_VERSION
-from tests.providers.bedrock import ACCESS_KEY
+from tests.providers.bedrock import ACCESS_KEY, REGION
 from tests.providers.exchange import Json, Request
 from tests.providers.provider import KEY
 from tests.providers.server import PROVIDERS, REPLY, Emulators
@@ -31,7 +31,10 @@ PATHS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "gemini": ("/models/gemini-2.5-flash:generateContent", {"x-goog-api-key": KEY}),
     "bedrock": (
         "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse",
-        {"authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/us-east-1/x"},
+        {
+            "authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/{REGION}"
+            "/bedrock/aws4_request, SignedHeaders=host, Signature=x"
+        },
     ),
     "deepseek": ("/chat/completions", BEARER),
     "mistral": ("/v1/chat/completions", BEARER),

@@ -245,6 +245,11 @@ def test_what_a_provider_does_not_do_cannot_be_scripted(servers: Emulators) -> N
         servers["ollama"].provider.respond(Turn(scenario=Scenario.KEY_REFUSED), REPLY, request)
 
 
+def _only(folder: Path) -> recording.Recorded:
+    (file,) = folder.iterdir()
+    return recording.read(file)
+
+
 @pytest.mark.parametrize(
     ("name", "scenario", "how"),
     [
@@ -262,7 +267,7 @@ async def test_a_recorded_exchange_comes_to_the_same(
     turn = Turn(scenario=scenario)
     came, what, _ = await outcome(servers, {name: calls}, name, turn, how)
     assert came == right(name, turn, how)
-    recorded = recording.read(the_file_in(tmp_path))
+    recorded = _only(tmp_path)
     if isinstance(what, Completion):
         assert await calls.replay(recorded) == what
         return
@@ -270,9 +275,3 @@ async def test_a_recorded_exchange_comes_to_the_same(
         await calls.replay(recorded)
     assert caught.value.fault == came
     assert str(caught.value).split(": ")[1:] == str(what).split(": ")[1:]
-
-
-def the_file_in(folder: Path) -> Path:
-    """The only one."""
-    (file,) = folder.iterdir()
-    return file

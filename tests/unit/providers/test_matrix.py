@@ -44,8 +44,6 @@ from tests.unit.providers.test_emulators import (
 
 PAGE = Path(__file__).parents[3] / "docs/guides/ends.md"
 OK = Turn()
-#: Whose words for a schema that it does not take are not known: it is not asked without one.
-UNHEARD = frozenset({"ollama"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,11 +191,7 @@ def wrong(name: str, flow: str, turn: Turn, got: Run, desk: Desk, *, stays: bool
     """What is not as it should be."""
     first, ask = got.exchanges[0], got.asks[0]
     how = STREAMED if first.is_streamed else WHOLE
-    falls_back = (
-        turn.scenario is Scenario.SCHEMA_400
-        and name not in UNHEARD
-        and desk.form(ask) is not Form.NONE
-    )
+    falls_back = turn.scenario is Scenario.SCHEMA_400 and desk.form(ask) is not Form.NONE
     key = (name, turn.native or turn.scenario, how)
     read = MISREAD.get(key, right(name, turn, how))
     if falls_back and not stays:
