@@ -436,16 +436,16 @@ async def flush(
 
 def _end_wait(*which: Any) -> Ready:
     # What waits is told by the spec as stored: a wait that the memory's creator wants, or the
-    # service's, which is for messages. Others are not written to.
+    # service's, which is for messages: a step that waits reads all there is, so the position
+    # that is wanted is one of its messages. Others are not written to.
     linger_ms = func.coalesce(cast(memory.c.spec["linger_ms"].astext, Integer), 0)
-    next_is_message = (
+    is_message = (
         select(chunk.c.position)
         .where(
             chunk.c.session_key == bindparam("session"),
-            chunk.c.position == memory.c.applied_position + 1,
+            chunk.c.position == bindparam("upto"),
             chunk.c.kind == ChunkKind.MESSAGE.value,
         )
-        .correlate(memory)
         .exists()
     )
     return Ready(
@@ -457,7 +457,7 @@ def _end_wait(*which: Any) -> Ready:
             memory.c.has_work,
             memory.c.flush_position < bindparam("upto"),
             memory.c.applied_position < bindparam("upto"),
-            or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, next_is_message)),
+            or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, is_message)),
             *which,
         )
         .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing())

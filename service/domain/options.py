@@ -12,7 +12,8 @@ from typing import Any
 #: Each has a letter.
 MAX_OPTIONS = 26
 
-_WORD = re.compile(r"\w+")
+#: A number keeps its sign, and a name like C++ or C# what makes it another one than C.
+_WORD = re.compile(r"(?<!\w)[-+](?=\d)\w+|\w+(?:\+\+|#)?")
 
 
 def worded(query: str, options: Sequence[str]) -> str:

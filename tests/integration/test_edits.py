@@ -131,8 +131,10 @@ async def test_texts_that_cannot_be_stored_are_refused(memory: palimpsest.Memory
         (memory.rollback(0, comment=bad), "comment"),
         (memory.update_schema(SCHEMA + "    more: str\n", comment=bad), "comment"),
         (memory.rebuild("n", task=bad), "task"),
+        (memory.rebuild("n", final_task=bad), "final_task"),
         (session.create_memory("n", SCHEMA, task=bad), "prism.task"),
         (session.create_memory("n", SCHEMA, question=bad), "prism.question"),
+        (session.create_memory("n", SCHEMA, final_task=bad), "prism.final_task"),
         (session.create_memory("n", SCHEMA, model=bad), "prism.model"),
         (memory.ask(bad), "query"),
     ):

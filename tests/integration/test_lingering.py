@@ -213,6 +213,17 @@ async def test_a_read_that_waits_ends_the_wait(
     assert (await task).applied_position == 1
 
 
+async def test_a_read_ends_the_wait_of_messages_that_are_read_after_a_text(
+    database: Database, watcher: Watcher
+) -> None:
+    await make(database, [], **{**SERVICE, "chunk_tokens": 1})
+    await say(database, OTHERS[0], MESSAGE)
+    task = reading(database, watcher, Woken(), token(2))
+    await until_flushed(database, 2)
+    assert await reviser(database, Script(), ENDLESS).drain(ITEM) is None
+    assert (await task).applied_position == 2
+
+
 async def test_who_waits_for_the_same_writes_once(database: Database, watcher: Watcher) -> None:
     await make(database, [], **SERVICE)
     await say(database)

@@ -17,7 +17,7 @@ from service.rpc.interceptors.base import Around, Context
 #: Others are read first, and refused with a reason of their own.
 _STORED = {
     *("task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"),
-    "expected",
+    *("expected", "final_task"),
 }
 _NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
 _LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"

@@ -63,7 +63,11 @@ class AutoReader:
         again = await self._choose_again(item, asked, missed)
         found, _ = await self._read(item, asked, again)
         assert found is not None, "what fails with the log itself is raised"
-        return found if made is None or _worth(found) > _worth(made) else made
+        if made is None:
+            return found
+        # What is told later comes behind the events of both.
+        best = found if _worth(found) > _worth(made) else made
+        return replace(best, events=max(made.events, found.events))
 
     async def _choose(self, item: WorkItem, asked: StoredAnswer) -> Chosen:
         gathered = await self._gather(item, asked)

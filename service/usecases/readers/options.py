@@ -44,7 +44,9 @@ class ChoosingReader:
             _fault_among(asked.options),
             after=0 if asked.chosen is None else asked.chosen.events,
         )
-        option = same_option(str(shaped.value), asked.options)
+        # Null is none of them, whatever they are called.
+        value = shaped.value
+        option = None if value is None else same_option(str(value), asked.options)
         if shaped.fits and option is not None:
             return replace(made, text=option, truncated=False, events=last)
         why = NoAnswer.NOT_FOUND if shaped.fits else NoAnswer.UNREADABLE
