@@ -41,8 +41,13 @@ _ENDS = {
 
 
 def is_known(name: str) -> bool:
-    """Whether a reason is one of the table's."""
-    return name.lower() in _ENDS
+    """Whether a reason is one of the table's; one that is empty names no end."""
+    return bool(name) and name.lower() in _ENDS
+
+
+def is_refused(name: str) -> bool:
+    """Whether a reason says that a text was refused, or withheld."""
+    return _ENDS.get(name.lower(), End.COMPLETE).is_refused
 
 
 def read_end(response: Any, text: str, seen: tuple[str, str] = ("", "")) -> tuple[End, str]:

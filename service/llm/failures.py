@@ -22,6 +22,8 @@ from service.llm.streams import BrokenStream
 
 #: Characters of a provider's words that are kept.
 MAX_WORDS_CHARACTERS = 300
+#: Packages whose errors are of a provider or the network.
+_OUTSIDE = {"openai", "litellm", "httpx", "httpcore", "aiohttp"}
 #: Characters of them that are looked at.
 _LOOKED_AT = 4000
 #: Statuses that say that nothing came in time.
@@ -149,7 +151,8 @@ def failure_of(
         return no_reply(model, label=f"status {native.status}")
     if isinstance(error, BrokenStream):
         return _failure(Fault.FAILING, model, str(error), "", None)
-    if native.asked and not native.is_whole:
+    # What else was raised meanwhile is a defect, and no outage.
+    if native.asked and not native.is_whole and _is_outside(error):
         said = shown_words(_ADDRESS.sub("", native.lost), secrets=secrets, prompt=prompt)
         label = "its answer broke off" if native.status else "no connection"
         label = "no answer" if _timed_out(error) else label
@@ -300,6 +303,12 @@ def has_provider(litellm: Any, model: str) -> bool:
     return True
 
 
+def _is_outside(error: Exception) -> bool:
+    """Whether an error is of a provider or the network."""
+    package = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or package in _OUTSIDE
+
+
 def _missing_package(error: BaseException) -> str | None:
     for cause in (error, *_causes(error)):
         if isinstance(cause, ImportError):
@@ -318,13 +327,15 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 #: What litellm puts in front of a provider's words.
-_PREFIXES = re.compile(r"^(?:(?:litellm\.)?\w+(?:Error|Exception)\s*[:-]?\s*)+(?=[A-Z<{\s]|\w+:|$)")
+_PREFIXES = re.compile(
+    r"^(?:(?:litellm\.)?\w{1,60}(?:Error|Exception)\s*[:-]?\s*){1,5}(?=[A-Z<{\s]|\w{1,60}:|$)"
+)
 #: What looks like a secret, whoever wrote it.
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
     r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)"
     r"|(?i:(?:api[-_ ]?key|token|secret|password)\s*[=:]\s*)\S+"
-    r"|\b(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}"
+    r"|(?<![A-Za-z0-9+/_-])(?=[A-Za-z0-9+/_-]*[0-9])(?=[A-Za-z0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{40,}"
 )
 
 
@@ -353,6 +364,7 @@ def shown_words(text: str, *, secrets: Collection[str] = (), prompt: Sequence[st
     """Words from outside in one line, as `words_of` has those of an error."""
     for secret in secrets:
         text = text.replace(secret, REMOVED)
+    text = text[:_LOOKED_AT]
     text = _SECRETS.sub(REMOVED, text)
     text = without_echo(text, prompt)
     line = " ".join(text.split())

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from service.domain.flows import MAX_SAID_CHARACTERS
-from service.llm.ends import is_known
+from service.llm.ends import is_known, is_refused
 
 #: Of an answer in one piece, and of an event of a stream; what is longer is not read again.
 MAX_BYTES = 8 * 1024 * 1024
@@ -62,6 +62,8 @@ _STATUSES = {
     "resource_exhausted": 429,
     "overloaded_error": 529,
 }
+#: Fields of an error that stands in the body itself.
+_TELLS = ("type", "message", "code", "param", "detail")
 #: Status of an error that has none: the provider's own.
 _OWN = 500
 
@@ -206,12 +208,16 @@ class NativeAnswer:
         self.is_json = True
         self._read_end(said)
         error = said.get("error")
+        # Gateways send one without a word with each success.
+        is_error = any(error.values()) if isinstance(error, dict) else bool(error)
         # Mistral, vLLM, Anthropic say so beside it.
         is_named = "error" in (said.get("object"), said.get("type"))
-        if not (error or is_named) or self.has_error:
+        if not (is_error or is_named) or self.has_error:
             return
         self.has_error = True
-        self.error = json.dumps(said)[:MAX_ERROR_BYTES]
+        # Nothing of a reply that may stand beside it.
+        told = {"error": error} if is_error else {name: said.get(name) for name in _TELLS}
+        self.error = json.dumps(told)[:MAX_ERROR_BYTES]
         self._error_status = _status_in(error if isinstance(error, dict) else said)
 
     def _read_end(self, said: dict[str, Any]) -> None:
@@ -252,8 +258,10 @@ def _checked(value: Any, kind: type) -> Any:
 
 def _nearer(reason: object, native: object) -> object:
     """What OpenRouter was told by the provider behind it, where that says more than its own."""
-    is_vague = reason in ("stop", "content_filter")
-    return native if is_vague and isinstance(native, str) and is_known(native) else reason
+    if not isinstance(native, str) or not is_known(native):
+        return reason
+    says_more = reason == "stop" or (reason == "content_filter" and is_refused(native))
+    return native if says_more else reason
 
 
 def _status_in(error: Mapping[str, Any]) -> int | None:
