@@ -5,6 +5,8 @@ without it. That changes neither the prompt's text nor the key of the call: what
 the reply is read in the same way.
 """
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -121,7 +123,7 @@ class Refusals:
         shape = wanted
         if shape.system and self._is_refused(place, Refused.SYSTEM.value):
             shape = replace(shape, system=False)
-        while shape.form is not Form.NONE and self._is_refused(place, _kind(shape.form)):
+        while shape.form is not Form.NONE and self._is_refused(place, _kind(ask, shape.form)):
             shape = replace(shape, form=_lesser(ask, shape.form, profile))
         return shape
 
@@ -137,15 +139,16 @@ class Refusals:
         if sent.form is Form.NONE:
             return None
         if refused is Refused.SCHEMA:
-            self._note(place, model, _kind(sent.form))
+            self._note(place, model, _kind(ask, sent.form))
         return self.allowed(
             place, ask, replace(sent, form=_lesser(ask, sent.form, profile)), profile
         )
 
     def _note(self, place: str, model: str, what: str) -> None:
-        self._counter.add(1, {"model": LABELS.of(model), "form": what})
+        form = what.partition("#")[0]
+        self._counter.add(1, {"model": LABELS.of(model), "form": form})
         if not self._is_refused(place, what):
-            _log.warning("model refuses a form and is asked without it", model=model, form=what)
+            _log.warning("model refuses a form and is asked without it", model=model, form=form)
         while len(self._since) >= MAX_REMEMBERED:
             del self._since[next(iter(self._since))]
         self._since[place, what] = self._clock()
@@ -155,8 +158,12 @@ class Refusals:
         return since is not None and self._clock() - since < REMEMBERED_SECONDS
 
 
-def _kind(form: Form) -> str:
-    return "json_object" if form is Form.JSON_OBJECT else Refused.SCHEMA.value
+def _kind(ask: ModelAsk, form: Form) -> str:
+    if form is Form.JSON_OBJECT:
+        return "json_object"
+    # That of a caller may be refused where all others are taken.
+    schema = json.dumps(ask.reply_schema, sort_keys=True)
+    return f"{Refused.SCHEMA.value}#{hashlib.sha256(schema.encode()).hexdigest()}"
 
 
 def _lesser(ask: ModelAsk, form: Form, profile: Profile) -> Form:

@@ -118,7 +118,7 @@ def test_an_answer_that_does_not_fit_the_schema_says_so(at: dict[str, str], tmp_
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (("--option", ""), "navigation.options[0]: "),
+        (("--option", ""), "options[0]: "),
         (("--memory", "none"), "no memory 'none'"),
     ],
 )

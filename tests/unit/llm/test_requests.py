@@ -311,6 +311,17 @@ async def test_a_refused_schema_is_asked_for_otherwise_at_once_and_remembered(
     assert len({json.dumps(one["messages"]) for one in provider.requests}) == 1
 
 
+async def test_a_schema_that_is_refused_takes_none_from_others(provider: FakeModel) -> None:
+    one = transport()
+    theirs = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=x)"}}}
+    provider.script = [(400, {}, REFUSED)]
+    await one.complete(replace(SHAPED, reply_schema=theirs), "openai/gpt-4.1-mini")
+    await one.complete(SHAPED, "openai/gpt-4.1-mini")
+    await one.complete(replace(SHAPED, reply_schema=theirs), "openai/gpt-4.1-mini")
+    kinds = [one["response_format"]["type"] for one in provider.requests]
+    assert kinds == ["json_schema", "json_object", "json_schema", "json_object"]
+
+
 async def test_json_that_is_refused_too_leaves_the_prompt_alone(provider: FakeModel) -> None:
     one = transport()
     provider.script = [(400, {}, REFUSED), (422, {}, REFUSED)]
