@@ -119,7 +119,8 @@ class Profiles:
         override: ProfileOverride | None = matching(self._overrides, model)
         served = self._served.name(model)
         like = (override.like if override else None) or served
-        entry = entry_of(like)
+        # The list has the models of one Ollama under its older route alone.
+        entry = entry_of(like) or entry_of(like.replace("ollama_chat/", "ollama/", 1))
         if entry is None and like == served:
             # A deployment's name says less than the model's, and OpenRouter passes models on.
             entry = entry_of(model) or entry_of(served.removeprefix("openrouter/"))

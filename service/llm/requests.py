@@ -6,8 +6,9 @@ from typing import Any
 import structlog
 
 from service.config import Config
+from service.domain.faults import ADVICE, PHRASES, Fault
 from service.domain.flows import ModelAsk, Purpose
-from service.domain.tokens import estimate_prompt_tokens
+from service.llm.failures import ModelFailure
 from service.llm.forms import Shape, response_format, shape_of
 from service.llm.model_map import provider_of
 from service.llm.plans import Plan
@@ -24,6 +25,8 @@ _log = structlog.get_logger("palimpsest.llm")
 MAX_WARNED = 1000
 #: Tokens of the window that Ollama's models have where nothing is asked for, on most machines.
 LEAST_OLLAMA_WINDOW = 4_096
+#: Bytes of a token that nearly every text has less of: prose of a European language has four.
+MANY_BYTES = 6
 
 
 class Requests:
@@ -37,7 +40,7 @@ class Requests:
         self.profiles = Profiles(config)
         self._warns = warns
         self._warned: set[tuple[str, str]] = set()
-        #: Of Ollama's models: the window that was asked for last.
+        #: Of Ollama's models: the largest window that was asked for.
         self._windows: dict[str, int] = {}
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
@@ -76,7 +79,7 @@ class Requests:
         return shape_of(ask, profile, effort)
 
     def arguments(self, ask: ModelAsk, model: str, plan: Plan, shape: Shape) -> dict[str, Any]:
-        """litellm's arguments."""
+        """litellm's arguments. Raises ModelFailure where the prompt cannot fit."""
         profile, setting = self.profiles.of(model), self._settings.of(model, ask.purpose)
         rendered = render(
             ask.segments,
@@ -97,8 +100,9 @@ class Requests:
             body = {**effort, **body}
         else:
             said = {**effort, **said}
-        if provider_of(self._prices.served(model)).startswith("ollama"):
-            said = {"num_ctx": self._window(ask, model), **said}
+        is_ollamas = provider_of(self._prices.served(model)).startswith("ollama")
+        if is_ollamas and "num_ctx" not in said:
+            said["num_ctx"] = self._window(ask, model)
         body |= rendered.pop("extra_body", {})
         schema = copy.deepcopy(ask.reply_schema)
         form = None if schema is None else response_format(shape.form, schema)
@@ -117,20 +121,31 @@ class Requests:
         }
 
     def _window(self, ask: ModelAsk, model: str) -> int:
-        """The window that a call needs at Ollama, which cuts out the middle of a longer prompt.
+        """The window that a call needs at Ollama, which cuts a longer one without a word.
 
         Another window loads the model anew, and a large one takes memory: so it grows in large
-        steps with the longest prompt so far, and never shrinks.
+        steps with the longest call so far up to the model's own, and never shrinks. Raises
+        ModelFailure where the prompt alone is surely longer than that.
         """
-        # What it thinks may be longer than that, and then the end says so.
-        needed = estimate_prompt_tokens(ask.text) * 5 // 4 + ask.max_output_tokens
+        longest = self.profiles.of(model).window_tokens
+        text_bytes = len(ask.text.encode())
+        if text_bytes // MANY_BYTES > longest:
+            raise ModelFailure(
+                f"{model} {PHRASES[Fault.TOO_LONG]} (a prompt of {text_bytes} bytes, a window of"
+                f" {longest} tokens); {ADVICE[Fault.TOO_LONG]}",
+                retryable=False,
+                fault=Fault.TOO_LONG,
+            )
+        # JSON and Chinese have two bytes a token; many vocabularies have one for each digit.
+        digits = sum(ask.text.count(digit) for digit in "0123456789")
+        needed = (text_bytes + digits) // 2 + self.reply_tokens(ask, model)
         size = self._windows.get(model, LEAST_OLLAMA_WINDOW)
         while size < needed:
             size *= 2
         if model not in self._windows and len(self._windows) >= MAX_WARNED:
             self._windows.clear()
-        self._windows[model] = size
-        return min(size, max(needed, self.profiles.of(model).window_tokens))
+        self._windows[model] = size = min(size, longest)
+        return size
 
     def _own_endpoint(self, model: str) -> dict[str, Any]:
         if not (model.startswith("openai/") and self._config.model_base_url):

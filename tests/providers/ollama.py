@@ -40,6 +40,10 @@ class Ollama(Provider):
         Scenario.ERROR_WITH_200: 200,
     }
 
+    def __init__(self) -> None:
+        #: The window of each time that the model was loaded: another one loads it anew.
+        self.loads: list[int] = []
+
     def aside(self, request: Request) -> Response | None:
         if request.path != "/api/show":
             return None
@@ -62,6 +66,11 @@ class Ollama(Provider):
             raise Invalid("format", f"invalid format: {json.dumps(form)}; {said}")
         if body.get("think") and not str(body["model"]).startswith(_THINKS):
             raise Invalid("thinking", f'"{body["model"]}" does not support thinking')
+
+    def respond(self, turn: Turn, text: str, request: Request) -> Response:
+        if self.loads[-1:] != [_window(request)]:
+            self.loads.append(_window(request))
+        return super().respond(turn, text, request)
 
     def invalid(self, error: Invalid) -> Response:
         return json_response({"error": error.message}, error.status)
@@ -107,6 +116,11 @@ class Ollama(Provider):
         yield line({**_head(request), "message": message, **_end(said, request)})
 
 
+def _window(request: Request) -> int:
+    options = request.body.get("options") or {}
+    return int(options.get("num_ctx", WINDOW_TOKENS))
+
+
 def _head(request: Request) -> Json:
     return {"model": request.body["model"], "created_at": "2026-01-01T00:00:00Z"}
 
@@ -120,13 +134,12 @@ def _beside(said: Said) -> Json:
 
 
 def _end(said: Said, request: Request) -> Json:
-    options = request.body.get("options") or {}
     return {
         "done": True,
         "done_reason": said.finish,
         "total_duration": 1_000,
         "load_duration": 1,
-        "prompt_eval_count": min(said.prompt_tokens, int(options.get("num_ctx", WINDOW_TOKENS))),
+        "prompt_eval_count": min(said.prompt_tokens, _window(request)),
         "prompt_eval_duration": 1,
         "eval_count": said.output_tokens,
         "eval_duration": 1,

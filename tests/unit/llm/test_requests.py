@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 from opentelemetry import metrics
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 
 from service.config import Config
 from service.domain.ends import End
+from service.domain.faults import Fault
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.domain.ledger import Busy, CallScope, Lease, Reservation
 from service.llm.facts import Facts
@@ -21,11 +23,14 @@ from service.llm.forms import REMEMBERED_SECONDS, Refusals, Shape, is_closed, sh
 from service.llm.plans import Plan
 from service.llm.prices import Prices
 from service.llm.profiles import HEADROOM_TOKENS, Profiles
+from service.llm.requests import Requests
 from service.llm.transport import LitellmTransport
 from service.profile_config import Effort, Form
 from tests.fake_anthropic import FakeAnthropic
 from tests.fake_index import DictIndex
 from tests.fake_model import FakeModel, fake_model, served
+from tests.providers.ollama import Ollama
+from tests.providers.server import Emulator, emulators
 from tests.unit.llm.scripted_calls import SCOPE, Ledger, Script, gateway
 
 CANONICAL = {
@@ -550,3 +555,94 @@ async def test_an_end_is_seen_at_deployments_too(ending: Ending) -> None:
     one = transport(deployments=places)
     done = await one.complete(ASK, "anthropic/claude-sonnet-4-5", Plan(deployment="one"))
     assert done.end is End.LENGTH
+
+
+@pytest.fixture
+def ollama() -> Iterator[Emulator]:
+    with emulators() as found:
+        yield found["ollama"]
+
+
+def saying(text: str, **fields: Any) -> ModelAsk:
+    return replace(ASK, segments=(Segment(kind=SegmentKind.TASK, text=text),), **fields)
+
+
+async def options_at(ollama: Emulator, model: str, ask: ModelAsk, **more: Any) -> dict[str, Any]:
+    """What Ollama is asked for in a process's first call."""
+    end = ollama.endpoint(model)
+    await LitellmTransport(end.config(**more)).complete(ask, model, Plan(deployment=end.deployment))
+    options: dict[str, Any] = ollama.seen[-1].request.body["options"]
+    return options
+
+
+READINGS = [{"id": n, "at": 1_700_000_000 + 7 * n, "values": [n, n + 1]} for n in range(480)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(READINGS),
+        " ".join(str(uuid5(NAMESPACE_OID, str(n))) for n in range(400)),
+        "今天天气很好我们去公园散步吧然后吃晚饭。" * 165,
+    ],
+    ids=["json", "uuids", "chinese"],
+)
+async def test_ollamas_window_holds_texts_of_short_tokens(ollama: Emulator, text: str) -> None:
+    options = await options_at(ollama, "ollama_chat/mine", saying(text, max_output_tokens=100))
+    # A tokenizer of the usual kind, which litellm brings.
+    tokens = Facts(Config()).of("openai/gpt-4").count(text)
+    assert options["num_ctx"] >= tokens + options["num_predict"]
+
+
+@pytest.mark.parametrize(
+    ("model", "setting", "reply_tokens"),
+    [
+        ("ollama_chat/deepseek-r1", {}, 512 + 16_384),
+        ("ollama_chat/qwen3", {}, 512 + 16_384),
+        ("ollama_chat/mine", {"max_output_tokens": 30_000}, 30_000),
+    ],
+)
+async def test_ollamas_window_holds_what_is_thought(
+    ollama: Emulator, model: str, setting: dict[str, Any], reply_tokens: int
+) -> None:
+    options = await options_at(ollama, model, ASK, model_settings={model: setting})
+    assert options["num_predict"] == reply_tokens
+    assert options["num_ctx"] == 32_768
+
+
+def test_a_model_of_ollamas_has_one_window_by_either_route() -> None:
+    profiles = Profiles(Config())
+    routes = ("ollama/llama3", "ollama_chat/llama3")
+    assert [profiles.of(model).window_tokens for model in routes] == [8_192, 8_192]
+
+
+async def test_ollama_loads_a_model_for_larger_windows_only_and_none_above_its_own(
+    ollama: Emulator,
+) -> None:
+    end = ollama.endpoint("ollama_chat/mine")
+    window = {"ollama_chat/mine": {"window_tokens": 10_000}}
+    one = LitellmTransport(end.config(model_profiles=window))
+    for words in (500, 2_000, 4_400, 4_800, 1_000, 4_500, 10):
+        ask = saying("word " * words)
+        await one.complete(ask, end.model, Plan(deployment=end.deployment))
+    assert isinstance(ollama.provider, Ollama)
+    assert ollama.provider.loads == [4_096, 8_192, 10_000]
+
+
+async def test_what_cannot_fit_ollamas_window_is_refused_before_it_is_cut(
+    ollama: Emulator,
+) -> None:
+    ask = saying("word " * 10_000)
+    with pytest.raises(ModelFailure) as refused:
+        await options_at(ollama, "ollama_chat/llama3", ask)
+    assert (refused.value.fault, refused.value.retryable) == (Fault.TOO_LONG, False)
+    assert "a prompt of 50000 bytes, a window of 8192 tokens" in str(refused.value)
+    assert not ollama.seen
+
+
+def test_a_window_of_ollamas_that_is_set_counts() -> None:
+    config = configured(model_settings={"ollama_chat/*": {"extra": {"num_ctx": 6_000}}})
+    requests, model = Requests(config, Prices(config)), "ollama_chat/mine"
+    ask = saying("word " * 10_000)
+    sent = requests.arguments(ask, model, Plan(), requests.shape(ask, model))
+    assert sent["num_ctx"] == 6_000
