@@ -220,8 +220,10 @@ def revise(
     view = focused(memory, text, focus_tokens)
     made = yield from revised(_showing(ask, view), view)
     if made.unseen:
-        more = focused(memory, text, focus_tokens, wanted=made.unseen)
-        if more.segments != view.segments:
+        # What the reply did change stays in sight: the next one replaces it.
+        wanted = (*(one.path for one in made.amendments), *made.unseen)
+        more = focused(memory, text, focus_tokens, wanted=wanted)
+        if more.shows_more(view, made.unseen):
             made = yield from revised(_showing(ask, more, prompts.now_shown_segment()), more)
     return made
 

@@ -34,6 +34,8 @@ KEYS_SHARE = 1 / 8
 COUNTS_SHARE = 1 / 16
 STANDING_SHARE = 1 / 4
 RECENT_SHARE = 1 / 4
+#: Share of the room that what is below wanted places has, where it has more entries than that.
+BELOW_SHARE = 1 / 2
 #: What can be taken apart is, if it has more than this share.
 ENTRY_SHARE = 1 / 8
 #: After so many that did not fit, no smaller one is looked for.
@@ -88,6 +90,11 @@ class View:
             return False
         return path.tokens in self._above or any(steps in self._ends for steps in way)
 
+    def shows_more(self, than: "View", paths: Sequence[Path]) -> bool:
+        """Returns whether it shows something at these paths that the other does not."""
+        new = [Entry(Path(steps), None, stands=False) for steps in self.shown - than.shown]
+        return any(_wanted(new, paths))
+
     @cached_property
     def _ends(self) -> frozenset[_Steps]:
         return frozenset(one.path.tokens for one in self.hidden)
@@ -102,18 +109,22 @@ def focused(
 ) -> View:
     """Returns what is shown of a memory beside `text`, in at most `most_tokens` and titles.
 
-    First of all what is at the `wanted` paths, as far as it fits.
+    First of all what is at the `wanted` paths, as far as it fits, and of what is below them
+    what fits the text best.
     """
     held, holders = taken_apart(memory, most_tokens)
     keys, is_cut = _keys(holders, int(KEYS_SHARE * most_tokens), memory.count)
     counts = _counts(holders, int(COUNTS_SHARE * most_tokens), memory.count)
     left = most_tokens - memory.count(keys) - memory.count(counts)
     choice = _Choice(held, memory.count)
-    left -= choice.take(_at(held, wanted), left)
+    fits = fitting(text, [one.words for one in held])
+    at, below = _wanted(held, wanted)
+    left -= choice.take(at, left)
+    left -= choice.take(_first(fits, below), int(BELOW_SHARE * left))
     standing = (number for number, one in enumerate(held) if one.stands)
     left -= choice.take(standing, min(left, int(STANDING_SHARE * most_tokens)))
     left -= choice.take(_recent(held, memory), min(left, int(RECENT_SHARE * most_tokens)))
-    choice.take(fitting(text, [one.words for one in held]), left)
+    choice.take(fits, left)
     shown = [held[number] for number in sorted(choice.lines)]
     lines = "".join(choice.lines[number] for number in sorted(choice.lines))
     return View(
@@ -233,13 +244,30 @@ class _Choice:
         return taken
 
 
-def _at(held: Sequence[Entry], paths: Sequence[Path]) -> Iterator[int]:
-    """The entries at these paths: above, or below them."""
-    for path in paths:
-        for number, one in enumerate(held):
-            both = min(len(path.tokens), len(one.path.tokens))
-            if one.path.tokens[:both] == path.tokens[:both]:
-                yield number
+def _wanted(held: Sequence[Entry], paths: Sequence[Path]) -> tuple[list[int], list[int]]:
+    """The entries that hold these paths, in the paths' order; and those below them."""
+    wanted: dict[_Steps, int] = {}
+    holding: dict[_Steps, int] = {}
+    for order, path in enumerate(paths):
+        wanted.setdefault(path.tokens, order)
+        for end in range(len(path.tokens) + 1):
+            holding.setdefault(path.tokens[:end], order)
+    at: list[tuple[int, int]] = []
+    below: list[int] = []
+    for number, one in enumerate(held if wanted else ()):
+        steps = one.path.tokens
+        if steps in holding:
+            at.append((holding[steps], number))
+        elif any(steps[:end] in wanted for end in range(len(steps))):
+            below.append(number)
+    return [number for _, number in sorted(at)], below
+
+
+def _first(best: Iterable[int], numbers: Sequence[int]) -> Iterator[int]:
+    """These numbers, the best of them first; some come twice."""
+    among = set(numbers)
+    yield from (number for number in best if number in among)
+    yield from numbers
 
 
 def _recent(held: Sequence[Entry], memory: PrismMemory) -> Iterator[int]:

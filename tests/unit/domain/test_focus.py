@@ -82,7 +82,10 @@ memories = st.fixed_dictionaries(
     {
         "name": st.text(max_size=300),
         "topics": st.dictionaries(
-            st.text(max_size=40), st.lists(st.text(max_size=60)), max_size=30
+            # No key has a NUL character.
+            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
+            st.lists(st.text(max_size=60)),
+            max_size=30,
         ),
         "people": st.lists(
             st.fixed_dictionaries({"age": st.integers(0, 99), "events": st.lists(st.text())}),
@@ -235,6 +238,45 @@ def test_what_was_not_shown_is_shown_before_it_is_changed() -> None:
     (amendment,) = made.amendments
     assert amendment.value == ["street 44 has 44 trees", "it is quiet", "a new bench"]
     assert not made.rejections
+
+
+def test_what_the_first_reply_changed_is_shown_to_the_second_one() -> None:
+    topics = {f"street {n}": ["it has trees"] for n in range(200)}
+    right = ("update", "$.'about'.'Zed'", "a pilot")
+    stray: tuple[str, str, Json] = ("add", "$.'topics'", {"the harbour": ["it is new"]})
+    memory = held(topics=topics, about={"Zed": "a baker"})
+    flow = prism.revise(
+        SPEC,
+        memory,
+        [logged(1, "Zed flies now, far from the harbour.")],
+        marker_key=KEY,
+        rules=Rules(),
+        focus_tokens=400,
+    )
+    view = focused(memory, "Zed flies now", 400)
+    assert len(lines(view)) == 1, "no street fits"
+    made, (first, second) = driven(flow, [reply(right, stray), reply(right)])
+    assert "a baker" in first.text
+    assert "it has trees" in second.text
+    assert "a baker" in second.text
+    assert [one.value for one in made.amendments] == ["a pilot"]
+    assert not made.rejections
+
+
+def test_nothing_is_asked_again_where_no_more_could_be_shown() -> None:
+    topics = {f"street {n}": [f"street {n} has trees"] for n in range(200)}
+    memory = held(topics=topics, people=[{"age": 7, "events": ["she is a pilot"]}])
+    stray: tuple[str, str, Json] = ("add", "$.'topics'", {"the harbour": ["it is new"]})
+    made, asked = step(memory, reply(("add", "$.'people'[0].'age'", 8), stray))
+    assert len(asked) == 1, "what fits the text best was shown already"
+    assert "was not shown" in made.rejections[-1].reason
+
+
+def test_what_holds_too_much_leaves_room_for_what_fits_the_text() -> None:
+    memory = held(topics=town().value["topics"], about={"sea": "a sailor told of it"})  # type: ignore[call-overload,index]
+    view = focused(memory, "the sailor", 400, wanted=[Path(("topics",))])
+    assert "$['about']['sea']" in lines(view)
+    assert any("topics" in path for path in lines(view))
 
 
 def test_additions_beside_what_was_not_shown_need_no_second_look() -> None:
