@@ -18,7 +18,7 @@ from service.domain.paths import Path, PathError
 from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
 from service.domain.prism.amendments import Amendment, Rejection, Revision
-from service.domain.prism.focus import View, focused, sections
+from service.domain.prism.focus import View, focused, halves, sections
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import (
     CONSOLIDATION_OUTPUT_TOKENS,
@@ -249,28 +249,39 @@ def consolidate(
     """The same memory in fewer words: updates and removals, no additions.
 
     `budget_tokens` is what the memory should have at most; the model is told, and
-    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. A memory of more
-    than `room_tokens` is shown in parts, one prompt after the other. Raises NoUse, and
-    TextTooLong for a value that no prompt has room for.
+    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. With
+    `room_tokens`, a memory of which a reply could not change enough, or for which a prompt has
+    no more room, is shown in parts, one prompt after the other, and a part whose reply finds no
+    room in halves. Raises NoUse, and TextTooLong for a value that no prompt has room for.
     """
-    room = memory.live_tokens if room_tokens is None else room_tokens
-    views: Sequence[View | None] = [None]
-    if memory.live_tokens > room:
-        views = sections(memory, room)
+    waiting: list[tuple[View | None, int]] = [(None, 0)]
+    if room_tokens is not None:
+        part = pacing.part_tokens(room_tokens, output_tokens)
+        if memory.live_tokens > part:
+            views = sections(memory, part, room_tokens=room_tokens)
+            waiting = [(view, MAX_HALVINGS) for view in reversed(views)]
     share = budget_tokens / max(memory.live_tokens, 1)
     amendments: list[Amendment] = []
     rejections: list[Rejection] = []
-    for view in views:
-        made = yield from _consolidated(
-            spec,
-            memory,
-            view,
-            share=share,
-            marker_key=marker_key,
-            rules=rules,
-            output_tokens=output_tokens,
-            most_tokens=most_tokens,
-        )
+    while waiting:
+        view, halvings = waiting.pop()
+        try:
+            made = yield from _consolidated(
+                spec,
+                memory,
+                view,
+                share=share,
+                marker_key=marker_key,
+                rules=rules,
+                output_tokens=output_tokens,
+                most_tokens=most_tokens,
+            )
+        except NoUse as error:
+            smaller = halves(view) if view and halvings and error.end is End.LENGTH else []
+            if not smaller:
+                raise
+            waiting += [(half, halvings - 1) for half in reversed(smaller)]
+            continue
         memory = memory.apply(0, made.amendments)
         amendments += made.amendments
         rejections += made.rejections

@@ -79,9 +79,14 @@ class View:
     #: The memory as it is.
     value: Json
     segments: tuple[Segment, ...]
-    shown: frozenset[_Steps]
-    #: Entries that are not shown.
+    #: What is shown, in the memory's order; and what is not.
+    entries: Sequence[Entry]
     hidden: Sequence[Entry]
+
+    @cached_property
+    def shown(self) -> frozenset[_Steps]:
+        """The places of the entries that are shown."""
+        return frozenset(one.path.tokens for one in self.entries)
 
     def hides(self, path: Path) -> bool:
         """Returns whether something is at `path` of which not all is shown."""
@@ -92,7 +97,7 @@ class View:
 
     def shows_more(self, than: "View", paths: Sequence[Path]) -> bool:
         """Returns whether it shows something at these paths that the other does not."""
-        new = [Entry(Path(steps), None, stands=False) for steps in self.shown - than.shown]
+        new = [one for one in self.entries if one.path.tokens not in than.shown]
         return any(_wanted(new, paths))
 
     @cached_property
@@ -138,43 +143,55 @@ def focused(
                 reusable=False,
             ),
         ),
-        shown=frozenset(one.path.tokens for one in shown),
+        entries=shown,
         hidden=[one for number, one in enumerate(held) if number not in choice.lines],
     )
 
 
-def sections(memory: PrismMemory, most_tokens: int) -> list[View]:
+def sections(memory: PrismMemory, most_tokens: int, *, room_tokens: int = 0) -> list[View]:
     """Returns the whole memory in parts of at most `most_tokens`, the last one first.
 
-    In this order what is removed from one of them moves no index of those that follow.
+    In this order what is removed from one of them moves no index of those that follow. A
+    single entry may have `room_tokens`, if that is more.
     Raises TextTooLong for an entry that no prompt has room for.
     """
     held, _ = taken_apart(memory, most_tokens)
     views: list[View] = []
     end = len(held)
     while end > 0:
-        start, left, lines = end, most_tokens, ""
-        while start > 0 and memory.count(held[start - 1].line) <= left:
+        start, left = end, most_tokens
+        while start > 0 and (tokens := memory.count(held[start - 1].line)) <= left:
             start -= 1
-            line = held[start].line
-            left -= memory.count(line)
-            lines = line + lines
+            left -= tokens
         if start == end:
-            tokens = memory.count(held[start - 1].line)
-            raise TextTooLong(
-                f"a value of the memory has {tokens} tokens, and the model's window has room for"
-                f" {max(most_tokens, 0)} of them; shorten it by hand (`palimpsest memory set`)"
-            )
-        views.append(
-            View(
-                value=memory.value,
-                segments=(Segment(kind=SegmentKind.BASE, text=lines, reusable=False),),
-                shown=frozenset(one.path.tokens for one in held[start:end]),
-                hidden=[*held[:start], *held[end:]],
-            )
-        )
+            start -= 1
+            tokens, room = memory.count(held[start].line), max(most_tokens, room_tokens, 0)
+            if tokens > room:
+                raise TextTooLong(
+                    f"a value of the memory has {tokens} tokens, and the model's window has room"
+                    f" for {room} of them; shorten it by hand (`palimpsest memory set`)"
+                )
+        views.append(_section(memory.value, held[start:end], [*held[:start], *held[end:]]))
         end = start
     return views
+
+
+def halves(section: View) -> list[View]:
+    """Returns a section in two, the last one first; none where it is a single entry."""
+    middle = len(section.entries) // 2
+    first, last = section.entries[:middle], section.entries[middle:]
+    if not first:
+        return []
+    return [
+        _section(section.value, last, [*section.hidden, *first]),
+        _section(section.value, first, [*section.hidden, *last]),
+    ]
+
+
+def _section(value: Json, entries: Sequence[Entry], hidden: Sequence[Entry]) -> View:
+    text = "".join(one.line for one in entries)
+    base = Segment(kind=SegmentKind.BASE, text=text, reusable=False)
+    return View(value=value, segments=(base,), entries=entries, hidden=hidden)
 
 
 def taken_apart(memory: PrismMemory, most_tokens: int) -> tuple[list[Entry], list[_Holder]]:

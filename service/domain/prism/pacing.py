@@ -19,6 +19,9 @@ STEP_OUTPUT_TOKENS = 4096
 CONSOLIDATION_OUTPUT_TOKENS = 8192
 #: Tokens that a prompt keeps free for marks and for what a count is off by.
 MARGIN_TOKENS = 256
+#: A consolidation is shown so many times what its reply may have: of more it could not change
+#: enough.
+PART_REPLIES = 2
 #: A step that could read fewer tokens than this is not made, and a chunk that has no more
 #: is not read in pieces, however small `chunk_tokens` is.
 MIN_CHUNK_TOKENS = 256
@@ -137,6 +140,11 @@ def consolidation_tokens(bounds: Bounds) -> int:
     return bounds.window_tokens - taken
 
 
+def part_tokens(room_tokens: int, output_tokens: int) -> int:
+    """What a consolidation is shown at once of what it has room for, by what a reply has."""
+    return min(room_tokens, PART_REPLIES * output_tokens)
+
+
 def goal_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
     """What a consolidated memory should have at most.
 
@@ -228,8 +236,8 @@ def most_step_tokens(
 
 def most_consolidation_tokens(memory: PrismMemory, bounds: Bounds) -> int:
     """The same of the reply to a consolidation."""
-    first = bounds.consolidation_output_tokens
-    return _grown(first, consolidation_tokens(bounds) - memory.live_tokens)
+    first, room = bounds.consolidation_output_tokens, consolidation_tokens(bounds)
+    return _grown(first, room - min(memory.live_tokens, part_tokens(room, first)))
 
 
 def _grown(tokens: int, spare: int) -> int:

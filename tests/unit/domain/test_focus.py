@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.ends import End
 from service.domain.fitting import TextTooLong
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.json_values import Json, canonical
@@ -412,6 +413,59 @@ def test_a_consolidation_of_what_passes_the_window_goes_through_it_in_parts() ->
     left = [canonical(one.value) for one in entries if str(one.path) not in removed]
     assert [canonical(one.value) for one in taken_apart(after, 500)[0]] == left
     assert sum("people" in path for path in removed) > 1, "parts that share a list"
+
+
+def test_parts_of_a_consolidation_are_as_large_as_a_reply_can_change() -> None:
+    memory = town(topics=3000)
+    roomy = Bounds.of(128_000, 1000, memory.live_bytes * 5 // 4)
+    output = roomy.consolidation_output_tokens
+    assert memory.live_tokens > 2 * output
+    flow = prism.consolidate(
+        SPEC,
+        memory,
+        marker_key=KEY,
+        rules=Rules(),
+        budget_tokens=pacing.goal_tokens(SPEC, memory, roomy),
+        output_tokens=output,
+        room_tokens=pacing.consolidation_tokens(roomy),
+    )
+    ask = next(flow)[0]
+    assert ask.template == prompts.CONSOLIDATE_PART
+    assert estimate_tokens(ask.segments[1].text) <= 2 * output + 60
+    assert pacing.most_consolidation_tokens(memory, roomy) == 2 * output, "there is room to grow"
+
+
+def test_a_single_value_may_have_more_than_a_part() -> None:
+    memory = held(name="Ada", about={"long": "word " * 2000})
+    parts = sections(memory, 500, room_tokens=4000)
+    assert [len(view.entries) for view in parts] == [1, 1]
+
+
+def test_a_part_whose_reply_finds_no_room_is_consolidated_in_halves() -> None:
+    memory = town(topics=0, people=60)
+    flow = prism.consolidate(
+        SPEC, memory, marker_key=KEY, rules=Rules(), budget_tokens=300, room_tokens=600
+    )
+    cut, asks, paths = 0, [next(flow)[0]], list[str]()
+    made = None
+    try:
+        while True:
+            shown = re.findall(r'^\{"(\$.*?)":', asks[-1].segments[1].text, re.MULTILINE)
+            if len(shown) > 8:
+                cut += 1
+                asks += flow.send([replace(reply(), end=End.LENGTH)])
+                continue
+            paths += shown
+            asks += flow.send([reply(("remove", shown[0], ""))])
+    except StopIteration as end:
+        made = end.value
+    assert isinstance(made, Revision)
+    assert cut > 2
+    order = [str(one.path) for one in taken_apart(memory, 600)[0]]
+    assert sorted(paths, key=order.index) == order, "each entry was shown once"
+    assert not made.rejections
+    left, _ = taken_apart(memory.apply(1, made.amendments), 600)
+    assert len(left) == len(order) - len(made.amendments)
 
 
 def test_a_value_that_no_prompt_has_room_for_is_said() -> None:
