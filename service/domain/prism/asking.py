@@ -36,6 +36,8 @@ from service.domain.trajectory import NoAnswer
 #: Tokens that an answer may have; never more than a quarter of the window, and twice as many
 #: where these were used up.
 ANSWER_OUTPUT_TOKENS = 2048
+#: What an answer is shown at most of a memory that the window has no room for.
+MAX_ANSWER_FOCUS_TOKENS = 32_000
 #: The window of a model of which nobody said how large it is.
 DEFAULT_WINDOW_TOKENS = 32_768
 #: Replies that use up their bound, after which less is asked for.
@@ -256,7 +258,7 @@ def consolidate(
     """
     waiting: list[tuple[View | None, int]] = [(None, 0)]
     if room_tokens is not None:
-        part = pacing.part_tokens(room_tokens, output_tokens)
+        part = pacing.part_tokens(memory, room_tokens, output_tokens)
         if memory.live_tokens > part:
             views = sections(memory, part, room_tokens=room_tokens)
             waiting = [(view, MAX_HALVINGS) for view in reversed(views)]
@@ -372,7 +374,8 @@ def answer(
     is_focused = memory.shown_tokens > free - memory.count(segments[0].text)
     if is_focused:
         first = task(is_focused=True)
-        room = max(free - memory.count(first.text), 0)
+        room = max(pacing.entry_tokens(memory, free - memory.count(first.text)), 0)
+        room = min(room, MAX_ANSWER_FOCUS_TOKENS)
         segments = (first, *focused(memory, query, room).segments, asked)
     ask = ModelAsk(
         purpose=Purpose.ANSWER,

@@ -485,6 +485,41 @@ def test_a_question_is_shown_what_fits_it_where_the_window_is_too_small(encoding
     assert ask.template == prompts.ANSWER
 
 
+def test_entries_that_no_tokenizer_counted_leave_room_for_what_they_have_more() -> None:
+    def exact(text: str) -> int:
+        # A tokenizer finds about so many in a line of an entry.
+        return -(-len(text.encode()) * 14 // 40)
+
+    memory = town(topics=3000)
+    query = "How many trees has street 1234?"
+    (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=8000))
+    assert exact(ask.text) + ask.max_output_tokens < 8000
+    small = Bounds.of(8000, 1000, 2**20)
+    room, output = pacing.consolidation_tokens(small), small.consolidation_output_tokens
+    flow = prism.consolidate(
+        SPEC,
+        memory,
+        marker_key=KEY,
+        rules=Rules(),
+        budget_tokens=900,
+        output_tokens=output,
+        room_tokens=room,
+    )
+    ask = next(flow)[0]
+    assert exact(ask.segments[1].text) < room
+    counted = replace(memory, count=exact)
+    assert pacing.entry_tokens(counted, room) == room
+
+
+def test_an_answer_is_shown_no_more_than_it_needs_of_a_large_memory() -> None:
+    memory = town(topics=12_000)
+    query = "How many trees has street 1234?"
+    (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=128_000))
+    assert ask.template == prompts.ANSWER_FOCUSED
+    assert "street 1234 has 1234 trees" in ask.text
+    assert estimate_tokens(ask.text) < 34_000
+
+
 def test_a_place_that_exists_is_never_taken_for_missing() -> None:
     view = focused(town(), "", 50)
     assert view.value is not None
