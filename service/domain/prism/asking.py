@@ -181,7 +181,8 @@ def revise(
     A reply has `output_tokens`, and where these were used up `most_tokens`. With `focus_tokens`
     the model is shown so much of the memory, what fits the chunks best. If its reply would
     change what is there and was not shown, the step is asked once more with that shown, as far
-    as it fits; a change of what is not shown even then is rejected. Raises NoUse.
+    as it fits; a change of what is not shown even then is rejected. Where that brings nothing of
+    use, the first reply counts. Raises NoUse.
     """
     texts = [logged.chunk.as_text() for logged in chunks]
     is_focused = focus_tokens is not None
@@ -226,7 +227,11 @@ def revise(
         wanted = (*(one.path for one in made.amendments), *made.unseen)
         more = focused(memory, text, focus_tokens, wanted=wanted)
         if more.shows_more(view, made.unseen):
-            made = yield from revised(_showing(ask, more, prompts.now_shown_segment()), more)
+            try:
+                return (yield from revised(_showing(ask, more, prompts.now_shown_segment()), more))
+            except NoUse:
+                # The first reply was of use, and says what it could not change.
+                return made
     return made
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,10 @@ from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
 from service.domain.prism import asking as prism
-from service.domain.prism import pacing, prompts
+from service.domain.prism import focus, pacing, prompts
 from service.domain.prism.amending import MISSING, amend, value_at
 from service.domain.prism.amendments import Amendment, Op, Revision
-from service.domain.prism.focus import View, focused, sections, taken_apart
+from service.domain.prism.focus import Entry, View, focused, sections, taken_apart
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, Wish
 from service.domain.prism.rules import Rules
@@ -264,6 +264,22 @@ def test_what_the_first_reply_changed_is_shown_to_the_second_one() -> None:
     assert not made.rejections
 
 
+@pytest.mark.parametrize(
+    ("reason", "tries"), [(End.FILTER, 1), (End.LENGTH, 2), (End.EMPTY, 3), (None, 3)]
+)
+def test_a_second_reply_of_no_use_does_not_sink_the_first_one(
+    reason: End | None, tries: int
+) -> None:
+    careless = reply(
+        ("add", "$.'about'.'sea'", "it is cold"), ("add", "$.'topics'.'street 44'", ["a bench"])
+    )
+    useless = ModelReply(text="no JSON", model="m", end=reason or End.COMPLETE)
+    made, asked = step(town(), careless, *[useless] * tries)
+    assert len(asked) == 1 + tries
+    assert [one.value for one in made.amendments] == ["it is cold"]
+    assert "was not shown" in made.rejections[0].reason
+
+
 def test_nothing_is_asked_again_where_no_more_could_be_shown() -> None:
     topics = {f"street {n}": [f"street {n} has trees"] for n in range(200)}
     memory = held(topics=topics, people=[{"age": 7, "events": ["she is a pilot"]}])
@@ -278,6 +294,27 @@ def test_what_holds_too_much_leaves_room_for_what_fits_the_text() -> None:
     view = focused(memory, "the sailor", 400, wanted=[Path(("topics",))])
     assert "$['about']['sea']" in lines(view)
     assert any("topics" in path for path in lines(view))
+
+
+def test_many_wanted_places_are_found_in_as_many_passes_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counted(list[Entry]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[Entry]:
+            self.passes += 1
+            return super().__iter__()
+
+    memory, passes = town(), []
+    entries, holders = taken_apart(memory, 400)
+    for many in (1, 60):
+        counted = Counted(entries)
+        monkeypatch.setattr(focus, "taken_apart", lambda *_, held=counted: (held, holders))
+        wanted = [Path(("topics", f"street {number}")) for number in range(many)]
+        focused(memory, "nothing", 400, wanted=wanted)
+        passes.append(counted.passes)
+    assert passes[0] == passes[1]
 
 
 def test_additions_beside_what_was_not_shown_need_no_second_look() -> None:
