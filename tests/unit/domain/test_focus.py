@@ -352,18 +352,27 @@ def test_what_is_there_already_is_not_asked_for_again() -> None:
 @pytest.mark.parametrize("add_only", [False, True])
 def test_what_is_not_shown_even_then_is_not_lost_but_rejected(add_only: bool) -> None:
     large = held(topics={"price": ["x" * 80 for _ in range(300)]}, about={"long": "word " * 2000})
-    over = reply(("update", "$.'about'.'long'", "short"), ("add", "$.'topics'.'hours'", ["nine"]))
+    over = reply(("add", "$.'about'.'long'", "short"), ("add", "$.'topics'.'hours'", ["nine"]))
     made, asked = step(large, over, add_only=add_only)
     assert len(asked) == 1, "there is no room to show it: the same prompt would come again"
     assert [str(one.path) for one in made.amendments] == ["$['topics']['hours']"]
     (lost,) = made.rejections
     assert "was not shown" in lost.reason
 
-    first = reply(("update", "$.'topics'.'price'", ["y"]), ("add", "$.'about'.'a'", "b"))
+    first = reply(("add", "$.'topics'.'price'", ["y"]), ("add", "$.'about'.'a'", "b"))
     made, asked = step(large, first, first, add_only=add_only)
     assert len(asked) == 2
     assert [str(one.path) for one in made.amendments] == ["$['about']['a']"]
     assert "was not shown" in made.rejections[0].reason
+
+
+@pytest.mark.parametrize(("op", "reason"), [("remove", "removed"), ("update", "no updates")])
+def test_what_may_not_be_done_is_not_asked_again(op: str, reason: str) -> None:
+    path = "$.'topics'.'street 44'"
+    made, asked = step(town(), reply((op, path, ["a new bench"])), add_only=True, may_remove=False)
+    assert len(asked) == 1
+    assert reason in made.rejections[0].reason
+    assert not made.unseen
 
 
 def test_what_a_reply_made_itself_it_may_change() -> None:
