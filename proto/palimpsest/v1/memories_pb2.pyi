@@ -252,11 +252,11 @@ class PrismSpec(_message.Message):
         """All of it; and the memory is consolidated, so that it becomes smaller."""
         STEPS_FOCUSED: PrismSpec._Steps.ValueType  # 2
         """Within `memory_tokens`: names of keys, counts, and the entries that fit the
-        step's text best or were changed last. The memory may grow, and is
-        consolidated only near its limit of bytes, or when that is asked for. The
-        model may change any place: what it was not shown is shown first, in one
-        more call, or else the change is rejected. What a step does not see it may
-        write down a second time.
+        step's text best or were changed since the last fold (with IN_PLACE that
+        is not known). The memory may grow, and is consolidated only near its
+        limit of bytes, or when that is asked for. The model may change any place:
+        what it was not shown is shown first, in one more call, or else the change
+        is rejected. What a step does not see it may write down a second time.
         """
 
     class Steps(_Steps, metaclass=_StepsEnumTypeWrapper):
@@ -268,11 +268,11 @@ class PrismSpec(_message.Message):
     """All of it; and the memory is consolidated, so that it becomes smaller."""
     STEPS_FOCUSED: PrismSpec.Steps.ValueType  # 2
     """Within `memory_tokens`: names of keys, counts, and the entries that fit the
-    step's text best or were changed last. The memory may grow, and is
-    consolidated only near its limit of bytes, or when that is asked for. The
-    model may change any place: what it was not shown is shown first, in one
-    more call, or else the change is rejected. What a step does not see it may
-    write down a second time.
+    step's text best or were changed since the last fold (with IN_PLACE that
+    is not known). The memory may grow, and is consolidated only near its
+    limit of bytes, or when that is asked for. The model may change any place:
+    what it was not shown is shown first, in one more call, or else the change
+    is rejected. What a step does not see it may write down a second time.
     """
 
     class _Coercion:

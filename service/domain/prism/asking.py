@@ -18,7 +18,7 @@ from service.domain.paths import Path, PathError
 from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
 from service.domain.prism.amendments import Amendment, Rejection, Revision
-from service.domain.prism.focus import View, focused, sections
+from service.domain.prism.focus import View, focused, halves, sections
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import (
     CONSOLIDATION_OUTPUT_TOKENS,
@@ -36,6 +36,8 @@ from service.domain.trajectory import NoAnswer
 #: Tokens that an answer may have; never more than a quarter of the window, and twice as many
 #: where these were used up.
 ANSWER_OUTPUT_TOKENS = 2048
+#: What an answer is shown at most of a memory that the window has no room for.
+MAX_ANSWER_FOCUS_TOKENS = 32_000
 #: The window of a model of which nobody said how large it is.
 DEFAULT_WINDOW_TOKENS = 32_768
 #: Replies that use up their bound, after which less is asked for.
@@ -179,7 +181,8 @@ def revise(
     A reply has `output_tokens`, and where these were used up `most_tokens`. With `focus_tokens`
     the model is shown so much of the memory, what fits the chunks best. If its reply would
     change what is there and was not shown, the step is asked once more with that shown, as far
-    as it fits; a change of what is not shown even then is rejected. Raises NoUse.
+    as it fits; a change of what is not shown even then is rejected. Where that brings nothing of
+    use, the first reply counts. Raises NoUse.
     """
     texts = [logged.chunk.as_text() for logged in chunks]
     is_focused = focus_tokens is not None
@@ -220,9 +223,15 @@ def revise(
     view = focused(memory, text, focus_tokens)
     made = yield from revised(_showing(ask, view), view)
     if made.unseen:
-        more = focused(memory, text, focus_tokens, wanted=made.unseen)
-        if more.segments != view.segments:
-            made = yield from revised(_showing(ask, more, prompts.now_shown_segment()), more)
+        # What the reply did change stays in sight: the next one replaces it.
+        wanted = (*(one.path for one in made.amendments), *made.unseen)
+        more = focused(memory, text, focus_tokens, wanted=wanted)
+        if more.shows_more(view, made.unseen):
+            try:
+                return (yield from revised(_showing(ask, more, prompts.now_shown_segment()), more))
+            except NoUse:
+                # The first reply was of use, and says what it could not change.
+                return made
     return made
 
 
@@ -247,28 +256,39 @@ def consolidate(
     """The same memory in fewer words: updates and removals, no additions.
 
     `budget_tokens` is what the memory should have at most; the model is told, and
-    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. A memory of more
-    than `room_tokens` is shown in parts, one prompt after the other. Raises NoUse, and
-    TextTooLong for a value that no prompt has room for.
+    nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. With
+    `room_tokens`, a memory of which a reply could not change enough, or for which a prompt has
+    no more room, is shown in parts, one prompt after the other, and a part whose reply finds no
+    room in halves. Raises NoUse, and TextTooLong for a value that no prompt has room for.
     """
-    room = memory.live_tokens if room_tokens is None else room_tokens
-    views: Sequence[View | None] = [None]
-    if memory.live_tokens > room:
-        views = sections(memory, room)
+    waiting: list[tuple[View | None, int]] = [(None, 0)]
+    if room_tokens is not None:
+        part = pacing.part_tokens(memory, room_tokens, output_tokens)
+        if memory.live_tokens > part:
+            views = sections(memory, part, room_tokens=room_tokens)
+            waiting = [(view, MAX_HALVINGS) for view in reversed(views)]
     share = budget_tokens / max(memory.live_tokens, 1)
     amendments: list[Amendment] = []
     rejections: list[Rejection] = []
-    for view in views:
-        made = yield from _consolidated(
-            spec,
-            memory,
-            view,
-            share=share,
-            marker_key=marker_key,
-            rules=rules,
-            output_tokens=output_tokens,
-            most_tokens=most_tokens,
-        )
+    while waiting:
+        view, halvings = waiting.pop()
+        try:
+            made = yield from _consolidated(
+                spec,
+                memory,
+                view,
+                share=share,
+                marker_key=marker_key,
+                rules=rules,
+                output_tokens=output_tokens,
+                most_tokens=most_tokens,
+            )
+        except NoUse as error:
+            smaller = halves(view) if view and halvings and error.end is End.LENGTH else []
+            if not smaller:
+                raise
+            waiting += [(half, halvings - 1) for half in reversed(smaller)]
+            continue
         memory = memory.apply(0, made.amendments)
         amendments += made.amendments
         rejections += made.rejections
@@ -359,7 +379,8 @@ def answer(
     is_focused = memory.shown_tokens > free - memory.count(segments[0].text)
     if is_focused:
         first = task(is_focused=True)
-        room = max(free - memory.count(first.text), 0)
+        room = max(pacing.entry_tokens(memory, free - memory.count(first.text)), 0)
+        room = min(room, MAX_ANSWER_FOCUS_TOKENS)
         segments = (first, *focused(memory, query, room).segments, asked)
     ask = ModelAsk(
         purpose=Purpose.ANSWER,

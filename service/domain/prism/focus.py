@@ -34,6 +34,8 @@ KEYS_SHARE = 1 / 8
 COUNTS_SHARE = 1 / 16
 STANDING_SHARE = 1 / 4
 RECENT_SHARE = 1 / 4
+#: Share of the room that what is below wanted places has, where it has more entries than that.
+BELOW_SHARE = 1 / 2
 #: What can be taken apart is, if it has more than this share.
 ENTRY_SHARE = 1 / 8
 #: After so many that did not fit, no smaller one is looked for.
@@ -77,9 +79,14 @@ class View:
     #: The memory as it is.
     value: Json
     segments: tuple[Segment, ...]
-    shown: frozenset[_Steps]
-    #: Entries that are not shown.
+    #: What is shown, in the memory's order; and what is not.
+    entries: Sequence[Entry]
     hidden: Sequence[Entry]
+
+    @cached_property
+    def shown(self) -> frozenset[_Steps]:
+        """The places of the entries that are shown."""
+        return frozenset(one.path.tokens for one in self.entries)
 
     def hides(self, path: Path) -> bool:
         """Returns whether something is at `path` of which not all is shown."""
@@ -87,6 +94,11 @@ class View:
         if value_at(self.value, path) is MISSING or any(steps in self.shown for steps in way):
             return False
         return path.tokens in self._above or any(steps in self._ends for steps in way)
+
+    def shows_more(self, than: "View", paths: Sequence[Path]) -> bool:
+        """Returns whether it shows something at these paths that the other does not."""
+        new = [one for one in self.entries if one.path.tokens not in than.shown]
+        return any(_wanted(new, paths))
 
     @cached_property
     def _ends(self) -> frozenset[_Steps]:
@@ -102,18 +114,22 @@ def focused(
 ) -> View:
     """Returns what is shown of a memory beside `text`, in at most `most_tokens` and titles.
 
-    First of all what is at the `wanted` paths, as far as it fits.
+    First of all what is at the `wanted` paths, as far as it fits, and of what is below them
+    what fits the text best.
     """
     held, holders = taken_apart(memory, most_tokens)
     keys, is_cut = _keys(holders, int(KEYS_SHARE * most_tokens), memory.count)
     counts = _counts(holders, int(COUNTS_SHARE * most_tokens), memory.count)
     left = most_tokens - memory.count(keys) - memory.count(counts)
     choice = _Choice(held, memory.count)
-    left -= choice.take(_at(held, wanted), left)
+    fits = fitting(text, [one.words for one in held])
+    at, below = _wanted(held, wanted)
+    left -= choice.take(at, left)
+    left -= choice.take(_first(fits, below), int(BELOW_SHARE * left))
     standing = (number for number, one in enumerate(held) if one.stands)
     left -= choice.take(standing, min(left, int(STANDING_SHARE * most_tokens)))
     left -= choice.take(_recent(held, memory), min(left, int(RECENT_SHARE * most_tokens)))
-    choice.take(fitting(text, [one.words for one in held]), left)
+    choice.take(fits, left)
     shown = [held[number] for number in sorted(choice.lines)]
     lines = "".join(choice.lines[number] for number in sorted(choice.lines))
     return View(
@@ -127,43 +143,55 @@ def focused(
                 reusable=False,
             ),
         ),
-        shown=frozenset(one.path.tokens for one in shown),
+        entries=shown,
         hidden=[one for number, one in enumerate(held) if number not in choice.lines],
     )
 
 
-def sections(memory: PrismMemory, most_tokens: int) -> list[View]:
+def sections(memory: PrismMemory, most_tokens: int, *, room_tokens: int = 0) -> list[View]:
     """Returns the whole memory in parts of at most `most_tokens`, the last one first.
 
-    In this order what is removed from one of them moves no index of those that follow.
+    In this order what is removed from one of them moves no index of those that follow. A
+    single entry may have `room_tokens`, if that is more.
     Raises TextTooLong for an entry that no prompt has room for.
     """
     held, _ = taken_apart(memory, most_tokens)
     views: list[View] = []
     end = len(held)
     while end > 0:
-        start, left, lines = end, most_tokens, ""
-        while start > 0 and memory.count(held[start - 1].line) <= left:
+        start, left = end, most_tokens
+        while start > 0 and (tokens := memory.count(held[start - 1].line)) <= left:
             start -= 1
-            line = held[start].line
-            left -= memory.count(line)
-            lines = line + lines
+            left -= tokens
         if start == end:
-            tokens = memory.count(held[start - 1].line)
-            raise TextTooLong(
-                f"a value of the memory has {tokens} tokens, and the model's window has room for"
-                f" {max(most_tokens, 0)} of them; shorten it by hand (`palimpsest memory set`)"
-            )
-        views.append(
-            View(
-                value=memory.value,
-                segments=(Segment(kind=SegmentKind.BASE, text=lines, reusable=False),),
-                shown=frozenset(one.path.tokens for one in held[start:end]),
-                hidden=[*held[:start], *held[end:]],
-            )
-        )
+            start -= 1
+            tokens, room = memory.count(held[start].line), max(most_tokens, room_tokens, 0)
+            if tokens > room:
+                raise TextTooLong(
+                    f"a value of the memory has {tokens} tokens, and the model's window has room"
+                    f" for {room} of them; shorten it by hand (`palimpsest memory set`)"
+                )
+        views.append(_section(memory.value, held[start:end], [*held[:start], *held[end:]]))
         end = start
     return views
+
+
+def halves(section: View) -> list[View]:
+    """Returns a section in two, the last one first; none where it is a single entry."""
+    middle = len(section.entries) // 2
+    first, last = section.entries[:middle], section.entries[middle:]
+    if not first:
+        return []
+    return [
+        _section(section.value, last, [*section.hidden, *first]),
+        _section(section.value, first, [*section.hidden, *last]),
+    ]
+
+
+def _section(value: Json, entries: Sequence[Entry], hidden: Sequence[Entry]) -> View:
+    text = "".join(one.line for one in entries)
+    base = Segment(kind=SegmentKind.BASE, text=text, reusable=False)
+    return View(value=value, segments=(base,), entries=entries, hidden=hidden)
 
 
 def taken_apart(memory: PrismMemory, most_tokens: int) -> tuple[list[Entry], list[_Holder]]:
@@ -233,13 +261,30 @@ class _Choice:
         return taken
 
 
-def _at(held: Sequence[Entry], paths: Sequence[Path]) -> Iterator[int]:
-    """The entries at these paths: above, or below them."""
-    for path in paths:
-        for number, one in enumerate(held):
-            both = min(len(path.tokens), len(one.path.tokens))
-            if one.path.tokens[:both] == path.tokens[:both]:
-                yield number
+def _wanted(held: Sequence[Entry], paths: Sequence[Path]) -> tuple[list[int], list[int]]:
+    """The entries that hold these paths, in the paths' order; and those below them."""
+    wanted: dict[_Steps, int] = {}
+    holding: dict[_Steps, int] = {}
+    for order, path in enumerate(paths):
+        wanted.setdefault(path.tokens, order)
+        for end in range(len(path.tokens) + 1):
+            holding.setdefault(path.tokens[:end], order)
+    at: list[tuple[int, int]] = []
+    below: list[int] = []
+    for number, one in enumerate(held if wanted else ()):
+        steps = one.path.tokens
+        if steps in holding:
+            at.append((holding[steps], number))
+        elif any(steps[:end] in wanted for end in range(len(steps))):
+            below.append(number)
+    return [number for _, number in sorted(at)], below
+
+
+def _first(best: Iterable[int], numbers: Sequence[int]) -> Iterator[int]:
+    """These numbers, the best of them first; some come twice."""
+    among = set(numbers)
+    yield from (number for number in best if number in among)
+    yield from numbers
 
 
 def _recent(held: Sequence[Entry], memory: PrismMemory) -> Iterator[int]:

@@ -274,10 +274,14 @@ class _Judge:
     def _take(self, proposal: Proposal, path: Path, of: Type) -> None:
         """Makes the proposal an amendment. Raises ValueError with the reason."""
         held = value_at(self.value, path)
-        if not isinstance(held, Missing) and _is_known(held) and self.hides(path):
-            self._check_unchanged(proposal, path, of, held)
         removes = proposal.op is Op.REMOVE
         op = Op.REMOVE if removes else Op.ADD if held is MISSING else Op.UPDATE
+        if proposal.op in (Op.REMOVE, Op.UPDATE):
+            # What may not be done needs no look at what is there. An addition may be meant for
+            # what is below.
+            self._check_op(op, proposal.op)
+        if not isinstance(held, Missing) and _is_known(held) and self.hides(path):
+            self._check_unchanged(proposal, path, of, held)
         self._check_op(op, proposal.op)
         new = None if removes else self._fitting(of, value_of(proposal, of))
         if removes:

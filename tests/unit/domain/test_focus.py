@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.ends import End
 from service.domain.fitting import TextTooLong
 from service.domain.flows import Flow, ModelAsk, ModelReply
 from service.domain.json_values import Json, canonical
 from service.domain.paths import Path
 from service.domain.prism import asking as prism
-from service.domain.prism import pacing, prompts
+from service.domain.prism import focus, pacing, prompts
 from service.domain.prism.amending import MISSING, amend, value_at
 from service.domain.prism.amendments import Amendment, Op, Revision
-from service.domain.prism.focus import View, focused, sections, taken_apart
+from service.domain.prism.focus import Entry, View, focused, sections, taken_apart
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, Wish
 from service.domain.prism.rules import Rules
@@ -82,7 +83,10 @@ memories = st.fixed_dictionaries(
     {
         "name": st.text(max_size=300),
         "topics": st.dictionaries(
-            st.text(max_size=40), st.lists(st.text(max_size=60)), max_size=30
+            # No key has a NUL character.
+            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
+            st.lists(st.text(max_size=60)),
+            max_size=30,
         ),
         "people": st.lists(
             st.fixed_dictionaries({"age": st.integers(0, 99), "events": st.lists(st.text())}),
@@ -237,6 +241,82 @@ def test_what_was_not_shown_is_shown_before_it_is_changed() -> None:
     assert not made.rejections
 
 
+def test_what_the_first_reply_changed_is_shown_to_the_second_one() -> None:
+    topics = {f"street {n}": ["it has trees"] for n in range(200)}
+    right = ("update", "$.'about'.'Zed'", "a pilot")
+    stray: tuple[str, str, Json] = ("add", "$.'topics'", {"the harbour": ["it is new"]})
+    memory = held(topics=topics, about={"Zed": "a baker"})
+    flow = prism.revise(
+        SPEC,
+        memory,
+        [logged(1, "Zed flies now, far from the harbour.")],
+        marker_key=KEY,
+        rules=Rules(),
+        focus_tokens=400,
+    )
+    view = focused(memory, "Zed flies now", 400)
+    assert len(lines(view)) == 1, "no street fits"
+    made, (first, second) = driven(flow, [reply(right, stray), reply(right)])
+    assert "a baker" in first.text
+    assert "it has trees" in second.text
+    assert "a baker" in second.text
+    assert [one.value for one in made.amendments] == ["a pilot"]
+    assert not made.rejections
+
+
+@pytest.mark.parametrize(
+    ("reason", "tries"), [(End.FILTER, 1), (End.LENGTH, 2), (End.EMPTY, 3), (None, 3)]
+)
+def test_a_second_reply_of_no_use_does_not_sink_the_first_one(
+    reason: End | None, tries: int
+) -> None:
+    careless = reply(
+        ("add", "$.'about'.'sea'", "it is cold"), ("add", "$.'topics'.'street 44'", ["a bench"])
+    )
+    useless = ModelReply(text="no JSON", model="m", end=reason or End.COMPLETE)
+    made, asked = step(town(), careless, *[useless] * tries)
+    assert len(asked) == 1 + tries
+    assert [one.value for one in made.amendments] == ["it is cold"]
+    assert "was not shown" in made.rejections[0].reason
+
+
+def test_nothing_is_asked_again_where_no_more_could_be_shown() -> None:
+    topics = {f"street {n}": [f"street {n} has trees"] for n in range(200)}
+    memory = held(topics=topics, people=[{"age": 7, "events": ["she is a pilot"]}])
+    stray: tuple[str, str, Json] = ("add", "$.'topics'", {"the harbour": ["it is new"]})
+    made, asked = step(memory, reply(("add", "$.'people'[0].'age'", 8), stray))
+    assert len(asked) == 1, "what fits the text best was shown already"
+    assert "was not shown" in made.rejections[-1].reason
+
+
+def test_what_holds_too_much_leaves_room_for_what_fits_the_text() -> None:
+    memory = held(topics=town().value["topics"], about={"sea": "a sailor told of it"})  # type: ignore[call-overload,index]
+    view = focused(memory, "the sailor", 400, wanted=[Path(("topics",))])
+    assert "$['about']['sea']" in lines(view)
+    assert any("topics" in path for path in lines(view))
+
+
+def test_many_wanted_places_are_found_in_as_many_passes_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counted(list[Entry]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[Entry]:
+            self.passes += 1
+            return super().__iter__()
+
+    memory, passes = town(), []
+    entries, holders = taken_apart(memory, 400)
+    for many in (1, 60):
+        counted = Counted(entries)
+        monkeypatch.setattr(focus, "taken_apart", lambda *_, held=counted: (held, holders))
+        wanted = [Path(("topics", f"street {number}")) for number in range(many)]
+        focused(memory, "nothing", 400, wanted=wanted)
+        passes.append(counted.passes)
+    assert passes[0] == passes[1]
+
+
 def test_additions_beside_what_was_not_shown_need_no_second_look() -> None:
     made, asked = step(
         town(),
@@ -272,18 +352,27 @@ def test_what_is_there_already_is_not_asked_for_again() -> None:
 @pytest.mark.parametrize("add_only", [False, True])
 def test_what_is_not_shown_even_then_is_not_lost_but_rejected(add_only: bool) -> None:
     large = held(topics={"price": ["x" * 80 for _ in range(300)]}, about={"long": "word " * 2000})
-    over = reply(("update", "$.'about'.'long'", "short"), ("add", "$.'topics'.'hours'", ["nine"]))
+    over = reply(("add", "$.'about'.'long'", "short"), ("add", "$.'topics'.'hours'", ["nine"]))
     made, asked = step(large, over, add_only=add_only)
     assert len(asked) == 1, "there is no room to show it: the same prompt would come again"
     assert [str(one.path) for one in made.amendments] == ["$['topics']['hours']"]
     (lost,) = made.rejections
     assert "was not shown" in lost.reason
 
-    first = reply(("update", "$.'topics'.'price'", ["y"]), ("add", "$.'about'.'a'", "b"))
+    first = reply(("add", "$.'topics'.'price'", ["y"]), ("add", "$.'about'.'a'", "b"))
     made, asked = step(large, first, first, add_only=add_only)
     assert len(asked) == 2
     assert [str(one.path) for one in made.amendments] == ["$['about']['a']"]
     assert "was not shown" in made.rejections[0].reason
+
+
+@pytest.mark.parametrize(("op", "reason"), [("remove", "removed"), ("update", "no updates")])
+def test_what_may_not_be_done_is_not_asked_again(op: str, reason: str) -> None:
+    path = "$.'topics'.'street 44'"
+    made, asked = step(town(), reply((op, path, ["a new bench"])), add_only=True, may_remove=False)
+    assert len(asked) == 1
+    assert reason in made.rejections[0].reason
+    assert not made.unseen
 
 
 def test_what_a_reply_made_itself_it_may_change() -> None:
@@ -372,6 +461,59 @@ def test_a_consolidation_of_what_passes_the_window_goes_through_it_in_parts() ->
     assert sum("people" in path for path in removed) > 1, "parts that share a list"
 
 
+def test_parts_of_a_consolidation_are_as_large_as_a_reply_can_change() -> None:
+    memory = town(topics=3000)
+    roomy = Bounds.of(128_000, 1000, memory.live_bytes * 5 // 4)
+    output = roomy.consolidation_output_tokens
+    assert memory.live_tokens > 2 * output
+    flow = prism.consolidate(
+        SPEC,
+        memory,
+        marker_key=KEY,
+        rules=Rules(),
+        budget_tokens=pacing.goal_tokens(SPEC, memory, roomy),
+        output_tokens=output,
+        room_tokens=pacing.consolidation_tokens(roomy),
+    )
+    ask = next(flow)[0]
+    assert ask.template == prompts.CONSOLIDATE_PART
+    assert estimate_tokens(ask.segments[1].text) <= 2 * output + 60
+    assert pacing.most_consolidation_tokens(memory, roomy) == 2 * output, "there is room to grow"
+
+
+def test_a_single_value_may_have_more_than_a_part() -> None:
+    memory = held(name="Ada", about={"long": "word " * 2000})
+    parts = sections(memory, 500, room_tokens=4000)
+    assert [len(view.entries) for view in parts] == [1, 1]
+
+
+def test_a_part_whose_reply_finds_no_room_is_consolidated_in_halves() -> None:
+    memory = town(topics=0, people=60)
+    flow = prism.consolidate(
+        SPEC, memory, marker_key=KEY, rules=Rules(), budget_tokens=300, room_tokens=600
+    )
+    cut, asks, paths = 0, [next(flow)[0]], list[str]()
+    made = None
+    try:
+        while True:
+            shown = re.findall(r'^\{"(\$.*?)":', asks[-1].segments[1].text, re.MULTILINE)
+            if len(shown) > 8:
+                cut += 1
+                asks += flow.send([replace(reply(), end=End.LENGTH)])
+                continue
+            paths += shown
+            asks += flow.send([reply(("remove", shown[0], ""))])
+    except StopIteration as end:
+        made = end.value
+    assert isinstance(made, Revision)
+    assert cut > 2
+    order = [str(one.path) for one in taken_apart(memory, 600)[0]]
+    assert sorted(paths, key=order.index) == order, "each entry was shown once"
+    assert not made.rejections
+    left, _ = taken_apart(memory.apply(1, made.amendments), 600)
+    assert len(left) == len(order) - len(made.amendments)
+
+
 def test_a_value_that_no_prompt_has_room_for_is_said() -> None:
     with pytest.raises(TextTooLong, match="shorten it by hand"):
         sections(held(about={"long": "word " * 2000}), 500)
@@ -387,6 +529,41 @@ def test_a_question_is_shown_what_fits_it_where_the_window_is_too_small(encoding
     assert estimate_tokens(ask.text) + ask.max_output_tokens < 4000
     (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=400_000))
     assert ask.template == prompts.ANSWER
+
+
+def test_entries_that_no_tokenizer_counted_leave_room_for_what_they_have_more() -> None:
+    def exact(text: str) -> int:
+        # A tokenizer finds about so many in a line of an entry.
+        return -(-len(text.encode()) * 14 // 40)
+
+    memory = town(topics=3000)
+    query = "How many trees has street 1234?"
+    (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=8000))
+    assert exact(ask.text) + ask.max_output_tokens < 8000
+    small = Bounds.of(8000, 1000, 2**20)
+    room, output = pacing.consolidation_tokens(small), small.consolidation_output_tokens
+    flow = prism.consolidate(
+        SPEC,
+        memory,
+        marker_key=KEY,
+        rules=Rules(),
+        budget_tokens=900,
+        output_tokens=output,
+        room_tokens=room,
+    )
+    ask = next(flow)[0]
+    assert exact(ask.segments[1].text) < room
+    counted = replace(memory, count=exact)
+    assert pacing.entry_tokens(counted, room) == room
+
+
+def test_an_answer_is_shown_no_more_than_it_needs_of_a_large_memory() -> None:
+    memory = town(topics=12_000)
+    query = "How many trees has street 1234?"
+    (ask,) = next(prism.answer(SPEC, memory, query, marker_key=KEY, window_tokens=128_000))
+    assert ask.template == prompts.ANSWER_FOCUSED
+    assert "street 1234 has 1234 trees" in ask.text
+    assert estimate_tokens(ask.text) < 34_000
 
 
 def test_a_place_that_exists_is_never_taken_for_missing() -> None:

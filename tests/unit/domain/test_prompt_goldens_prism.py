@@ -68,14 +68,14 @@ def _focused(rules: Rules, reply: str = "") -> ModelAsk:
 
 def _part() -> ModelAsk:
     flow = prism.consolidate(
-        SPEC, _large(), marker_key=KEY, rules=Rules(), budget_tokens=400, room_tokens=150
+        SPEC, _large(), marker_key=KEY, rules=Rules(), budget_tokens=400, room_tokens=250
     )
     return next(flow)[0]
 
 
 def _answer_of_large() -> ModelAsk:
     query = "When is the museum closed?"
-    return next(prism.answer(SPEC, _large(), query, marker_key=KEY, window_tokens=1200))[0]
+    return next(prism.answer(SPEC, _large(), query, marker_key=KEY, window_tokens=1370))[0]
 
 
 _OVER_UNSEEN = (
