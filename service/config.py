@@ -20,6 +20,7 @@ from service.model_config import (
     ModelPriceOverrides,
     ModelProfiles,
     ModelSettings,
+    OptionalKey,
 )
 
 _HOST = r"(\[[^\]]*\]|[^/:@,]*)(:\d{1,5})?"
@@ -190,7 +191,7 @@ class Config(BaseSettings):
     #: Whether that endpoint keeps to a JSON Schema of the reply (response_format).
     model_structured_output: bool = False
     #: Key for that endpoint; providers' own variables work as well.
-    model_api_key: SecretStr | None = None
+    model_api_key: OptionalKey = None
     #: JSON: from a model's name, or its beginning and "*", to prices and habits of its
     #: cache that win over litellm's list; docs/guides/models.md has the fields.
     model_prices: ModelPriceOverrides = Field(default_factory=dict)
@@ -222,7 +223,7 @@ class Config(BaseSettings):
     embedding_model: Annotated[ModelName, Field(pattern=r"^([^/\s]+/\S+)?$", max_length=200)] = ""
     #: Base URL and key of an OpenAI-compatible endpoint, for embedding models named openai/….
     embedding_base_url: BaseUrl | None = None
-    embedding_api_key: SecretStr | None = None
+    embedding_api_key: OptionalKey = None
     #: Numbers of each vector, where litellm's list does not know them; fewer than the model's
     #: own are asked of it.
     embedding_dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)] | None = None

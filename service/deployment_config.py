@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -18,6 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
+
+from service.model_config import checked_key, checked_url
 
 #: Deployments of all models.
 MAX_DEPLOYMENTS = 256
@@ -50,8 +52,11 @@ _THEIRS: Mapping[str, Mapping[str, str]] = {
 _FIELDS = tuple(dict.fromkeys(name for fields in _THEIRS.values() for name in fields))
 #: Those that are secret: each may stand in a variable of the environment instead.
 _SECRETS = ("api_key", "secret_access_key", "session_token", "credentials")
+#: Providers with no address of their own, and litellm's variable for it.
+_BASES: Mapping[str, str] = {"azure": "AZURE_API_BASE", "azure_ai": "AZURE_AI_API_BASE"}
 
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_Key = Annotated[SecretStr, AfterValidator(checked_key)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 
 
@@ -66,8 +71,8 @@ class Deployment(BaseModel):
     model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$", max_length=200)]
     #: What litellm calls it there; default: `model`.
     litellm_model: Annotated[str, Field(pattern=r"^[^/\s]+/\S+$", max_length=200)] | None = None
-    api_base: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
-    api_key: SecretStr | None = None
+    api_base: Annotated[str, AfterValidator(checked_url)] | None = None
+    api_key: _Key | None = None
     #: The variable of the environment that holds the key, in place of `api_key`.
     api_key_env: _Variable | None = None
     #: Azure: the version of its API, as 2024-10-21; default: AZURE_API_VERSION, then litellm's.
@@ -76,9 +81,9 @@ class Deployment(BaseModel):
     region: _Name | None = None
     #: Bedrock: who asks, with its secret; default: as AWS's own tools find them.
     access_key_id: _Name | None = None
-    secret_access_key: SecretStr | None = None
+    secret_access_key: _Key | None = None
     secret_access_key_env: _Variable | None = None
-    session_token: SecretStr | None = None
+    session_token: _Key | None = None
     session_token_env: _Variable | None = None
     #: Vertex AI: the project of Google's. OpenAI: the project that calls are billed to.
     project: _Name | None = None
@@ -99,6 +104,10 @@ class Deployment(BaseModel):
         """What litellm calls the model there."""
         return self.litellm_model or self.model
 
+    def base(self) -> str | None:
+        """Where it is, from here or the environment; None when its provider has one address."""
+        return self.api_base or os.environ.get(_BASES.get(self.provider, "")) or None
+
     def key(self) -> str | None:
         """The key, from here or the environment; None when there is none."""
         return self._secret("api_key")
@@ -109,6 +118,13 @@ class Deployment(BaseModel):
             value = self._secret(name)
             if value is not None:
                 yield value
+
+    def without_secrets(self) -> dict[str, Any]:
+        """What is set of it, for processes that have neither its secrets nor its variables."""
+        # The name of who asks is taken with its secret only.
+        names = {"access_key_id", *_SECRETS, *(f"{name}_env" for name in _SECRETS)}
+        found = self.model_dump(exclude=names, exclude_none=True)
+        return found if self.base() is None else {**found, "api_base": self.base()}
 
     def arguments(self) -> dict[str, str]:
         """What its provider takes besides URL and key, by litellm's names."""
@@ -152,7 +168,7 @@ class Deployment(BaseModel):
         if value is not None:
             return value.get_secret_value()
         variable: str | None = getattr(self, f"{name}_env")
-        return None if variable is None else os.environ[variable]
+        return None if variable is None else os.environ[variable].strip()
 
 
 _ADAPTER: TypeAdapter[tuple[Deployment, ...]] = TypeAdapter(tuple[Deployment, ...])
@@ -190,18 +206,53 @@ def _check(one: Deployment) -> None:
         variable = getattr(one, f"{name}_env")
         if variable is not None and getattr(one, name) is not None:
             raise _wrong(f"gives the deployment {one.name!r} both {name} and {name}_env")
-        if variable is not None and variable not in os.environ:
-            raise _wrong(f"the variable {variable} for {one.name!r} is not set")
+        if variable is not None:
+            _check_variable(one, name, variable)
     if (strange := one.strange_field()) is not None:
         takers = ", ".join(name for name, fields in _THEIRS.items() if strange in fields)
         raise _wrong(f"{one.name!r}: {one.target} takes no {strange}; it is for {takers}")
-    if urlsplit(one.api_base or "").username is not None:
-        raise _wrong(f"{one.name!r}: api_base has a name before its host; give the key as api_key")
+    if one.provider in _BASES and one.api_base is None:
+        _check_base(one, _BASES[one.provider])
     has_secret = one.secret_access_key is not None or one.secret_access_key_env is not None
     if has_secret != (one.access_key_id is not None):
         raise _wrong(f"{one.name!r}: access_key_id and secret_access_key go together")
     if one.model.startswith("offline/"):
         raise _wrong(f"{one.name!r}: the offline model runs in the worker and has no places")
+    if (said := one.arguments().get(_VERTEX["credentials"])) is not None and not _is_account(said):
+        why = "are neither a service account as JSON nor the path of a file that can be read"
+        raise _wrong(f"{one.name!r}: its credentials {why}")
+
+
+def _check_variable(one: Deployment, name: str, variable: str) -> None:
+    if variable not in os.environ:
+        raise _wrong(f"the variable {variable} for {one.name!r} is not set")
+    # A service account may have several lines.
+    if name != "credentials":
+        try:
+            checked_key(SecretStr(os.environ[variable]))
+        except PydanticCustomError as error:
+            raise _wrong(f"the variable {variable} for {one.name!r} {error.message()}") from None
+
+
+def _check_base(one: Deployment, variable: str) -> None:
+    found = one.base()
+    if found is None:
+        raise _wrong(f"{one.name!r}: {one.target} wants an api_base, or the variable {variable}")
+    try:
+        checked_url(found)
+    except PydanticCustomError as error:
+        raise _wrong(f"the variable {variable} for {one.name!r} {error.message()}") from None
+
+
+def _is_account(said: str) -> bool:
+    """Whether these are credentials: JSON, or the path of a file that can be read."""
+    try:
+        if said.lstrip().startswith("{"):
+            json.loads(said)
+            return True
+        return Path(said).is_file() and os.access(said, os.R_OK)
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def _json(text: str) -> Any:

@@ -10,6 +10,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    SecretStr,
     TypeAdapter,
     ValidationError,
     model_validator,
@@ -212,11 +213,32 @@ def checked_model(name: str) -> str:
     return name
 
 
-def _checked_url(url: str) -> str:
-    if url and not url.startswith(("http://", "https://")):
+_URL = re.compile(r"https?://(\[[^\s\[\]/@]+\]|[^\s\[\]:/@]+)(:\d{1,5})?(/\S*)?")
+
+
+def checked_url(url: str) -> str:
+    """Returns the URL of an endpoint, which is shown as it is. Raises PydanticCustomError for what
+    is none, or might hold a password or a key."""
+    # What was given is not said: it may be the key.
+    if "?" in url or "#" in url or "@" in url.partition("://")[2].partition("/")[0]:
+        said = "has a login, a query or a fragment: give the URL alone, and its key as the API key"
+        raise PydanticCustomError("base_url", said)
+    if not _URL.fullmatch(url):
         said = "is no URL of an endpoint: give one such as http://localhost:8080/v1"
         raise PydanticCustomError("base_url", said)
     return url
+
+
+def checked_key(key: SecretStr) -> SecretStr:
+    """Returns a key without the blanks around it. Raises PydanticCustomError for what is blank,
+    or cannot be sent."""
+    text = key.get_secret_value().strip()
+    if not text:
+        raise PydanticCustomError("key", "is blank: give the key, or leave the setting out")
+    if not (text.isascii() and text.isprintable()):
+        said = "has a line break or another character that no key has: give the key alone"
+        raise PydanticCustomError("key", said)
+    return SecretStr(text)
 
 
 def _read_patterns(value: Any) -> tuple[str, ...]:
@@ -252,6 +274,10 @@ def _read_profiles(value: Any) -> dict[str, ProfileOverride]:
 ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
 ModelSettings = Annotated[dict[str, ModelSetting], NoDecode, PlainValidator(_read_settings)]
 ModelProfiles = Annotated[dict[str, ProfileOverride], NoDecode, PlainValidator(_read_profiles)]
-BaseUrl = Annotated[str, AfterValidator(_checked_url)]
+#: An empty variable is as one that is not set.
+BaseUrl = Annotated[str, AfterValidator(lambda url: url and checked_url(url))]
+OptionalKey = Annotated[
+    SecretStr | None, AfterValidator(lambda key: checked_key(key) if key else None)
+]
 ModelName = Annotated[str, AfterValidator(checked_model)]
 ModelPatterns = Annotated[tuple[str, ...], NoDecode, PlainValidator(_read_patterns)]

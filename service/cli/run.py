@@ -114,11 +114,9 @@ def up(
 
 def _models_line(config: Config) -> str:
     """Which models `up` asks."""
-    from service.embedded.running import plain_url
-
     if config.model == OFFLINE_MODEL:
         return f"The model is {OFFLINE_MODEL}, which is no language model; see PALIMPSEST_MODEL"
-    at = f" at {plain_url(config.model_base_url)}" if config.model_base_url else ""
+    at = f" at {config.model_base_url}" if config.model_base_url else ""
     places = sum(one.model == config.model for one in config.deployments)
     at = f" in {places} deployment(s)" if places else at
     vectors = f"; vectors by {config.embedding_model}" if config.embedding_model else ""

@@ -11,12 +11,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, SecretStr
 
 from service.config import Config
-from service.deployment_config import Deployment
 from service.embedded.folder import OwnFolder
 from service.embedded.postgres import NAME, url_of
 from service.embedded.processes import ServerUser
@@ -30,7 +28,6 @@ _FILE = "settings.json"
 _MAX_BYTES = 1024 * 1024
 #: They may hold a secret in a field of a request.
 _UNTOLD = frozenset({"model_settings", "deployments", "data_dir"})
-_ENDPOINTS = ("model_base_url", "embedding_base_url")
 _PREFIX = "PALIMPSEST_"
 
 
@@ -121,19 +118,12 @@ def _settings(config: Config) -> dict[str, Any]:
         for name in Config.model_fields
         if name not in _UNTOLD and not _is_secret(value := getattr(config, name))
     }
-    for name in _ENDPOINTS:
-        found[name] = None if found[name] is None else plain_url(found[name])
-    found["deployments"] = [_place(one) for one in config.deployments]
+    found["deployments"] = [one.without_secrets() for one in config.deployments]
     return found
 
 
 def _plain(value: object) -> object:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
-
-
-def _place(one: Deployment) -> dict[str, Any]:
-    found = one.model_dump(exclude={"api_key", "api_key_env"}, exclude_none=True)
-    return {key: plain_url(value) if key == "api_base" else value for key, value in found.items()}
 
 
 def _hidden(config: Config) -> Iterator[str]:
@@ -143,9 +133,3 @@ def _hidden(config: Config) -> Iterator[str]:
 
 def _is_secret(value: object) -> bool:
     return isinstance(value, SecretStr)
-
-
-def plain_url(url: str) -> str:
-    """A URL without a login and a query, which may hold a key."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -81,7 +81,7 @@ _REPORTS: tuple[Any, ...] = (
 _DEPLOYMENTS: tuple[Any, ...] = (
     [{"name": "a", "model": "openai/x", "api_base": "http://localhost:1", "max_in_flight": 3}],
     [{"name": "a", "model": "openai/x", "api_key_env": "HOME", "tokens_per_second": 3.5}] * 2,
-    [{"name": "b/c", "model": "m/x", "litellm_model": "azure/y", "api_key": "secret"}],
+    [{"name": "b/c", "model": "m/x", "litellm_model": "groq/y", "api_key": "secret"}],
 )
 _DEPLOYMENT_WORDS = (
     *("name", "model", "litellm_model", "api_base", "api_key", "api_key_env", "offline/extractive"),

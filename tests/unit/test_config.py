@@ -23,6 +23,13 @@ URL = "postgresql://u:secret-word@db"
         ("LISTEN", "abc", "is not HOST:PORT"),
         ("MODEL_BASE_URL", "secret-word:8080/v1", "is no URL of an endpoint: give one such as"),
         ("EMBEDDING_BASE_URL", "localhost", "is no URL of an endpoint: give one such as"),
+        ("MODEL_BASE_URL", "http://u:secret-word@127.0.0.1:9/v1", "has a login, a query or a"),
+        ("MODEL_BASE_URL", "http://u:secret/-word@127.0.0.1:9/v1", "is no URL of an endpoint"),
+        ("MODEL_BASE_URL", "http://[::1/v1", "is no URL of an endpoint"),
+        ("EMBEDDING_BASE_URL", "https://h/v1?api-key=secret-word", "has a login, a query or a"),
+        ("MODEL_API_KEY", "secret-word\nmore", "has a line break or another character that"),
+        ("MODEL_API_KEY", "secret-word…", "has a line break or another character that"),
+        ("EMBEDDING_API_KEY", " \n", "is blank: give the key, or leave the setting out"),
         ("LISTEN", "127.0.0.1:99999", "is not HOST:PORT"),
         ("LOG_LEVEL", "loud", "Input should be 'debug', 'info', 'warning' or 'error'"),
         ("LOG_FORMAT", "xml", "Input should be 'json' or 'console'"),
@@ -82,6 +89,35 @@ def test_other_values_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = read_config()
     assert (config.log_level, config.listen) == ("warning", "[::]:0")
     assert config.redis_url == SecretStr("rediss://:key@cache:6380/0")
+
+
+def test_keys_are_taken_without_the_blanks_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_MODEL_API_KEY", "\nsecret-word\r\n")
+    monkeypatch.setenv("PALIMPSEST_EMBEDDING_API_KEY", "")
+    monkeypatch.setenv("PLACE_KEY", "secret-word\n")
+    places = [{"name": "one", "model": "openai/m", "api_key_env": "PLACE_KEY"}]
+    monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", json.dumps(places))
+    config = read_config()
+    assert config.model_api_key == SecretStr("secret-word")
+    assert config.embedding_api_key is None
+    assert config.deployments[0].key() == "secret-word"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://localhost:8080/v1",
+        "http://[::1]:8080/v1/",
+        "https://there",
+        "https://there/a/publishers/x@2024/v1",
+        "http://gpu_a.local:8000/deep/path",
+    ],
+)
+def test_urls_of_endpoints_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("PALIMPSEST_MODEL_BASE_URL", url)
+    monkeypatch.setenv("PALIMPSEST_EMBEDDING_BASE_URL", "")
+    config = read_config()
+    assert (config.model_base_url, config.embedding_base_url) == (url, "")
 
 
 PLACE = {"name": "one", "model": "openai/m", "api_base": "https://one.example/v1"}
@@ -145,7 +181,7 @@ def test_deployments_are_read_from_the_variable_or_a_file(
         [
             PLACE,
             {"name": "two", "model": "openai/m", "api_key_env": "PLACE_KEY", "max_in_flight": 4},
-            {"name": "three", "model": "azure/n", "litellm_model": "azure/x", "api_key": "hushed"},
+            {**PLACE, "name": "three", "litellm_model": "azure/x", "api_key": "hushed"},
         ]
     )
     file = tmp_path / "deployments.json"

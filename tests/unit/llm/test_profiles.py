@@ -163,5 +163,6 @@ def test_a_wrong_profile_is_one_sentence(
 
 
 def test_a_deployment_is_asked_as_what_serves_it() -> None:
-    places = [{"name": "one", "model": "openai/gpt-4o", "litellm_model": "azure/gpt-5-mini"}]
+    served = {"litellm_model": "azure/gpt-5-mini", "api_base": "https://ours.example"}
+    places = [{"name": "one", "model": "openai/gpt-4o", **served}]
     assert profile("openai/gpt-4o", deployments=places).default_effort is Effort.MEDIUM

@@ -1,6 +1,7 @@
 """Deployments at providers that take more than a URL and a key: what is sent, refused and shown."""
 
 import json
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
@@ -83,19 +84,21 @@ async def test_openai_is_told_who_pays(servers: Emulators) -> None:
     )
 
 
-async def test_vertex_gets_project_location_and_credentials() -> None:
+async def test_vertex_gets_project_location_and_credentials(tmp_path: Path) -> None:
+    account = tmp_path / "vertex.json"
+    account.write_text("{}")
     one = Deployment(
         name="belgium",
         model="vertex_ai/gemini-2.5-flash",
         project="our-project",
         location="europe-west1",
-        credentials=SecretStr("/etc/palimpsest/vertex.json"),
+        credentials=SecretStr(str(account)),
     )
     assert parameters_of(one) == {
         "model": "vertex_ai/gemini-2.5-flash",
         "vertex_project": "our-project",
         "vertex_location": "europe-west1",
-        "vertex_credentials": "/etc/palimpsest/vertex.json",
+        "vertex_credentials": str(account),
     }
     # What it is signed with is a package that has to be installed.
     config = Config(model=one.model, deployments=(one,))
@@ -136,17 +139,81 @@ async def test_vertex_gets_project_location_and_credentials() -> None:
             "the variable NO_SUCH_VARIABLE_HERE for 'x' is not set",
         ),
         (
-            {"model": "openai/m", "api_base": "http://me:password@there/v1"},
-            "'x': api_base has a name before its host; give the key as api_key",
+            {"model": "openai/m", "api_base": "http://me:emulator@there/v1"},
+            "deployment 1.api_base: has a login, a query or a fragment",
+        ),
+        (
+            {"model": "openai/m", "api_base": "http://there/v1?api-key=emulator"},
+            "deployment 1.api_base: has a login, a query or a fragment",
+        ),
+        ({"model": "openai/m", "api_key": "emul\nator"}, "deployment 1.api_key: has a line break"),
+        ({"model": "openai/m", "api_key": " "}, "deployment 1.api_key: is blank"),
+        (
+            {"model": "openai/m", "api_key_env": "OUR_BROKEN_KEY"},
+            "the variable OUR_BROKEN_KEY for 'x' has a line break",
+        ),
+        (
+            {"model": "bedrock/a", "access_key_id": "AKIA", "secret_access_key": ""},
+            "deployment 1.secret_access_key: is blank",
+        ),
+        (
+            {"model": "bedrock/a", "session_token_env": "OUR_BLANK_KEY"},
+            "the variable OUR_BLANK_KEY for 'x' is blank",
+        ),
+        (
+            {"model": "openai/m", "litellm_model": "azure/mini"},
+            "'x': azure/mini wants an api_base, or the variable AZURE_API_BASE",
+        ),
+        (
+            {"model": "azure_ai/mistral"},
+            "the variable AZURE_AI_API_BASE for 'x' has a login, a query or a fragment",
+        ),
+        (
+            {"model": "vertex_ai/g", "credentials": "/no/such/emulator.json"},
+            "'x': its credentials are neither a service account as JSON nor the path of a file",
+        ),
+        (
+            {"model": "vertex_ai/g", "credentials": '{"emulator": 1'},
+            "'x': its credentials are neither a service account as JSON nor the path of a file",
+        ),
+        (
+            {"model": "vertex_ai/g", "credentials_env": "OUR_BLANK_KEY"},
+            "'x': its credentials are neither a service account as JSON nor the path of a file",
         ),
         ({"model": "azure/mini", "api_version": "a b"}, "deployment 1.api_version: "),
     ],
 )
-def test_what_a_provider_does_not_take_is_one_clear_error(fields: Json, said: str) -> None:
+def test_what_a_provider_does_not_take_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, fields: Json, said: str
+) -> None:
+    monkeypatch.delenv("AZURE_API_BASE", raising=False)
+    monkeypatch.setenv("AZURE_AI_API_BASE", "https://there/v1?code=emulator")
+    monkeypatch.setenv("OUR_BROKEN_KEY", "emul\nator")
+    monkeypatch.setenv("OUR_BLANK_KEY", " \n")
     with pytest.raises(ValidationError) as caught:
         Config(deployments=json.dumps([{"name": "x", **fields}]))  # type: ignore[arg-type]
     (error,) = caught.value.errors()
     assert said in error["msg"]
+    assert "emulator" not in error["msg"]
+
+
+def test_azures_address_and_a_service_account_may_stand_in_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    account = '{\n "type": "service_account"\n}\n'
+    monkeypatch.setenv("AZURE_API_BASE", "https://ours.example")
+    monkeypatch.setenv("OUR_ACCOUNT", account)
+    vertex = {"name": "v", "model": "vertex_ai/g", "credentials_env": "OUR_ACCOUNT"}
+    said = json.dumps([{"name": "a", "model": "azure/mini"}, vertex])
+    azure, vertex_ai = Config(deployments=said).deployments  # type: ignore[arg-type]
+    assert "api_base" not in parameters_of(azure)
+    assert json.loads(vertex_ai.arguments()["vertex_credentials"]) == json.loads(account)
+    assert azure.without_secrets()["api_base"] == "https://ours.example"
+    # What commands beside it read has neither the variables nor the secrets.
+    told = [azure.without_secrets(), vertex_ai.without_secrets()]
+    monkeypatch.delenv("AZURE_API_BASE")
+    monkeypatch.delenv("OUR_ACCOUNT")
+    assert [one.name for one in Config(deployments=told).deployments] == ["a", "v"]  # type: ignore[arg-type]
 
 
 async def test_doctor_shows_them_without_secrets(servers: Emulators) -> None:
