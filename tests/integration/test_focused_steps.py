@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from service.config import Limits
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.prism import prompts
+from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import ADAPTIVE_FOLD_TOKENS, Encoding, Steps
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
@@ -193,6 +195,30 @@ async def test_a_question_to_a_memory_beyond_the_window_is_answered_from_what_fi
     assert answer.text == "Boats."
     (citation,) = answer.citations
     assert (citation.path, citation.position) == ("$['topics']['harbour 77'][0]", 77)
+
+
+async def test_a_memory_is_loaded_for_an_answer_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(database, ["a"], **FOCUSED)
+    script = Script(reply=about_itself)
+    await reviser(database, script, window=WINDOW).drain(ITEM)
+    stored = await read(database)
+    question = await store_question(
+        database, MEMORY, "A light?", revision=stored.revision, applied_position=1
+    )
+    load, threads = PrismMemory.load, list[int]()
+
+    def noted(*args: Any, **named: Any) -> PrismMemory:
+        threads.append(threading.get_ident())
+        return load(*args, **named)
+
+    monkeypatch.setattr(PrismMemory, "load", noted)
+    script = Script(reply=lambda *_: "[ANSWER]\nOne.\n[PATHS]\n$.'topics'.'harbour 1'[0]\n")
+    await answerer(database, calls(database, script), CONFIG, window=WINDOW).make(question)
+    assert (await read_answer(database, question)).text == "One."
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_a_consolidation_by_hand_goes_through_it_in_parts(database: Database) -> None:

@@ -1,15 +1,15 @@
 """The reader of PRISM memories: the final answer (arXiv 2412.18914, algorithm 1, line 6)."""
 
+import asyncio
+
 from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
 from service.llm.driver import drive
-from service.llm.facts import ModelFacts
 from service.usecases.readers.answering import MadeAnswer, ReaderKit
 from service.usecases.readers.citing import cite
 from storage import prism_states
 from storage.answers import StoredAnswer
-from storage.database import Transaction
 
 #: Why there is no answer.
 NO_ANSWER_TEXT = "There is no answer in the memory."
@@ -30,7 +30,19 @@ class PrismReader:
         model = spec.model or self._kit.config.model
         facts = self._kit.facts(model)
         async with self._kit.database.transaction(item.tenant_id) as tx:
-            memory = await _load(tx, asked, facts)
+            rows = await prism_states.read_for_prompts(
+                tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
+            )
+        assert rows is not None, "the answer's foreign key holds its revision"
+        # A large memory takes long; leases are renewed meanwhile.
+        memory = await asyncio.to_thread(
+            PrismMemory.load,
+            spec.schema(),
+            base_json=rows.base,
+            amendments=rows.amendments,
+            encoding=spec.encoding,
+            count=facts.count,
+        )
         flow = prism.answer(
             spec,
             memory,
@@ -59,18 +71,3 @@ class PrismReader:
             rests=bool(draft.paths),
             truncated=draft.is_cut,
         )
-
-
-async def _load(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> PrismMemory:
-    spec = asked.prism
-    rows = await prism_states.read_for_prompts(
-        tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
-    )
-    assert rows is not None, "the answer's foreign key holds its revision"
-    return PrismMemory.load(
-        spec.schema(),
-        base_json=rows.base,
-        amendments=rows.amendments,
-        encoding=spec.encoding,
-        count=facts.count,
-    )
