@@ -94,9 +94,8 @@ def budget_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
 
     The limit of bytes counts as so many tokens as the memory has for so many bytes.
     """
-    taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
     wanted = spec.memory_tokens or bounds.window_tokens // 2
-    budget = max(min(wanted, bounds.window_tokens - taken), 0)
+    budget = max(min(wanted, consolidation_tokens(bounds)), 0)
     # Bytes are known already; to count tokens takes time.
     if not _nears_limit(memory, bounds):
         return budget
