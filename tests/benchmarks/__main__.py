@@ -26,6 +26,7 @@ NAMES = (
     "stream",
     "table",
     "tree",
+    "waiters",
     "words",
     "workers",
 )

@@ -29,6 +29,7 @@ SIZES: dict[str, Sequence[str]] = {
     "step": (),
     "stream": (),
     "tree": (),
+    "waiters": (),
     "words": (),
     "load": ("--sessions", "200", "--chunks", "10000"),
     "workers": (),
