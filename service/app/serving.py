@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 
@@ -34,7 +35,7 @@ from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.budgets import Budgets
 from service.usecases.comparing import Comparer
-from service.usecases.consistency import Watcher
+from service.usecases.consistency import CHANGES, Watcher
 from service.usecases.costs import Costs
 from service.usecases.edit import Editor
 from service.usecases.gauges import DeploymentGauges
@@ -61,12 +62,17 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     if not listening.is_local(config.listen):
         _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
     async with (
-        process(config, "serve") as (database, keys, dispatcher),
+        process(config, "serve") as (database, keys, signals, dispatcher),
         health(config, "serve", stop) as watch,
         AsyncExitStack() as stack,
     ):
-        hints = Hints(dispatcher.hint)
-        watcher = Watcher(database, reads=config.limits.max_waiting_reads)
+        hints = Hints(dispatcher.hint, dispatcher.want)
+        watcher = Watcher(
+            database,
+            reads=config.limits.max_waiting_reads,
+            want=partial(hints.add, wanted=True),
+        )
+        signals.subscribe(CHANGES, watcher.wake)
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token, config.limits)
         memories = Memories(database, hints, watcher, keys.token, config.limits)
@@ -116,7 +122,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
-        jobs = [hints.run, watcher.run, appender.run]
+        jobs = [signals.run, hints.run, watcher.run, appender.run]
         if telemetry.exports():
             jobs.append(DeploymentGauges(database, dispatcher).run)
         loops = [asyncio.create_task(job()) for job in jobs]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from storage import (
     waiting,
 )
 from storage.database import Database
+from storage.signals import Signals
 from tests.integration.scripted import (
     ITEM,
     KEY,
@@ -250,6 +252,31 @@ async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
             await step(database)
             await asyncio.gather(anext(reads), following)
     assert wanted == [[ITEM]]
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_what_another_process_commits_is_told(
+    database: Database, other: Database, url: str
+) -> None:
+    here, there = (Signals(one, url, name="test") for one in (database, other))
+    other.on_change(partial(there.send, consistency.CHANGES))
+    keys = await several(database, 3)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        listening = asyncio.Event()
+        here.subscribe(consistency.CHANGES, watcher.wake)
+        here.subscribe(consistency.CHANGES, lambda _: listening.set())
+        running = [asyncio.create_task(one.run()) for one in (here, there)]
+        await listening.wait()
+        looks = await first_looks(stack, watcher, keys)
+        coming = [asyncio.ensure_future(anext(one)) for one in looks]
+        with statements() as sent:
+            await step(other)
+            assert (await coming[0]).applied_position == 1
+        assert set(looked_at(sent)) == {MEMORY}
+        assert not any(one.done() for one in coming[1:])
+        for task in (*coming, *running):
+            task.cancel()
+        await asyncio.gather(*coming, *running, return_exceptions=True)
 
 
 # What is told
