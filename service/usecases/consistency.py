@@ -153,10 +153,10 @@ _Key = tuple[UUID, UUID]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
-    """What one look found."""
+    """What one look found: by the ids of memories, and those that are settled."""
 
-    progress: dict[_Key, Progress] = field(default_factory=dict)
-    settled: set[WorkItem] = field(default_factory=set)
+    progress: dict[UUID, Progress] = field(default_factory=dict)
+    settled: set[UUID] = field(default_factory=set)
     #: What there is for those who listen to answers.
     told: dict[Listener, Found] = field(default_factory=dict)
 
@@ -179,22 +179,18 @@ class _Wait:
     found: Found = NOTHING
 
     @property
-    def key(self) -> _Key:
-        """As tables have it."""
-        return self.item.session_key, self.item.item_id
-
-    @property
     def idle(self) -> bool:
         """Whether the call does nothing but wait."""
         return self.news is not None and not self.news.done()
 
     def show(self, seen: _Seen) -> None:
         """Ends the wait if a look found something new."""
-        progress = seen.progress.get(self.key, self.progress)
+        identity = self.item.item_id
+        progress = seen.progress.get(identity, self.progress)
+        settled = identity in seen.settled
         found = NOTHING if self.listener is None else seen.told.get(self.listener, NOTHING)
-        if progress != self.progress or self.item in seen.settled or found != NOTHING:
-            self.progress, self.found = progress, found
-            self.settled = self.item in seen.settled
+        if progress != self.progress or settled or found != NOTHING:
+            self.progress, self.settled, self.found = progress, settled, found
             self.end()
 
     def end(self) -> None:
@@ -403,14 +399,16 @@ class Watcher:
 
     async def _see(self, tenant_id: UUID, waits: Sequence[_Wait]) -> _Seen:
         seen = _Seen()
-        memories = {one.key for one in waits if one.item.kind is WorkKind.MEMORY}
+        items = {one.item.item_id: one.item for one in waits}
+        memories = [item for item in items.values() if item.kind is WorkKind.MEMORY]
         if memories:
+            keys = [(item.session_key, item.item_id) for item in memories]
             async with self._database.direct(tenant_id) as direct:
-                seen.progress.update(await read_progress(direct, list(memories)))
-        made = {one.item for one in waits if one.item.kind is not WorkKind.MEMORY}
+                seen.progress.update(await read_progress(direct, keys))
+        made = [item for item in items.values() if item.kind is not WorkKind.MEMORY]
         if made:
             async with self._database.transaction(tenant_id) as tx:
-                seen.settled.update(await settling.settled(tx, list(made)))
+                seen.settled.update(one.item_id for one in await settling.settled(tx, made))
                 listening = [one.listener for one in waits if one.listener is not None]
                 if listening:
                     # Behind that look, so that no event is missed of what is settled.
