@@ -142,7 +142,6 @@ async def test_what_is_down_is_a_line_each() -> None:
     found = await look(config)
     assert levels(found) == {
         "database": [Level.BAD],
-        "queue": [Level.BAD],
         "redis": [Level.WARN],
         "model": [Level.OK, Level.BAD],
     }
