@@ -22,7 +22,7 @@ from service.usecases.interest import Interest
 from service.usecases.questions import Question
 from service.usecases.schemas import Schemas, Wanted
 from service.usecases.waiting import WaitingRoom
-from storage import settling, work
+from storage import settling
 from storage.answers import StoredAnswer
 from storage.database import Database
 from storage.tables import answer
@@ -33,6 +33,7 @@ from tests.integration.test_cancelling import Slow
 from tests.integration.test_navigate import LEAVES, TAIL, Moves
 from tests.integration.tree_rows import KEY, TREE, make_tree
 from tests.integration.writing import drop_hints
+from tests.runnable import runnable as due
 
 #: Longer than any test takes: what has to expire is made to.
 SECONDS = 3600.0
@@ -146,7 +147,7 @@ async def expire(database: Database, item: WorkItem) -> None:
 async def runnable(database: Database) -> set[UUID]:
     """The answers that a worker would be given."""
     async with database.sweeping() as connection:
-        return {one.item_id for one in await work.runnable(connection, 1000)} - {TREE}
+        return {one.item_id for one in await due(connection, 1000)} - {TREE}
 
 
 def maker(database: Database, script: Script) -> Answerer:
