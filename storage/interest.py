@@ -16,8 +16,13 @@ from storage.trajectories import AnswerKey
 ABANDONED = "nobody waited for it any more; resume it, and it goes on from what is paid"
 
 # A database that crashes may forget it: then an answer is abandoned, or made on, a little
-# sooner or later.
-_LAZILY = "SET LOCAL synchronous_commit = off"
+# sooner or later. And each row is found by its key, whatever the planner thinks of their number.
+_LAZILY_BY_KEY = (
+    "SET LOCAL synchronous_commit = off",
+    "SET LOCAL enable_seqscan = off",
+    "SET LOCAL enable_hashjoin = off",
+    "SET LOCAL enable_mergejoin = off",
+)
 
 #: One that was wanted a moment ago is not written again. Citus takes no now() in a CASE.
 _WANT = """
@@ -70,9 +75,13 @@ RETURNING a.answer_id
 """
 
 _GIVEN_UP = """
-SELECT a.answer_id, a.status
+SELECT k.answer_id, a.status
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[]) AS k (session_key, answer_id)
-JOIN answer AS a ON a.session_key = k.session_key AND a.answer_id = k.answer_id
+CROSS JOIN LATERAL (
+    SELECT status, wanted_until FROM answer
+    WHERE session_key = k.session_key AND answer_id = k.answer_id
+    OFFSET 0
+) AS a
 WHERE a.status IN ('cancelled', 'abandoned') OR a.status = 'pending' AND a.wanted_until <= now()
 """
 
@@ -97,7 +106,7 @@ async def renew(
         "statuses": ["pending", "abandoned"],
         "takes_over": False,
     }
-    await tx.write_all((_LAZILY, _WANT), values)
+    await tx.write_all((*_LAZILY_BY_KEY, _WANT), values)
 
 
 async def leave(
@@ -108,7 +117,7 @@ async def leave(
     They are made on for so long where that has begun. A whole transaction, in one round trip.
     """
     values = {**_keys(answers), "waiter": waiter, "seconds": seconds}
-    await tx.write_all((_LAZILY, _LEAVE), values)
+    await tx.write_all((*_LAZILY_BY_KEY, _LEAVE), values)
 
 
 async def want(

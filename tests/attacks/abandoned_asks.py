@@ -107,6 +107,6 @@ ATTACK = Attack(
     finding="core 14",
     summary="asks questions and leaves as soon as each is stored",
     goal="the model is called for no more than a worker had begun before their callers left",
-    before="each of the questions was answered, before all memories",
+    before="300 asks: 301 model calls",
     run=_run,
 )

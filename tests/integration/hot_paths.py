@@ -264,7 +264,11 @@ async def watch(site: Site) -> None:
         await work.read_progress(tx, [key_of(copy) for copy in some])
         made = [replace(item_of(copy), kind=WorkKind.ANSWER) for copy in some]
         await settling.settled(tx, made)
-        await interest.given_up(tx, [(one.session_key, one.item_id) for one in made])
+        keys = [(one.session_key, one.item_id) for one in made]
+        await interest.given_up(tx, keys)
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        for write in (interest.leave, interest.renew):
+            await write(direct, keys, waiter=site.waiter, seconds=3600)
 
 
 async def look_for_work(site: Site) -> None:
