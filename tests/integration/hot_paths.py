@@ -12,6 +12,7 @@ from itertools import count, cycle
 from uuid import UUID, uuid4
 
 from service.config import Config, Limits
+from service.dispatch.turns import Turns
 from service.domain.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.budgets import BudgetPeriod
 from service.domain.ledger import CallScope, Lease
@@ -37,6 +38,7 @@ from storage import (
     log,
     memories,
     prism_states,
+    queue,
     revisions,
     sessions,
     settling,
@@ -46,6 +48,7 @@ from storage import (
     work,
 )
 from storage.database import Database, Transaction
+from storage.queue import Done
 from tests.cloning import Copy
 from tests.gateways import gateway
 from tests.integration.scripted import (
@@ -272,10 +275,22 @@ async def watch(site: Site) -> None:
 
 
 async def look_for_work(site: Site) -> None:
-    """What workers look for beside their hints."""
+    """What workers do to get their work, and what they look for beside it."""
+    worker = uuid4()
+    turns = Turns(concurrency=16)
+    await queue.beat(site.database, worker, ())
+    taken = await queue.take(
+        site.database, worker, done=(), looks=turns.looks(16, ()), total=16, bound=turns.bound(())
+    )
+    items = [item for _, item in taken.items]
+    await queue.want(site.database, [one for one in items if one.kind is WorkKind.MEMORY])
+    await queue.beat(site.database, worker, items)
+    done = [Done(item=item, more=False) for item in items]
+    await queue.take(site.database, worker, done=done, looks=(), total=0)
+    await queue.sweep(site.database, dead_after_seconds=60)
+    await queue.leave(site.database, worker)
     async with site.database.sweeping() as connection:
-        await work.runnable(connection, 10)
-        await work.unindexed(connection, 10)
+        await work.without_words(connection, 10)
         await waiting.list_waiting(connection)
 
 
