@@ -1,13 +1,14 @@
 """What is asked for and then made by a worker: it is pending until it is settled, once.
 
-Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`.
+Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`. An answer that
+is abandoned is not settled: it may go on, and what was made all the same is kept.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, Table, func, select, tuple_, update
+from sqlalchemy import Column, Table, func, update
 
 from service.domain.work import WorkItem, WorkKind
 from storage.database import Transaction
@@ -19,6 +20,9 @@ SETTLED: dict[WorkKind, tuple[Table, Column[Any]]] = {
     WorkKind.SCHEMA: (schema_draft, schema_draft.c.draft_id),
 }
 
+#: What has not ended.
+OPEN = ("pending", "abandoned")
+
 
 async def settle(
     tx: Transaction, kind: WorkKind, session_key: UUID, item_id: UUID, **values: Any
@@ -27,7 +31,7 @@ async def settle(
     table, identity = SETTLED[kind]
     statement = (
         update(table)
-        .where(table.c.session_key == session_key, identity == item_id, table.c.status == "pending")
+        .where(table.c.session_key == session_key, identity == item_id, table.c.status.in_(OPEN))
         .values(**values, waiting_model=None, waiting_cause=None)
     )
     if (await tx.connection.execute(statement)).rowcount != 1:
@@ -63,12 +67,12 @@ FROM unnest(%(sessions)s::uuid[], %(ids)s::uuid[]) WITH ORDINALITY AS w (session
 CROSS JOIN LATERAL (
     SELECT status FROM {table} WHERE session_key = w.session_key AND {identity} = w.id OFFSET 0
 ) AS t
-WHERE t.status <> 'pending'
+WHERE t.status <> ALL(%(open)s)
 """
 
 
 async def settled(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
-    """Which of the items are no longer pending, in one query for each kind."""
+    """Which of the items have ended, in one query for each kind."""
     found: set[WorkItem] = set()
     for kind, (table, identity) in SETTLED.items():
         wanted = [item for item in items if item.kind is kind]
@@ -77,18 +81,10 @@ async def settled(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
         values = {
             "sessions": [item.session_key for item in wanted],
             "ids": [item.item_id for item in wanted],
+            "open": list(OPEN),
         }
         query = _SETTLED.format(table=table.name, identity=identity.name)
         # The plan is not kept: one that was made for few rows would be used for many.
         rows = await (await tx.driver.execute(query, values, prepare=False)).fetchall()
         found |= {wanted[number - 1] for (number,) in rows}
     return found
-
-
-async def cancelled(tx: Transaction, answers: Collection[tuple[UUID, UUID]]) -> set[UUID]:
-    """Which of the answers (session_key, answer_id) somebody cancelled."""
-    statement = select(answer.c.answer_id).where(
-        tuple_(answer.c.session_key, answer.c.answer_id).in_(list(answers)),
-        answer.c.status == "cancelled",
-    )
-    return set((await tx.connection.execute(statement)).scalars())
