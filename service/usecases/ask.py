@@ -140,8 +140,8 @@ class Asker:
             stored = await answers.get(tx, key, answer_id)
             if stored is None:
                 raise await answer_not_found(tx, session, answer_id)
-            usage = await calls.usage(tx, key, occasion=occasion(answer_id))
-        return Answered(answer=stored, usage=tuple(usage))
+            (answered,) = await with_usage(tx, [stored])
+        return answered
 
     async def begin(
         self, tenant_id: UUID, questions: Sequence[Question], *, waited: bool = False
@@ -338,6 +338,23 @@ def _item(tenant_id: UUID, session_key: UUID, answer_id: UUID) -> WorkItem:
     return WorkItem(
         kind=WorkKind.ANSWER, tenant_id=tenant_id, session_key=session_key, item_id=answer_id
     )
+
+
+async def with_usage(tx: Transaction, stored: Sequence[StoredAnswer]) -> Sequence[Answered]:
+    """Answers of one session with what they cost."""
+    if not stored:
+        return []
+    asked = {one.asked_memory for one in stored}
+    chosen = {one.chosen.memory_id for one in stored if one.chosen is not None}
+    usage = await calls.usage_of(
+        tx,
+        stored[0].session_key,
+        [occasion(one.answer_id) for one in stored],
+        [one for one in asked | chosen if one is not None],
+    )
+    return [
+        Answered(answer=one, usage=tuple(usage.get(occasion(one.answer_id), ()))) for one in stored
+    ]
 
 
 def occasion(answer_id: UUID) -> str:

@@ -12,8 +12,8 @@ from service.domain.ledger import CallScope
 from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
 from service.llm.gateway import Gateway
-from service.usecases.ask import Answered, answer_not_found, occasion
-from storage import answers, calls, settling
+from service.usecases.ask import Answered, answer_not_found, occasion, with_usage
+from storage import answers, settling
 from storage.database import Database
 
 _log = structlog.get_logger("palimpsest.cancelling")
@@ -31,8 +31,8 @@ async def cancel(database: Database, tenant_id: UUID, session: str, answer_id: U
         stored = await answers.get(tx, key, answer_id)
         if stored is None:
             raise await answer_not_found(tx, session, answer_id)
-        usage = await calls.usage(tx, key, occasion=occasion(answer_id))
-    return Answered(answer=stored, usage=tuple(usage))
+        (answered,) = await with_usage(tx, [stored])
+    return answered
 
 
 class InHand:
