@@ -15,6 +15,7 @@ script, so no second is the model's.
 
 import argparse
 import asyncio
+import importlib
 import json
 import resource
 import statistics
@@ -51,7 +52,9 @@ from tests.integration.scripted import Script, answerer
 from tests.integration.stored_answers import store_question
 
 GOAL = 10.0
-TIMES = 3
+FEW_CALLS = 1000
+#: Times that usage is read, which takes no time, for each figure.
+READS = 20
 #: Characters of a chunk that is navigated, and of one that is browsed.
 STEP_CHARACTERS = 2000
 NOTE_CHARACTERS = 100
@@ -96,22 +99,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calls", type=int, default=1_000_000, help="calls of a session (1,000,000)"
     )
+    parser.add_argument("--times", type=int, default=3, help="processes for each figure (3)")
 
 
-def run(seconds: float, *, tail: int, chunks: int, calls: int) -> dict[str, Any]:
+def run(seconds: float, *, tail: int, chunks: int, calls: int, times: int) -> dict[str, Any]:
     """Measures; see the module. Takes as long as it takes to write the sessions."""
+    steps = tail * 10**6 // STEP_CHARACTERS
     sizes = {
-        "navigation": (10**6 // STEP_CHARACTERS, tail * 10**6 // STEP_CHARACTERS),
+        "navigation": (10**6 // STEP_CHARACTERS, steps),
         "browsing": (10_000, chunks),
-        "usage": (1000, calls),
-        "session": (1000, calls),
+        "usage": (FEW_CALLS, calls),
+        "session": (FEW_CALLS, calls),
     }
     found: dict[str, Any] = {}
     with Servers.started() as servers:
-        for part, (small, large) in sizes.items():
-            rows = [_measured(servers, part, size) for size in (small, large)]
+        of_steps = _made(servers, _logged, steps, STEP_CHARACTERS)
+        of_notes = _made(servers, _logged, chunks, NOTE_CHARACTERS)
+        few, many = (_made(servers, _called, size) for size in (FEW_CALLS, calls))
+        places = {
+            "navigation": (of_steps, of_steps),
+            "browsing": (of_notes, of_notes),
+            "usage": (few, many),
+            "session": (few, many),
+        }
+        for part, of in places.items():
+            rows = [
+                _measured(place, part, size, times)
+                for place, size in zip(of, sizes[part], strict=True)
+            ]
             found[part] = {
-                "sizes": [small, large],
+                "sizes": sizes[part],
                 "seconds": [row["seconds"] for row in rows],
                 "grown_mb": [row["grown_mb"] for row in rows],
                 "stood_still_ms": [row["stood_still_ms"] for row in rows],
@@ -128,24 +145,35 @@ def run(seconds: float, *, tail: int, chunks: int, calls: int) -> dict[str, Any]
     }
 
 
+#: A database with a session in it, and the answer whose usage is read.
+_Place = tuple[str, UUID]
+
+
+def _made(servers: Servers, write: Callable[..., Coroutine[Any, Any, UUID]], *size: int) -> _Place:
+    url, began = servers.new_database(), time.monotonic()
+    asked = asyncio.run(write(url, servers.as_superuser(url), *size))
+    print(f"{size[0]:,} rows in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return url, asked
+
+
 def _ratio(large: float, small: float) -> float:
     return round(large / small, 2)
 
 
-def _measured(servers: Servers, part: str, size: int) -> dict[str, float]:
-    url = servers.new_database()
-    asked = asyncio.run(_PARTS[part][0](url, servers.as_superuser(url), size))
+def _measured(place: _Place, part: str, size: int, times: int) -> dict[str, float]:
+    """The medians of so many processes."""
+    url, asked = place
+    command = [sys.executable, "-m", "tests.benchmarks.long_session", url, part]
     rows = []
-    for _ in range(TIMES):
-        command = [sys.executable, "-m", "tests.benchmarks.long_session", url, part, str(size)]
+    for _ in range(times):
         ended = subprocess.run(
-            [*command, str(asked)], stdout=subprocess.PIPE, text=True, check=True
+            [*command, str(size), str(asked)], stdout=subprocess.PIPE, text=True, check=True
         )
         rows.append(json.loads(ended.stdout))
     return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
 
 
-async def _written(url: str, superuser: str, size: int, characters: int) -> None:
+async def _logged(url: str, superuser: str, size: int, characters: int) -> UUID:
     """The session `s` with so many chunks, and a memory of it that has read none."""
     database = Database.connect(url, pool_size=2, name="long")
     try:
@@ -168,19 +196,10 @@ async def _written(url: str, superuser: str, size: int, characters: int) -> None
             connection.execute(statement, values)
         connection.execute("VACUUM ANALYZE chunk")
         connection.execute("CHECKPOINT")
-
-
-async def _steps(url: str, superuser: str, size: int) -> UUID:
-    await _written(url, superuser, size, STEP_CHARACTERS)
     return uuid4()
 
 
-async def _notes(url: str, superuser: str, size: int) -> UUID:
-    await _written(url, superuser, size, NOTE_CHARACTERS)
-    return uuid4()
-
-
-async def _calls(url: str, superuser: str, size: int) -> UUID:
+async def _called(url: str, superuser: str, size: int) -> UUID:
     """The session `s` with so many calls of its memory, some of them of an answer."""
     database = Database.connect(url, pool_size=2, name="long")
     try:
@@ -197,9 +216,13 @@ async def _calls(url: str, superuser: str, size: int) -> UUID:
         "calls": ANSWER_CALLS,
     }
     with psycopg.connect(superuser, autocommit=True) as connection:
+        # Each call would be added to the same sums, in one transaction.
+        connection.execute("SET session_replication_role = replica")
         connection.execute("SET synchronous_commit = off")
         for statement in (_CALLS, _ANSWER_CALLS):
             connection.execute(statement, values)
+        sums: Any = importlib.import_module("migrations.versions.0021_long_sessions")
+        connection.execute(sums.LACKING.format(first=UUID(int=0), last=UUID(int=2**128 - 1)))
         connection.execute("VACUUM ANALYZE call")
         connection.execute("CHECKPOINT")
     return item.item_id
@@ -265,35 +288,32 @@ async def _read_session(database: Database, size: int, _: UUID) -> None:
     assert sum(line.calls for line in lines) == size
 
 
-#: How the session of a part is written, and what is measured in it.
-_PARTS: dict[
-    str,
-    tuple[
-        Callable[[str, str, int], Coroutine[Any, Any, UUID]],
-        Callable[[Database, int, UUID], Coroutine[Any, Any, None]],
-    ],
-] = {
-    "navigation": (_steps, _navigate),
-    "browsing": (_notes, _browse),
-    "usage": (_calls, _read_answer),
-    "session": (_calls, _read_session),
+_PARTS: dict[str, Callable[[Database, int, UUID], Coroutine[Any, Any, None]]] = {
+    "navigation": _navigate,
+    "browsing": _browse,
+    "usage": _read_answer,
+    "session": _read_session,
 }
 
 
 class _Ticks:
-    """How long the event loop stood still at the longest."""
+    """How long the event loop stood still at the longest.
+
+    Of that only what this process computed: on a machine that has other work, too, each waits.
+    """
 
     def __init__(self) -> None:
         self.longest = 0.0
         self._task = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
-        before = time.perf_counter()
+        before, computed = time.perf_counter(), time.process_time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = time.perf_counter()
-            self.longest = max(self.longest, now - before - TICK_SECONDS)
-            before = now
+            now, all_computed = time.perf_counter(), time.process_time()
+            still = min(now - before - TICK_SECONDS, all_computed - computed)
+            self.longest = max(self.longest, still)
+            before, computed = now, all_computed
 
     async def stop(self) -> float:
         self._task.cancel()
@@ -317,16 +337,18 @@ def _resident_mb(name: str) -> float:
 async def _measure(url: str, part: str, size: int, asked: str) -> dict[str, float]:
     database = Database.connect(url, pool_size=4, name="long")
     try:
-        if part in ("navigation", "browsing"):
-            # What a first question loads is the same whatever the session.
-            await _PARTS[part][1](database, HITS, UUID(asked))
+        # What a first question loads is the same whatever the session.
+        is_read = part in ("usage", "session")
+        await _PARTS[part](database, size if is_read else HITS, UUID(asked))
         _forget_peak()
-        before, ticks, began = _resident_mb("VmRSS"), _Ticks(), time.perf_counter()
-        await _PARTS[part][1](database, size, UUID(asked))
-        seconds = time.perf_counter() - began
+        before, ticks, taken = _resident_mb("VmRSS"), _Ticks(), []
+        for _ in range(READS if is_read else 1):
+            began = time.perf_counter()
+            await _PARTS[part](database, size, UUID(asked))
+            taken.append(time.perf_counter() - began)
         still = await ticks.stop()
         return {
-            "seconds": round(seconds, 3),
+            "seconds": round(statistics.median(taken), 4),
             "grown_mb": round(_resident_mb("VmHWM") - before, 1),
             "stood_still_ms": round(still * 1000),
         }
