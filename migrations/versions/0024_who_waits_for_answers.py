@@ -11,7 +11,7 @@ After: 0018
 from alembic import op
 
 revision = "0024"
-down_revision = "0018"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
