@@ -68,17 +68,21 @@ SELECT CASE WHEN holders >= %(own)s THEN lexeme
     array_agg(groups ORDER BY lexeme) AS groups, array_agg(places ORDER BY lexeme) AS places
 FROM (
     SELECT lexeme, sum(holders) AS holders,
-        string_agg(substring(int8send((count::bigint << 32) + (length::bigint << 16) + holders)
-            FROM 4), ''::bytea ORDER BY count DESC, length) AS groups,
-        string_agg(places, ''::bytea ORDER BY count DESC, length) AS places
+        string_agg(substring(int8send((kind << 16) + holders) FROM 4), ''::bytea ORDER BY kind)
+            AS groups,
+        string_agg(places, ''::bytea ORDER BY kind) AS places
     FROM (
-        SELECT held.lexeme COLLATE "C" AS lexeme, cardinality(held.positions) AS count,
-            least(w.length, {MAX_LENGTH}) AS length, count(*) AS holders,
-            string_agg(substring(int4send((w.position - %(first)s)::integer) FROM 3), ''::bytea
-                ORDER BY w.position) AS places
-        FROM chunk_word w, unnest(w.words) AS held
-        WHERE w.session_key = %(session)s AND w.position BETWEEN %(first)s AND %(last)s
-        GROUP BY 1, 2, 3
+        SELECT held.lexeme COLLATE "C" AS lexeme,
+            (cardinality(held.positions)::bigint << 16) + least(w.length, {MAX_LENGTH}) AS kind,
+            count(*) AS holders, string_agg(w.place, ''::bytea ORDER BY w.place) AS places
+        FROM (
+            SELECT words, length,
+                substring(int4send((position - %(first)s)::integer) FROM 3) AS place
+            FROM chunk_word
+            WHERE session_key = %(session)s AND position BETWEEN %(first)s AND %(last)s
+            OFFSET 0
+        ) AS w, unnest(w.words) AS held
+        GROUP BY 1, 2
     ) AS grouped
     GROUP BY lexeme
 ) AS listed

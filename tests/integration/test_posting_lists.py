@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 import psycopg
@@ -145,8 +146,13 @@ async def test_it_does_not_matter_which_words_share_rows(
         assert_same(hits, [(hit.position, hit.score) for hit in known])
 
 
+@pytest.mark.parametrize("statistics", ["none", "of an empty table", "of a shorter one", "true"])
 async def test_a_search_for_common_words_looks_at_no_more_of_a_longer_session(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    servers: Servers,
+    url: str,
+    statistics: str,
 ) -> None:
     """Of a session four times as long: as many chunks, and no more lists but their ends."""
     chance = random.Random(25)
@@ -154,13 +160,22 @@ async def test_a_search_for_common_words_looks_at_no_more_of_a_longer_session(
         " ".join(["common", "usual", *(f"w{chance.randrange(500)}" for _ in range(1 + n % 50))])
         for n in range(4 * 16 * BLOCK)
     ]
-    looked = []
+    looked: list[Counter[str]] = []
+    analyzing = "ANALYZE session, chunk, chunk_word, posting_block, posting_list"
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        for table in ("chunk", "chunk_word", "posting_block", "posting_list"):
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        if statistics == "of an empty table":
+            connection.execute(analyzing)
     await make_session(database, texts[: len(texts) // 4])
     looks = Looks(monkeypatch)
     for count in (len(texts) // 4, len(texts)):
         if count == len(texts):
             await append_texts(database, "s", texts[count // 4 :], first=count // 4 + 1)
         await index(database)
+        if statistics == "true" or (statistics == "of a shorter one" and not looked):
+            with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+                connection.execute(analyzing)
         await looks.rows(database)
         hits = await find(database, "common", depth=3)
         assert [hit.position for hit in hits] == [1, 51, 101]
