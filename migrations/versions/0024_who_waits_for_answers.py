@@ -5,7 +5,7 @@ made in any case; a server of it cannot show answers that are abandoned. Every s
 run again.
 
 Revision: 0024
-After: 0018
+After: 0021
 """
 
 from alembic import op
