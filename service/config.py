@@ -103,6 +103,12 @@ class Limits(BaseSettings):
     #: The recent steps of a working context: how many, and their content in bytes of UTF-8.
     max_context_chunks: Count = 10_000
     max_context_bytes: Count = 1024 * 1024
+    #: Text that no node of a tree, or vector, has yet: what one navigation holds of it, in bytes.
+    #: Each chunk counts as its content and 128 bytes. Of more it has the newest.
+    max_tail_bytes: Count = 8 * 1024 * 1024
+    #: The log that DCISO decomposes for one question, in bytes, counted alike. Of more it has
+    #: the first and the newest, half each; the rest is reached by retrieval.
+    max_browsed_bytes: Count = 16 * 1024 * 1024
     #: Asks, and schemas, that a server process waits on at once.
     max_waiting_asks: Count = 1000
     #: Answers of one tenant that are pending at once, and as many schemas. Those count whose

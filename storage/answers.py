@@ -156,6 +156,9 @@ class StoredAnswer:
     guessed: bool = False
     #: Whether the text was cut off at its bound.
     truncated: bool = False
+    #: The first and the last chunk of what the reader did not go through, for there is more than
+    #: it may; None: it could go anywhere.
+    left_out: tuple[int, int] | None = None
     #: What somebody thinks of it; None as long as nobody said.
     rating: StoredRating | None = None
     #: What the memory that is asked has lost by now: see `service.domain.prism.losses`.
@@ -430,6 +433,8 @@ def _stored(row: Mapping[str, Any]) -> StoredAnswer:
         values["browsing"] = BrowseRequest.from_json(row["browsing"])
     if row["chosen"] is not None:
         values["chosen"] = Chosen.from_json(row["chosen"])
+    if row["left_out"] is not None:
+        values["left_out"] = tuple(row["left_out"])
     if row["rated"] is not None:
         values["rating"] = StoredRating(
             good=row["rated"] == GOOD,
@@ -454,6 +459,7 @@ async def complete(
     value: Any = None,
     guessed: bool = False,
     truncated: bool = False,
+    left_out: tuple[int, int] | None = None,
 ) -> bool:
     """Stores the answer; False when it is there already.
 
@@ -474,6 +480,7 @@ async def complete(
         value=null() if value is None else value,
         guessed=guessed,
         truncated=truncated,
+        left_out=null() if left_out is None else list(left_out),
     )
 
 

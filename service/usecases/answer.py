@@ -113,6 +113,7 @@ class Answerer(Maker[StoredAnswer]):
                 value=made.value,
                 guessed=made.guessed,
                 truncated=made.truncated,
+                left_out=made.left_out,
             )
             reach(FailPoint.ANSWER_WRITTEN)
         reach(FailPoint.ANSWERED)

@@ -112,8 +112,8 @@ class Schemas:
                     f"session {session!r} has no schema draft {draft_id}",
                     {"draft": draft_id},
                 )
-            usage = await calls.usage(tx, key, occasion=occasion(draft_id))
-        return Drafted(draft=stored, usage=tuple(usage))
+            usage = await calls.usage_of(tx, key, [occasion(draft_id)])
+        return Drafted(draft=stored, usage=tuple(usage.get(occasion(draft_id), ())))
 
     async def _store(self, tenant_id: UUID, wanted: Wanted) -> WorkItem:
         key = session_key(tenant_id, wanted.session)

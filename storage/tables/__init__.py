@@ -4,7 +4,7 @@ Every table that belongs to a session has `session_key` first in every key and
 `tenant_id` beside it for row-level security.
 """
 
-from storage.tables.calls import budget, call, intent, spend, tenant_budget
+from storage.tables.calls import budget, call, call_sum, intent, spend, tenant_budget
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
 from storage.tables.log import (
     chunk,
@@ -26,7 +26,7 @@ from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
 from storage.tables.queue import claim, wanted, worker
 from storage.tables.requests import request
-from storage.tables.search import chunk_vector, chunk_word
+from storage.tables.search import chunk_vector, chunk_word, posting_block, posting_list
 from storage.tables.trees import tree_node
 from storage.tables.vectors import state_levels, state_vector
 
@@ -39,6 +39,7 @@ __all__ = [
     "answer_text",
     "budget",
     "call",
+    "call_sum",
     "chunk",
     "chunk_vector",
     "chunk_word",
@@ -49,6 +50,8 @@ __all__ = [
     "memory",
     "metadata",
     "model_condition",
+    "posting_block",
+    "posting_list",
     "prism_base",
     "prism_snapshot",
     "prism_value",

@@ -1,6 +1,8 @@
 """What is asked for and made by a worker: answers with all about them, and schema drafts."""
 
 from sqlalchemy import (
+    ARRAY,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -61,6 +63,8 @@ answer = Table(
     # Whether the answer is an option that nothing says, and whether its text was cut off.
     Column("guessed", Boolean, nullable=False, server_default=text("false")),
     Column("truncated", Boolean, nullable=False, server_default=text("false")),
+    # The first and the last chunk of what the reader did not go through; NULL: nothing.
+    Column("left_out", ARRAY(BigInteger)),
     # Whether the text is told as it is written.
     Column("tells_text", Boolean, nullable=False, server_default=text("false")),
     # A memory that the automatic reader chooses must have applied the log up to here.

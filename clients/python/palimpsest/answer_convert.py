@@ -126,6 +126,9 @@ def answer(message: answers_pb2.Answer) -> Answer:
         losses=losses(message.losses),
         guessed=message.guessed,
         truncated=message.truncated,
+        left_out=(message.left_out.from_position, message.left_out.to_position)
+        if message.HasField("left_out")
+        else None,
     )
 
 

@@ -281,3 +281,6 @@ class Answer:
     #: Whether the model's reply reached its bound: `text` is the beginning of the answer, with
     #: " …" behind it.
     truncated: bool = False
+    #: The first and the last chunk of what the reader did not go through, since there is more
+    #: than it may; of these DCISO reads what retrieval names. None: it could go anywhere.
+    left_out: tuple[int, int] | None = None
