@@ -303,6 +303,7 @@ async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
     )
     if (await tx.connection.execute(statement)).rowcount != 1:
         raise Fenced
+    tx.changed.add(held.memory_id)
 
 
 async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tuple[UUID, UUID]]:

@@ -8,7 +8,7 @@ one only work inside them.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,8 @@ Row = tuple[Any, ...]
 #: What the placeholders of queries stand for: by name, or in their order, each its own.
 Values = Sequence[object] | Mapping[str, object]
 Connection = DriverConnection
+#: Is told the ids of memories, answers and schema drafts, in hexadecimal.
+Changed = Callable[[Sequence[str]], None]
 
 #: How long a caller waits for a free connection.
 POOL_SECONDS = 10.0
@@ -148,6 +150,8 @@ class Transaction:
     connection: AsyncConnection
     #: The driver's own, of the same transaction.
     driver: Connection
+    #: Ids of what it changes that calls may wait for; told behind its commit.
+    changed: set[UUID] = field(default_factory=set)
 
     async def rows(self, statement: Ready | str, values: Mapping[str, object]) -> list[Row]:
         """Runs a statement of a hot path, whose plan the connection keeps; its rows."""
@@ -184,6 +188,7 @@ class Database:
         #: What each transaction begins with, where a connection cannot keep it.
         self._opening = tuple(opening)
         self._checking: asyncio.Task[None] | None = None
+        self._hearers: list[Changed] = []
 
     @classmethod
     def connect(
@@ -225,6 +230,20 @@ class Database:
         )
         return cls(engine, direct, (_told({"role": role, **_SETTINGS}),) if pooled else ())
 
+    def on_change(self, hear: Changed) -> None:
+        """Has `hear` called behind each commit with the ids of what it changed, if any.
+
+        Behind and not with it: commits that notify wait for each other. Whoever dies in between
+        tells nobody, so those who are told also look for themselves now and then.
+        """
+        self._hearers.append(hear)
+
+    def _tell(self, changed: set[UUID]) -> None:
+        if changed:
+            words = [one.hex for one in changed]
+            for hear in self._hearers:
+                hear(words)
+
     def connections(self) -> dict[str, int]:
         """Returns how many connections are in use, and how many wait for use."""
         core: Any = self._engine.pool
@@ -251,7 +270,9 @@ class Database:
         with _span("palimpsest.transaction"), self._heard():
             begin = _begin("", self._opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
-                yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+                tx = Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+                yield tx
+        self._tell(tx.changed)
 
     @asynccontextmanager
     async def snapshot(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
@@ -296,13 +317,15 @@ class Database:
         try:
             with _span("palimpsest.transaction"), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
+                    tx = DirectTransaction(
+                        tenant_id=tenant_id, driver=driver, opening=self._opening
+                    )
                     try:
-                        yield DirectTransaction(
-                            tenant_id=tenant_id, driver=driver, opening=self._opening
-                        )
+                        yield tx
                     finally:
                         if driver.info.transaction_status not in _NOTHING_OPEN:
                             await driver.rollback()
+            self._tell(tx.changed)
         except Unreachable as error:
             # The server went away: the other idle connections are as dead as this one.
             if not isinstance(error, ReadOnly):
@@ -394,6 +417,8 @@ class DirectTransaction:
     driver: Connection
     #: What it begins with, where a connection cannot keep it.
     opening: tuple[str, ...] = ()
+    #: Ids of what it changed that calls may wait for; told when the connection goes back.
+    changed: set[UUID] = field(default_factory=set)
 
     async def read(self, query: str, values: Values, *, keep: bool = True) -> list[Row]:
         """A whole read-only transaction of one statement, in one round trip."""

@@ -108,6 +108,8 @@ async def rest(
     reach(FailPoint.STATE_REST_BEFORE)
     _, heads, rested = await tx.write_all((_LAZILY, _LOCK_HEAD, _REST), values)
     reach(FailPoint.STATE_RESTED)
+    if rested:
+        tx.changed.add(held.memory_id)
     return None if rested else int(heads[0][0])
 
 

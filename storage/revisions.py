@@ -216,6 +216,7 @@ async def advance(
     rows = await tx.rows(moving, {**values, "more": has_work})
     if not rows:
         raise Fenced
+    tx.changed.add(held.memory_id)
     if reads:
         _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
     reach(FailPoint.ADVANCE_MOVED)
@@ -340,6 +341,7 @@ async def clear_work(tx: Transaction, held: Claim) -> bool:
     The caller holds the session's head.
     """
     keys = {"session": held.session_key, "memory": held.memory_id, "held_epoch": held.epoch}
+    tx.changed.add(held.memory_id)
     return await tx.count(statements.CLEAR_WORK, keys) == 1
 
 

@@ -33,6 +33,7 @@ NAMES = (
     "stream",
     "table",
     "tree",
+    "waiters",
     "words",
     "workers",
 )

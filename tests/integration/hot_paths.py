@@ -48,6 +48,7 @@ from storage import (
     work,
 )
 from storage.database import Database, Transaction
+from storage.progress import read_progress
 from storage.queue import Done
 from tests.cloning import Copy
 from tests.gateways import gateway
@@ -263,8 +264,9 @@ async def flush(site: Site) -> None:
 async def watch(site: Site) -> None:
     """What those who wait are told, a hundred of them."""
     some = site.some(100)
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        await read_progress(direct, [key_of(copy) for copy in some])
     async with site.transaction() as tx:
-        await work.read_progress(tx, [key_of(copy) for copy in some])
         made = [replace(item_of(copy), kind=WorkKind.ANSWER) for copy in some]
         await settling.settled(tx, made)
         keys = [(one.session_key, one.item_id) for one in made]
