@@ -162,10 +162,12 @@ _FREE = """
 DELETE FROM claim WHERE NOT EXISTS (SELECT FROM worker WHERE worker.worker_id = claim.worker_id)
 RETURNING true
 """
+# By key: where it asks whether there is such a row, all rows of that kind may be read for it.
 _FORGET = """
 DELETE FROM wanted WHERE wanted_at < clock_timestamp() - make_interval(secs => %(wanted)s)
-    OR NOT EXISTS (SELECT FROM memory WHERE memory.session_key = wanted.session_key
-        AND memory.memory_id = wanted.memory_id AND memory.has_work AND memory.status = 'active')
+    OR NOT coalesce((SELECT has_work AND status = 'active' FROM memory
+        WHERE memory.session_key = wanted.session_key
+            AND memory.memory_id = wanted.memory_id), false)
 """
 
 _LEAVE = "DELETE FROM claim WHERE worker_id = %(worker)s"
@@ -173,13 +175,17 @@ _SIGN_OFF = "DELETE FROM worker WHERE worker_id = %(worker)s"
 
 _COUNT = """
 WITH ready AS (
-    SELECT ready_at FROM memory WHERE has_work AND status = 'active' AND ready_at <= now()
+    SELECT ready_at FROM memory
+    WHERE has_work AND status = 'active' AND ready_at > '-infinity' AND ready_at <= now()
     UNION ALL
-    SELECT ready_at FROM answer WHERE status = 'pending' AND ready_at <= now()
+    SELECT ready_at FROM answer
+    WHERE status = 'pending' AND ready_at > '-infinity' AND ready_at <= now()
     UNION ALL
-    SELECT ready_at FROM schema_draft WHERE status = 'pending' AND ready_at <= now()
+    SELECT ready_at FROM schema_draft
+    WHERE status = 'pending' AND ready_at > '-infinity' AND ready_at <= now()
     UNION ALL
-    SELECT index_ready_at FROM session WHERE has_unindexed AND index_ready_at <= now()
+    SELECT index_ready_at FROM session
+    WHERE has_unindexed AND index_ready_at > '-infinity' AND index_ready_at <= now()
 )
 SELECT count(*), coalesce(extract(epoch FROM now() - min(ready_at)), 0)::float8,
     (SELECT count(*) FROM claim),

@@ -77,7 +77,12 @@ answer = Table(
     CheckConstraint(
         "status IN ('pending', 'complete', 'failed', 'cancelled')", name="answer_status"
     ),
-    Index("answer_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index(
+        "answer_turns",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
+    ),
     Index(
         "answer_waiting",
         "waiting_model",
@@ -181,7 +186,10 @@ schema_draft = Table(
     of_session("schema_draft_session_fkey"),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
     Index(
-        "schema_draft_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")
+        "schema_draft_turns",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
     ),
     Index(
         "schema_draft_waiting",

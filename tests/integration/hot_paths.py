@@ -12,6 +12,7 @@ from itertools import count, cycle
 from uuid import UUID, uuid4
 
 from service.config import Config, Limits
+from service.dispatch.turns import Turns
 from service.domain.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.budgets import BudgetPeriod
 from service.domain.ledger import CallScope, Lease
@@ -35,6 +36,7 @@ from storage import (
     log,
     memories,
     prism_states,
+    queue,
     revisions,
     sessions,
     settling,
@@ -44,6 +46,7 @@ from storage import (
     work,
 )
 from storage.database import Database, Transaction
+from storage.queue import Done
 from tests.cloning import Copy
 from tests.gateways import gateway
 from tests.integration.scripted import (
@@ -62,6 +65,8 @@ from tests.integration.writing import drop_hints, submission
 NAME = "m"
 #: The kinds of sessions, by what memory they have.
 SPECS: dict[str, MemorySpec] = {"prism": SPEC, "state": STATE, "tree": TREE}
+#: What a worker has in hand at the most.
+PLACES = 16
 TEXT = "The ship lies in another harbour now, and the crew is paid."
 
 
@@ -263,11 +268,30 @@ async def watch(site: Site) -> None:
         await settling.cancelled(tx, [(one.session_key, one.item_id) for one in made])
 
 
-async def look_for_work(site: Site) -> None:
-    """What workers look for beside their hints."""
+async def take_work(site: Site) -> None:
+    """A worker's look at all lanes, and what else it tells of itself."""
+    worker, turns = uuid4(), Turns(PLACES)
+    await queue.want(site.database, [item_of(copy) for copy in site.some(2)])
+    taken = await queue.take(
+        site.database,
+        worker,
+        done=(),
+        looks=turns.looks(PLACES, ()),
+        total=PLACES,
+        bound=turns.bound(()),
+    )
+    items = [item for _, item in taken.items]
+    await queue.beat(site.database, worker, items)
+    await queue.sweep(site.database, dead_after_seconds=60)
+    done = [Done(item=item, more=True) for item in items]
+    await queue.take(site.database, worker, done=done, looks=(), total=0)
+    await queue.claim(site.database, worker, [item_of(site.next())])
+    await queue.leave(site.database, worker)
+
+
+async def wait_for_models(site: Site) -> None:
+    """Which models something waits for."""
     async with site.database.sweeping() as connection:
-        await work.runnable(connection, 10)
-        await work.unindexed(connection, 10)
         await waiting.list_waiting(connection)
 
 
@@ -399,7 +423,8 @@ PATHS: dict[str, Path] = {
     "read": Path(does=read),
     "flush": Path(does=flush),
     "watch": Path(does=watch, rows=100, pages=1500),
-    "look for work": Path(does=look_for_work),
+    "take work": Path(does=take_work, rows=200),
+    "wait for models": Path(does=wait_for_models),
     "hold": Path(does=hold),
     "check budgets": Path(does=check_budgets),
     "ask": Path(does=ask),
