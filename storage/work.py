@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import sql
-from sqlalchemy import Column, Table, and_, func, select, tuple_, update
+from sqlalchemy import Column, Table, and_, func, select, text, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -46,11 +46,19 @@ async def without_words(connection: AsyncConnection, limit: int) -> Sequence[Wor
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
         .where(
             session.c.has_unindexed,
+            # As the index has it.
+            session.c.index_ready_at > text("'-infinity'"),
             session.c.index_ready_at > func.now(),
             session.c.indexed_position < session.c.head,
             session.c.words_ready_at <= func.now(),
         )
+        .order_by(session.c.tenant_id, session.c.index_ready_at)
         .limit(limit)
+    )
+    # By the index of what is to be indexed, whatever statistics say.
+    await connection.exec_driver_sql(
+        "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
+        " SET LOCAL enable_sort = off"
     )
     rows = await connection.execute(statement)
     return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]

@@ -1,58 +1,42 @@
-"""How a worker gets its next items: the one part of `backlog` that knows how dispatch is made."""
+"""How a worker gets its next item: the one part of `backlog` that knows how dispatch is made."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
-from service.config import Config
+import psycopg
+from psycopg import sql
+
 from service.dispatch.turns import Turns
 from storage import queue
-from storage.database import Database
-from storage.queue import Done
-
-#: Places of a worker by default.
-CONCURRENCY = Config().worker_concurrency
+from storage.tables import SWEEPER_ROLE
 
 
 class Fetcher:
-    """What a worker's connection does, without its worker; its plans are the connection's."""
+    """A worker's connection without its worker; its plans are the connection's, as a worker's."""
 
-    def __init__(self, runner: asyncio.Runner, database: Database) -> None:
-        self._runner = runner
-        self._database = database
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
 
     def times(self, count: int) -> list[float]:
-        """Takes an item so often, and gives it back; seconds that each taking took."""
-        return self._runner.run(self._times(count))
-
-    async def _times(self, count: int) -> list[float]:
-        took: list[float] = []
-        worker, turns = uuid4(), Turns(CONCURRENCY)
+        """Takes one item so often, each time of the same queue; seconds that each took."""
+        turns, took = Turns(concurrency=16), []
+        bound, looks = turns.bound(()), turns.looks(1, ())
+        values = queue.take_values(uuid4(), done=(), looks=looks, total=1, bound=bound)
+        role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(SWEEPER_ROLE))
         for _ in range(count):
-            began = time.perf_counter()
-            taken = await queue.take(
-                self._database,
-                worker,
-                done=(),
-                looks=turns.looks(1, ()),
-                total=1,
-                bound=turns.bound(()),
-            )
-            took.append(time.perf_counter() - began)
-            turns.count(taken)
-            done = [Done(item=item, more=True) for _, item in taken.items]
-            await queue.take(self._database, worker, done=done, looks=(), total=0)
+            with self._connection.transaction(force_rollback=True):
+                self._connection.execute(role)
+                began = time.perf_counter()
+                self._connection.execute(queue.TAKE, values, prepare=True)
+                took.append(time.perf_counter() - began)
         return took
 
 
 @contextmanager
 def fetcher(url: str) -> Iterator[Fetcher]:
     """A fetcher on the database at `url`, in the role of our processes."""
-    with asyncio.Runner() as runner:
-        database = Database.connect(url, pool_size=1, name="bench")
-        try:
-            yield Fetcher(runner, database)
-        finally:
-            runner.run(database.close())
+    with psycopg.connect(url, autocommit=True, options="-c role=palimpsest_app") as connection:
+        yield Fetcher(connection)

@@ -287,6 +287,8 @@ async def take_work(site: Site) -> None:
     await queue.take(site.database, worker, done=done, looks=(), total=0)
     await queue.claim(site.database, worker, [item_of(site.next())])
     await queue.leave(site.database, worker)
+    async with site.database.sweeping() as connection:
+        await work.without_words(connection, 10)
 
 
 async def wait_for_models(site: Site) -> None:
