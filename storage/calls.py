@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, bindparam, case, func, select
 
 from storage.database import Transaction
 from storage.ready import Ready
-from storage.tables import call
+from storage.tables import call, call_sum
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,69 +53,131 @@ async def find_occasion(
 
 
 async def usage(
-    tx: Transaction,
-    session_key: UUID,
-    *,
-    memory_id: UUID | None = None,
-    occasion: str | None = None,
+    tx: Transaction, session_key: UUID, *, memory_id: UUID | None = None
 ) -> Sequence[UsageLine]:
-    """Sums of a session, of one of its memories, or of one occasion."""
+    """Sums of a session, or of one of its memories."""
+    keys = (call_sum.c.purpose, call_sum.c.model)
+    # None, as long as no call has any.
+    reported = case((func.sum(call_sum.c.reported_calls) > 0, _total("reported_cached_tokens")))
+    cost = case((func.sum(call_sum.c.priced_calls) > 0, _total("cost_micro_usd")))
     statement = (
-        select(call.c.purpose, call.c.model, *_sums())
-        .where(call.c.session_key == session_key)
-        .group_by(call.c.purpose, call.c.model)
-        .order_by(call.c.purpose, call.c.model)
+        select(
+            *keys,
+            _total("calls").label("calls"),
+            _total("input_tokens").label("input_tokens"),
+            _total("predicted_cached_tokens").label("predicted_cached_tokens"),
+            reported.label("reported_cached_tokens"),
+            _total("output_tokens").label("output_tokens"),
+            cost.label("cost_micro_usd"),
+        )
+        .where(call_sum.c.session_key == session_key)
+        .group_by(*keys)
+        .order_by(*keys)
     )
     if memory_id is not None:
-        statement = statement.where(call.c.memory_id == memory_id)
-    if occasion is not None:
-        statement = statement.where(call.c.occasion == occasion)
+        statement = statement.where(call_sum.c.owner_id == memory_id)
     return [_line(row) for row in await tx.connection.execute(statement)]
+
+
+_SUMMED = (
+    "input_tokens",
+    "predicted_cached_tokens",
+    "reported_cached_tokens",
+    "output_tokens",
+    "cost_micro_usd",
+)
+#: One look at the index for each memory and occasion. The order is the index's own: another
+#: index, which would be read for all calls of the session, would need to sort.
+_OF_MEMORY = f"""
+    SELECT purpose, model, {", ".join(_SUMMED)} FROM call c
+    WHERE c.session_key = %(session)s AND c.memory_id {{memory}}
+        AND c.occasion >= w.occasion AND c.occasion <= w.occasion
+    ORDER BY c.memory_id, c.occasion OFFSET 0
+"""  # noqa: S608 - all of it stands above
+_USAGE_OF = f"""
+SELECT w.occasion, purpose, model, count(*) AS calls,
+    {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
+FROM unnest(%(occasions)s::text[]) AS w (occasion), LATERAL (
+    ({_OF_MEMORY.format(memory="IS NULL")})
+    UNION ALL
+    SELECT c.* FROM unnest(%(memories)s::uuid[]) AS o (memory_id),
+        LATERAL ({_OF_MEMORY.format(memory="= o.memory_id")}) AS c
+) AS made
+GROUP BY w.occasion, purpose, model ORDER BY w.occasion, purpose, model
+"""  # noqa: S608 - as above
 
 
 async def usage_of(
     tx: Transaction,
     session_key: UUID,
     occasions: Collection[str],
-    memories: Collection[UUID],
+    memories: Collection[UUID] = (),
 ) -> Mapping[str, Sequence[UsageLine]]:
     """Sums of each of the occasions, whose calls are of these memories or of none."""
-    # The index has the memory in front of the occasion.
-    wanted = call.c.occasion.in_(occasions)
-    statement = (
-        select(call.c.occasion, call.c.purpose, call.c.model, *_sums())
-        .where(
-            call.c.session_key == session_key,
-            or_(
-                and_(call.c.memory_id.is_(None), wanted),
-                and_(call.c.memory_id.in_(memories), wanted),
-            ),
-        )
-        .group_by(call.c.occasion, call.c.purpose, call.c.model)
-        .order_by(call.c.occasion, call.c.purpose, call.c.model)
-    )
+    values = {
+        "session": session_key,
+        "occasions": list(dict.fromkeys(occasions)),
+        "memories": list(dict.fromkeys(memories)),
+    }
     found: dict[str, list[UsageLine]] = {}
-    for row in await tx.connection.execute(statement):
+    for row in await tx.connection.exec_driver_sql(_USAGE_OF, values):
         found.setdefault(row.occasion, []).append(_line(row))
     return found
 
 
-def _sums() -> Sequence[ColumnElement[Any]]:
-    return (
-        func.count().label("calls"),
-        func.sum(call.c.input_tokens).label("input_tokens"),
-        func.sum(call.c.predicted_cached_tokens).label("predicted_cached_tokens"),
-        func.sum(call.c.reported_cached_tokens).label("reported_cached_tokens"),
-        func.sum(call.c.output_tokens).label("output_tokens"),
-        func.sum(call.c.cost_micro_usd).label("cost_micro_usd"),
-    )
+#: Takes a session, the occasion of an answer's calls, and the answer. They are written of no
+#: memory, or of the one that is asked or was chosen. Each part has one way into the index.
+USAGE_OF_ANSWER = """
+SELECT purpose, model, count(*), sum(input_tokens), sum(predicted_cached_tokens),
+    sum(reported_cached_tokens), sum(output_tokens), sum(cost_micro_usd)
+FROM (
+    SELECT * FROM call
+    WHERE session_key = %(session)s AND memory_id IS NULL AND occasion = %(occasion)s
+    UNION ALL
+    SELECT c.*
+    FROM (
+        SELECT DISTINCT v.id
+        FROM answer AS a
+        CROSS JOIN LATERAL (
+            VALUES (a.memory_id), ((a.chosen ->> 'memory_id')::uuid)
+        ) AS v (id)
+        WHERE a.session_key = %(session)s AND a.answer_id = %(answer)s AND v.id IS NOT NULL
+    ) AS m
+    CROSS JOIN LATERAL (
+        SELECT * FROM call
+        WHERE session_key = %(session)s AND memory_id = m.id AND occasion = %(occasion)s
+        OFFSET 0
+    ) AS c
+) AS found
+GROUP BY purpose, model
+ORDER BY purpose, model
+"""
 
 
-def _line(row: Row[Any]) -> UsageLine:
+def lines(rows: Sequence[Sequence[Any]]) -> tuple[UsageLine, ...]:
+    """Returns what USAGE_OF_ANSWER has found."""
+    names = UsageLine.__dataclass_fields__
+    told = ((*row[:2], *map(_int_or_none, row[2:])) for row in rows)
+    return tuple(UsageLine(**dict(zip(names, one, strict=True))) for one in told)
+
+
+async def usage_of_answer(
+    tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str
+) -> tuple[UsageLine, ...]:
+    """Sums of the calls that an answer has made, which are of that occasion."""
+    values = {"session": session_key, "answer": answer_id, "occasion": occasion}
+    return lines(await tx.rows(USAGE_OF_ANSWER, values))
+
+
+def _total(name: str) -> ColumnElement[Any]:
+    return func.sum(call_sum.c[name])
+
+
+def _line(row: Any) -> UsageLine:
     return UsageLine(
         purpose=row.purpose,
         model=row.model,
-        calls=row.calls,
+        calls=int(row.calls),
         input_tokens=int(row.input_tokens),
         predicted_cached_tokens=int(row.predicted_cached_tokens),
         reported_cached_tokens=_int_or_none(row.reported_cached_tokens),

@@ -13,7 +13,7 @@ from service.domain.paths import Path
 from service.domain.prism.amendments import Amendment, Op
 from storage.database import Transaction
 from storage.spend import Spend, SpendFilter, spend_of
-from storage.tables import call, memory
+from storage.tables import call, call_sum, memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +73,30 @@ _LABELLED = (
 )
 
 
+#: The same of the sums that the ledger keeps.
+_FAILED = call_sum.c.failed
+_TOTALS = {
+    "calls": func.sum(call_sum.c.calls).filter(~_FAILED),
+    "failed_calls": func.sum(call_sum.c.calls).filter(_FAILED),
+    "input_tokens": func.sum(call_sum.c.input_tokens),
+    "predicted_cached_tokens": func.sum(call_sum.c.predicted_cached_tokens),
+    "reported_cached_tokens": func.sum(call_sum.c.reported_cached_tokens),
+    "unreported_calls": func.sum(call_sum.c.calls - call_sum.c.reported_calls).filter(~_FAILED),
+    "cache_write_tokens": func.sum(call_sum.c.cache_write_tokens),
+    "output_tokens": func.sum(call_sum.c.output_tokens),
+    "cost_micro_usd": func.sum(call_sum.c.cost_micro_usd),
+    "unpriced_calls": func.sum(call_sum.c.calls - call_sum.c.priced_calls).filter(~_FAILED),
+    "cached": func.sum(call_sum.c.cached_tokens).filter(~_FAILED),
+}
+
+
+def _kept(session_key: UUID, wanted: SpendFilter) -> list[Any]:
+    clauses: list[Any] = [call_sum.c.session_key == session_key]
+    if wanted.memory_id is not None:
+        clauses.append(call_sum.c.owner_id == wanted.memory_id)
+    return [*clauses, *wanted.days.bound(call_sum.c.day)]
+
+
 def _where(session_key: UUID, wanted: SpendFilter) -> list[Any]:
     clauses: list[Any] = [call.c.session_key == session_key]
     if wanted.memory_id is not None:
@@ -84,17 +108,21 @@ def _where(session_key: UUID, wanted: SpendFilter) -> list[Any]:
 async def lines(tx: Transaction, session_key: UUID, wanted: SpendFilter) -> Sequence[CostLine]:
     """The session's calls by memory, purpose and model."""
     name = func.coalesce(memory.c.name, "").label("memory")
-    keys = (name, call.c.purpose, call.c.model)
-    joined = call.outerjoin(
+    keys = (call_sum.c.purpose, call_sum.c.model)
+    joined = call_sum.outerjoin(
         memory,
-        and_(memory.c.session_key == call.c.session_key, memory.c.memory_id == call.c.memory_id),
+        and_(
+            memory.c.session_key == call_sum.c.session_key,
+            memory.c.memory_id == call_sum.c.owner_id,
+        ),
     )
+    totals = (func.coalesce(value, 0).label(label) for label, value in _TOTALS.items())
     statement = (
-        select(*keys, *_LABELLED)
+        select(name, *keys, *totals)
         .select_from(joined)
-        .where(*_where(session_key, wanted))
-        .group_by(memory.c.name, call.c.purpose, call.c.model)
-        .order_by(name, call.c.purpose, call.c.model)
+        .where(*_kept(session_key, wanted))
+        .group_by(memory.c.name, *keys)
+        .order_by(name, *keys)
     )
     return [
         CostLine(
@@ -136,22 +164,22 @@ async def residuals(
     tx: Transaction, session_key: UUID, wanted: SpendFilter
 ) -> Sequence[ResidualLine]:
     """The session's calls with a reply by the class of their residual."""
-    name = func.coalesce(call.c.residual, "").label("residual")
+    name = call_sum.c.residual
     statement = (
         select(
             name,
-            func.count().label("calls"),
-            func.sum(call.c.predicted_cached_tokens).label("predicted"),
-            func.coalesce(func.sum(call.c.reported_cached_tokens), 0).label("reported"),
+            func.sum(call_sum.c.calls).label("calls"),
+            func.sum(call_sum.c.predicted_cached_tokens).label("predicted"),
+            func.sum(call_sum.c.reported_cached_tokens).label("reported"),
         )
-        .where(*_where(session_key, wanted), _GOOD)
-        .group_by(call.c.residual)
+        .where(*_kept(session_key, wanted), ~_FAILED)
+        .group_by(name)
         .order_by(name)
     )
     return [
         ResidualLine(
             residual=row.residual,
-            calls=row.calls,
+            calls=int(row.calls),
             predicted_cached_tokens=int(row.predicted),
             reported_cached_tokens=int(row.reported),
         )

@@ -166,12 +166,10 @@ RETURNING true
 _FORGET = """
 DELETE FROM wanted USING (
     SELECT w.session_key, w.memory_id FROM wanted w LEFT JOIN LATERAL (
-        SELECT true AS busy FROM memory
-        WHERE memory.session_key = w.session_key AND memory.memory_id = w.memory_id
-            AND memory.has_work AND memory.status = 'active'
-        OFFSET 0
-    ) AS m ON true
-    WHERE m.busy IS NULL OR w.wanted_at < clock_timestamp() - make_interval(secs => %(wanted)s)
+        SELECT has_work, status FROM memory
+        WHERE memory.session_key = w.session_key AND memory.memory_id = w.memory_id OFFSET 0
+    ) AS m ON m.has_work AND m.status = 'active'
+    WHERE m.has_work IS NULL OR w.wanted_at < clock_timestamp() - make_interval(secs => %(wanted)s)
 ) AS gone
 WHERE wanted.session_key = gone.session_key AND wanted.memory_id = gone.memory_id
 """

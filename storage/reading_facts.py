@@ -10,11 +10,16 @@ from storage.database import Transaction
 from storage.log import CONTENT_BYTES
 from storage.tables import prism_value
 
+#: Chunks behind a position that are looked at; of more the others count like these.
+MAX_CHUNKS = 10_000
+
 _BYTES = f"""
-SELECT r.after, coalesce(sum({CONTENT_BYTES}), 0)::bigint AS bytes
+SELECT r.after, coalesce(
+    sum({CONTENT_BYTES}) * greatest(%(upto)s - r.after, 1) / greatest(count(c.position), 1), 0
+)::bigint AS bytes
 FROM unnest(%(after)s::bigint[]) AS r (after)
 LEFT JOIN chunk c ON c.session_key = %(session)s
-    AND c.position > r.after AND c.position <= %(upto)s
+    AND c.position > r.after AND c.position <= least(%(upto)s, r.after + {MAX_CHUNKS})
 GROUP BY r.after
 """  # noqa: S608 - all of it is ours
 
@@ -25,7 +30,7 @@ class Sizes:
 
     #: Of the newest value of each PRISM memory, as canonical JSON.
     values: Mapping[UUID, int]
-    #: Of the chunks behind each of the positions that were asked for.
+    #: Of the chunks behind each of the positions that were asked for; estimated of very many.
     behind: Mapping[int, int]
 
 

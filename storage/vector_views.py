@@ -11,6 +11,7 @@ from uuid import UUID
 
 from service.domain.state.vectors import Vector
 from storage.database import Transaction
+from storage.log import CONTENT_BYTES
 from storage.vectors import VECTOR_COLUMNS, vector_of
 
 #: Ranges of revisions (a, b], the newest first.
@@ -123,17 +124,18 @@ class RangeWords:
 
 
 _RANGES = """
-SELECT r.at - 1 AS at, count(*) AS chunks, sum(octet_length(said))::bigint AS bytes,
-    bit_or({bits}) AS bits
+SELECT r.at - 1 AS at, count(*) AS chunks, sum(size)::bigint AS bytes, bit_or({bits}) AS bits
 FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) WITH ORDINALITY AS r (after, upto, at),
 LATERAL (
-    SELECT {said} AS said FROM chunk c
+    SELECT {CONTENT_BYTES} AS size{said} FROM chunk c
     WHERE c.session_key = %(session)s AND c.position > r.after AND c.position <= r.upto
     OFFSET 0
 ) AS held
 GROUP BY r.at
 """
-_SAID = "c.role || ' ' || c.text || ' ' || c.observation || ' ' || c.thought || ' ' || c.action"
+_SAID = """,
+        lower(c.role || ' ' || c.text || ' ' || c.observation || ' ' || c.thought || ' '
+            || c.action) AS said"""
 
 
 async def read_range_words(
@@ -148,7 +150,9 @@ async def read_range_words(
     """
     bits = [f"(strpos(said, %(word{at})s) > 0)::int::bigint << {at}" for at in range(len(words))]
     statement = _RANGES.format(
-        said=f"lower({_SAID})" if words else f"({_SAID})",
+        CONTENT_BYTES=CONTENT_BYTES,
+        # Sizes are known without the texts.
+        said=_SAID if words else "",
         bits=" | ".join(f"({bit})" for bit in bits) or "0::bigint",
     )
     values: dict[str, Any] = {

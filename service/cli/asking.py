@@ -229,6 +229,7 @@ def answer_json(answer: values.Answer) -> dict[str, Any]:
         "failure": answer.failure,
         "guessed": answer.guessed,
         "truncated": answer.truncated,
+        "left_out": answer.left_out,
         "losses": [asdict(loss) for loss in answer.losses],
     }
     told |= value_json(answer)
@@ -282,6 +283,9 @@ def show_below(answer: values.Answer) -> None:
         read = f"from the log up to position {answer.applied_position}"
     if answer.truncated:
         show("  cut off: the model's reply reached its bound before its end")
+    if answer.left_out is not None:
+        first, last = answer.left_out
+        show(f"  not gone through: {positions(first - 1, last)}, more text than a reader may hold")
     show(f"  by {answer.model} {read}{_note(answer)}")
     for loss in answer.losses:
         show(f"  memory {answer.memory}: {loss.message}")

@@ -128,7 +128,8 @@ class BaselineStrategy:
     async def _spent(self, name: str, occasion: str) -> Spent:
         try:
             async with self._desk.database.transaction(DEFAULT_TENANT) as tx:
-                lines = await calls.usage(tx, session_key(DEFAULT_TENANT, name), occasion=occasion)
+                key = session_key(DEFAULT_TENANT, name)
+                lines = (await calls.usage_of(tx, key, [occasion])).get(occasion, ())
         except StorageError as error:
             raise Failed(str(error)) from error
         return added(

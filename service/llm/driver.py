@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import nullcontext
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from service.beside import beside
 from service.domain.flows import LookingFlow, ModelAsk
 
 T = TypeVar("T")
@@ -24,21 +26,39 @@ async def drive(
 ) -> T:
     """Runs `flow` to its end: each batch of asks in parallel, replies in their order.
 
-    With a `limit`, 1 or more, at most so many asks of a batch are under way at once; they
-    begin in their order. When a call fails the others of its batch are cancelled, the flow
-    is closed and the error is raised.
+    The flow itself runs beside the event loop: of a large memory it takes a moment to build
+    prompts and to read replies. With a `limit`, 1 or more, at most so many asks of a batch are
+    under way at once; they begin in their order. When a call fails the others of its batch are
+    cancelled, the flow is closed and the error is raised.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} asks at once; it is at least 1")
     try:
-        asks = next(flow)
-        while True:
-            asks = flow.send(await _answer(asks, call, limit))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+        step = await beside(_step, flow, None)
+        while not isinstance(step, _End):
+            step = await beside(_step, flow, await _answer(step, call, limit))
+        return step.result
     finally:
         flow.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _End(Generic[T]):
+    """A flow is done."""
+
+    result: T
+
+
+def _step(
+    flow: Generator[Sequence[Ask], Sequence[Reply], T], replies: Sequence[Reply] | None
+) -> Sequence[Ask] | _End[T]:
+    """What a flow asks next; None for replies begins it."""
+    try:
+        sent: Any = replies
+        return flow.send(sent)
+    except StopIteration as end:
+        # No future takes it.
+        return _End(end.value)
 
 
 def within(flow: LookingFlow[T], window_tokens: int, count: Callable[[str], int]) -> LookingFlow[T]:

@@ -262,6 +262,7 @@ _ANSWER_STATUS = {
     "complete": answers_pb2.Answer.STATUS_COMPLETE,
     "failed": answers_pb2.Answer.STATUS_FAILED,
     "cancelled": answers_pb2.Answer.STATUS_CANCELLED,
+    "abandoned": answers_pb2.Answer.STATUS_ABANDONED,
 }
 _STATUS_NAMES = {message: name for name, message in _ANSWER_STATUS.items()}
 
@@ -305,7 +306,12 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         losses=[_loss(one) for one in losses_of(stored.losses)],
         guessed=stored.guessed,
         truncated=stored.truncated,
+        left_out=None if stored.left_out is None else _range(*stored.left_out),
     )
+
+
+def _range(first: int, last: int) -> answers_pb2.Answer.Range:
+    return answers_pb2.Answer.Range(from_position=first, to_position=last)
 
 
 def rating(stored: StoredRating) -> answers_pb2.Rating:

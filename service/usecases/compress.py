@@ -15,6 +15,7 @@ from dataclasses import replace
 import structlog
 from opentelemetry.trace import Span
 
+from service.beside import beside
 from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
@@ -170,7 +171,8 @@ class Compressor:
         A flush and the clock say so only of a log that was read to its head just now.
         """
         while True:
-            number = holding.due_anyway()
+            # It looks for new words in the steps, which may be long.
+            number = await beside(holding.due_anyway)
             if number is not None:
                 return holding, number
             async with self._database.transaction(holding.tenant_id) as tx:
@@ -181,7 +183,7 @@ class Compressor:
             steps = (*holding.steps, *(SizedStep.of(logged) for logged in found))
             holding = replace(holding, steps=steps)
             if len(found) < READ_CHUNKS:
-                number = holding.due_anyway()
+                number = await beside(holding.due_anyway)
                 return holding, holding.due_at_head(now) if number is None else number
 
     async def _guarded(self, holding: HeldState, group: Group) -> HeldState | float | None:

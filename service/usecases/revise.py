@@ -11,14 +11,15 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 from opentelemetry.trace import Span
 
+from service.beside import beside
 from service.config import Config
-from service.domain.chunks import ChunkKind
+from service.domain.chunks import ChunkKind, LoggedChunk
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import Flow
@@ -45,6 +46,7 @@ from service.usecases.step_meters import FENCED, STEPS
 from storage import calls, intents, log, prism_states, revisions, sessions, stalls
 from storage.database import Database
 from storage.errors import StorageError
+from storage.prism_states import PrismRows
 from storage.revisions import Fenced, NewRevision
 
 _log = structlog.get_logger("palimpsest.revise")
@@ -118,6 +120,26 @@ class Reviser:
         spec = held.prism
         model = spec.model or self._config.model
         facts = self._facts(model)
+        # A large memory takes long; leases are renewed meanwhile.
+        memory, task_tokens = await beside(self._loaded, spec, rows, facts)
+        return HeldPrism(
+            tenant_id=item.tenant_id,
+            held=held,
+            memory=memory,
+            model=model,
+            facts=facts,
+            prices=self._prices(model),
+            bounds=Bounds.of(
+                facts.window_tokens, task_tokens, self._config.limits.max_memory_bytes
+            ),
+            fold_state=FoldState.from_json(held.fold_state, held.revision),
+            paid_position=None if paid is None else int(paid.rpartition(":")[2]),
+        )
+
+    def _loaded(
+        self, spec: PrismSpec, rows: PrismRows, facts: ModelFacts
+    ) -> tuple[PrismMemory, int]:
+        """The memory, and the tokens of the task that stands before it in prompts."""
         focused = spec.steps is Steps.FOCUSED
         task = prism.task_text(spec, self._rules(spec), is_focused=focused)
         memory = PrismMemory.load(
@@ -127,19 +149,7 @@ class Reviser:
             encoding=spec.encoding,
             count=facts.count,
         )
-        return HeldPrism(
-            tenant_id=item.tenant_id,
-            held=held,
-            memory=memory,
-            model=model,
-            facts=facts,
-            prices=self._prices(model),
-            bounds=Bounds.of(
-                facts.window_tokens, facts.count(task), self._config.limits.max_memory_bytes
-            ),
-            fold_state=FoldState.from_json(held.fold_state, held.revision),
-            paid_position=None if paid is None else int(paid.rpartition(":")[2]),
-        )
+        return memory, facts.count(task)
 
     async def _advance(self, state: HeldPrism) -> HeldPrism | float | None:
         """One committed change; else what `drain` returns."""
@@ -149,7 +159,8 @@ class Reviser:
             consolidated_tokens=state.held.consolidated_tokens,
             crowded=state.crowded,
         )
-        need = pacing.next_need(state.spec, state.memory, state.bounds, wish)
+        # The first to count a memory that has changed.
+        need = await beside(pacing.next_need, state.spec, state.memory, state.bounds, wish)
         if need is Need.FOLD:
             return await self._fold(state)
         if need is Need.CONSOLIDATION:
@@ -196,7 +207,7 @@ class Reviser:
             async with self._database.transaction(state.tenant_id) as tx:
                 found = await log.read(tx, state.held.session_key, reached, READ_CHUNKS)
             reach(FailPoint.STEP_CHUNKS_READ)
-            sized = [SizedChunk.of(logged, state.facts.count) for logged in found]
+            sized = await beside(_sized, found, state.facts.count)
             tokens += sum(one.tokens for one in sized)
             pending += sized
             if len(found) < READ_CHUNKS:
@@ -224,8 +235,18 @@ class Reviser:
 
     async def _step(self, state: HeldPrism, group: Sequence[SizedChunk]) -> HeldPrism | None:
         scope = self._scope(state, f"revise:{state.held.revision + 1}:{group[-1].position}")
+        revision = await self._drive(state, await beside(self._flow, state, group), scope)
+        reach(FailPoint.STEP_THOUGHT)
+        made = await beside(self._stepped, state, group, revision)
+        if made is None:
+            # Rejections are for good. The text is read again when there is more room.
+            return replace(state, crowded=True)
+        has_work = await self._commit(state, made.new, may_rest=len(group) == len(state.pending))
+        return state.moved(made.new, made.memory) if has_work else None
+
+    def _flow(self, state: HeldPrism, group: Sequence[SizedChunk]) -> Flow[Revision]:
         limit = pacing.piece_tokens(state.spec, state.memory, state.bounds)
-        flow = prism.revise_in_parts(
+        return prism.revise_in_parts(
             state.spec,
             state.memory,
             pacing.parts(group, limit, state.facts.count),
@@ -238,12 +259,14 @@ class Reviser:
             ),
             focus=lambda memory: pacing.focus_tokens(state.spec, memory, state.bounds),
         )
-        revision = await self._drive(state, flow, scope)
-        reach(FailPoint.STEP_THOUGHT)
+
+    def _stepped(
+        self, state: HeldPrism, group: Sequence[SizedChunk], revision: Revision
+    ) -> "_Made | None":
+        """What a step makes of a memory; None: it is to be consolidated first."""
         consolidated = state.held.consolidated_tokens
         if revision.lacked_room and pacing.may_make_room(state.memory, consolidated):
-            # Rejections are for good. The text is read again when there is more room.
-            return replace(state, crowded=True)
+            return None
         memory = state.memory.apply(state.held.revision + 1, revision.amendments)
         new = NewRevision(
             kind="step",
@@ -261,14 +284,21 @@ class Reviser:
                 first_position=state.held.applied_position + 1,
             ),
         )
-        has_work = await self._commit(state, new, may_rest=len(group) == len(state.pending))
-        return state.moved(new, memory) if has_work else None
+        return _Made(memory, new)
 
     async def _consolidate(self, state: HeldPrism) -> HeldPrism:
         held = state.held
-        number = held.revision + 1
-        scope = self._scope(state, f"consolidate:{number}:{held.applied_position}")
-        flow = prism.consolidate(
+        scope = self._scope(state, f"consolidate:{held.revision + 1}:{held.applied_position}")
+        flow = await beside(self._consolidation, state)
+        revision = await self._drive(state, flow, scope)
+        reach(FailPoint.CONSOLIDATION_THOUGHT)
+        made = await beside(self._consolidated, state, revision)
+        await self._commit(state, made.new, may_rest=False)
+        reach(FailPoint.CONSOLIDATED)
+        return state.moved(made.new, made.memory)
+
+    def _consolidation(self, state: HeldPrism) -> Flow[Revision]:
+        return prism.consolidate(
             state.spec,
             state.memory,
             marker_key=self._marker_key,
@@ -278,9 +308,10 @@ class Reviser:
             most_tokens=pacing.most_consolidation_tokens(state.memory, state.bounds),
             room_tokens=pacing.consolidation_tokens(state.bounds),
         )
-        revision = await self._drive(state, flow, scope)
-        reach(FailPoint.CONSOLIDATION_THOUGHT)
-        memory = state.memory.apply(number, revision.amendments).fold()
+
+    def _consolidated(self, state: HeldPrism, revision: Revision) -> "_Made":
+        held = state.held
+        memory = state.memory.apply(held.revision + 1, revision.amendments).fold()
         changed = memory.value_json if revision.amendments else None
         new = NewRevision(
             kind="consolidation",
@@ -294,9 +325,7 @@ class Reviser:
             consolidated_tokens=memory.live_tokens,
             losses=losses.after_change(held.losses, memory.value, self._rules(state.spec)),
         )
-        await self._commit(state, new, may_rest=False)
-        reach(FailPoint.CONSOLIDATED)
-        return state.moved(new, memory)
+        return _Made(memory, new)
 
     async def _drive(self, state: HeldPrism, flow: Flow[Revision], scope: CallScope) -> Revision:
         return await drive(
@@ -308,6 +337,12 @@ class Reviser:
 
     async def _fold(self, state: HeldPrism, group: Sequence[SizedChunk] = ()) -> HeldPrism:
         reach(FailPoint.FOLD_DUE)
+        made = await beside(self._folded, state, group)
+        await self._commit(state, made.new, may_rest=False)
+        reach(FailPoint.FOLDED)
+        return state.moved(made.new, made.memory)
+
+    def _folded(self, state: HeldPrism, group: Sequence[SizedChunk]) -> "_Made":
         memory, counted = state.folded(group)
         moved = memory.value_json != state.memory.value_json
         new = NewRevision(
@@ -319,9 +354,7 @@ class Reviser:
             base=memory.base_json,
             fold_state=counted.to_json() if state.is_adaptive else None,
         )
-        await self._commit(state, new, may_rest=False)
-        reach(FailPoint.FOLDED)
-        return state.moved(new, memory)
+        return _Made(memory, new)
 
     async def _commit(self, state: HeldPrism, new: NewRevision, *, may_rest: bool) -> bool:
         """Writes a revision. With `may_rest` it looks whether that was the last chunk.
@@ -409,6 +442,18 @@ class Reviser:
                 "palimpsest.from_position": state.held.applied_position,
             },
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a revision makes of a memory, and how it is stored."""
+
+    memory: PrismMemory
+    new: NewRevision
+
+
+def _sized(found: Sequence[LoggedChunk], count: Callable[[str], int]) -> Sequence[SizedChunk]:
+    return [SizedChunk.of(logged, count) for logged in found]
 
 
 def _digest(memory: PrismMemory) -> bytes:

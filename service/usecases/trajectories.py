@@ -22,7 +22,8 @@ from service.llm.facts import ModelFacts
 from service.usecases.ask import answer_not_found
 from service.usecases.lookup import find_navigable, session_not_found
 from service.usecases.readers.browsed_log import BrowsedLog, Hit
-from service.usecases.readers.dciso import BrowseTerms, log_of, ranked_in
+from service.usecases.readers.dciso import BrowseTerms, ranked_in
+from service.usecases.readers.log_range import log_of
 from service.usecases.readers.memwalker import Terms
 from storage import answers, sessions, trajectories
 from storage.answers import StoredAnswer
@@ -163,7 +164,8 @@ class Trajectories:
             facts=self._facts,
             marker_key=self._marker_key,
         )
-        reader = await terms.reader(self._database, tenant_id, asked)
+        most = self._config.limits.max_tail_bytes
+        reader = await terms.reader(self._database, tenant_id, asked, tail_bytes=most)
         if reader is None:
             return None, _refuse
         return terms.flow(asked, reader.root), reader.look_up
@@ -178,7 +180,14 @@ class Trajectories:
             marker_key=self._marker_key,
         )
         held = log_of(self._database, tenant_id, asked)
-        log = await BrowsedLog.open(held, terms.pack(asked.worded), _NoRanks(), ranked_in(events))
+        log = await BrowsedLog.open(
+            held,
+            terms.pack(asked.worded),
+            _NoRanks(),
+            ranked_in(events),
+            max_bytes=self._config.limits.max_browsed_bytes,
+            left_out=asked.left_out,
+        )
         return terms.flow(asked.worded, log.frames), log.look_up
 
 

@@ -4,7 +4,7 @@ Every table that belongs to a session has `session_key` first in every key and
 `tenant_id` beside it for row-level security.
 """
 
-from storage.tables.calls import budget, call, intent, spend, tenant_budget
+from storage.tables.calls import budget, call, call_sum, intent, spend, tenant_budget
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
 from storage.tables.log import (
     chunk,
@@ -39,6 +39,7 @@ __all__ = [
     "answer_text",
     "budget",
     "call",
+    "call_sum",
     "chunk",
     "chunk_vector",
     "chunk_word",

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Date,
@@ -119,6 +120,49 @@ spend = Table(
     PrimaryKeyConstraint("session_key", "owner_id", "day", name="spend_pkey"),
     of_session("spend_session_fkey"),
     Index("spend_by_tenant", "tenant_id", "day"),
+)
+
+
+call_sum = Table(
+    "call_sum",
+    metadata,
+    # The ledger's sums by what calls are for. A trigger of `call` writes them, so that what a
+    # session came to is known without a look at its calls.
+    Column("session_key", Uuid, nullable=False),
+    # The memory, or the session for calls that no memory made.
+    Column("owner_id", Uuid, nullable=False),
+    # In UTC.
+    Column("day", Date, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    # Empty of calls that have none.
+    Column("residual", Text, nullable=False),
+    Column("failed", Boolean, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    count("calls"),
+    count("input_tokens"),
+    count("predicted_cached_tokens"),
+    count("reported_cached_tokens"),
+    # Calls whose provider says something of its cache.
+    count("reported_calls"),
+    # As reported; where nothing is, as predicted.
+    count("cached_tokens"),
+    count("cache_write_tokens"),
+    count("output_tokens"),
+    count("cost_micro_usd"),
+    # Calls of models with a price.
+    count("priced_calls"),
+    PrimaryKeyConstraint(
+        "session_key",
+        "owner_id",
+        "day",
+        "purpose",
+        "model",
+        "residual",
+        "failed",
+        name="call_sum_pkey",
+    ),
+    of_session("call_sum_session_fkey"),
 )
 
 

@@ -1,6 +1,8 @@
 """What is asked for and made by a worker: answers with all about them, and schema drafts."""
 
 from sqlalchemy import (
+    ARRAY,
+    BigInteger,
     Boolean,
     CheckConstraint,
     Column,
@@ -61,6 +63,8 @@ answer = Table(
     # Whether the answer is an option that nothing says, and whether its text was cut off.
     Column("guessed", Boolean, nullable=False, server_default=text("false")),
     Column("truncated", Boolean, nullable=False, server_default=text("false")),
+    # The first and the last chunk of what the reader did not go through; NULL: nothing.
+    Column("left_out", ARRAY(BigInteger)),
     # Whether the text is told as it is written.
     Column("tells_text", Boolean, nullable=False, server_default=text("false")),
     # A memory that the automatic reader chooses must have applied the log up to here.
@@ -68,6 +72,11 @@ answer = Table(
     # The model whose condition it waits for, and why; NULL: it waits for none.
     Column("waiting_model", Text),
     Column("waiting_cause", Text),
+    # Until when it is made though nobody waits for it; NULL: in any case.
+    Column("wanted_until", DateTime(timezone=True)),
+    # The server process whose caller was the last to begin to wait; NULL: all of them left, or
+    # it is made in any case.
+    Column("waiter", Uuid),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],
@@ -75,13 +84,23 @@ answer = Table(
         name="answer_revision_fkey",
     ),
     CheckConstraint(
-        "status IN ('pending', 'complete', 'failed', 'cancelled')", name="answer_status"
+        "status IN ('pending', 'complete', 'failed', 'cancelled', 'abandoned')",
+        name="answer_status",
     ),
     Index(
         "answer_turns",
         "tenant_id",
         "ready_at",
         postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
+    ),
+    # For the bound of what is pending: see `count_pending_answer`.
+    Index(
+        "answer_pending",
+        "tenant_id",
+        "answer_id",
+        postgresql_where=text(
+            "status = 'pending' AND (waiter IS NOT NULL OR wanted_until IS NULL)"
+        ),
     ),
     Index(
         "answer_waiting",
@@ -190,6 +209,12 @@ schema_draft = Table(
         "tenant_id",
         "ready_at",
         postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
+    ),
+    Index(
+        "schema_draft_pending",
+        "tenant_id",
+        "draft_id",
+        postgresql_where=text("status = 'pending'"),
     ),
     Index(
         "schema_draft_waiting",

@@ -19,6 +19,7 @@ NAMES = (
     "isolation",
     "kv",
     "load",
+    "long-session",
     "pickup",
     "policy",
     "prompts",
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES, help="what to measure")
     parser.add_argument("--seconds", type=float, default=20.0, help="about how long it may take")
     known, _ = parser.parse_known_args()
-    module = importlib.import_module(f"tests.benchmarks.{known.name}")
+    module = importlib.import_module(f"tests.benchmarks.{known.name.replace('-', '_')}")
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     parser.add_argument("-h", "--help", action="help", help="show this and do nothing else")

@@ -30,6 +30,7 @@ SIZES: dict[str, Sequence[str]] = {
     "stream": (),
     "tree": (),
     "words": (),
+    "long-session": ("--tail", "30", "--chunks", "200000", "--calls", "100000"),
     "load": ("--sessions", "200", "--chunks", "10000"),
     "workers": (),
     "start": ("--times", "2"),

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.dciso.pieces import Frame
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.usecases.readers.browsed_log import LogRange, Texts
+from service.usecases.readers.browsed_log import Texts
+from service.usecases.readers.log_range import LogRange
 from storage import sessions
 from storage.database import Database
 from tests.integration.writing import append_chunks

@@ -23,6 +23,7 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.advance import Drains
 from service.usecases.append import Appender
+from service.usecases.ask import occasion
 from service.usecases.hints import Hints
 from service.usecases.index import Indexer
 from service.usecases.search import Searcher, SearchQuery
@@ -33,6 +34,7 @@ from storage import (
     calls,
     history,
     intents,
+    interest,
     log,
     memories,
     prism_states,
@@ -77,6 +79,8 @@ class Site:
         self.database = database
         self._next: dict[str, Iterator[Copy]] = {}
         self._numbers = count(1)
+        #: A server process, as answers know it.
+        self.waiter = uuid4()
 
     def use(self, kind: str, copies: Sequence[Copy]) -> None:
         """Takes these in turn from now on."""
@@ -265,7 +269,11 @@ async def watch(site: Site) -> None:
         await work.read_progress(tx, [key_of(copy) for copy in some])
         made = [replace(item_of(copy), kind=WorkKind.ANSWER) for copy in some]
         await settling.settled(tx, made)
-        await settling.cancelled(tx, [(one.session_key, one.item_id) for one in made])
+        keys = [(one.session_key, one.item_id) for one in made]
+        await interest.given_up(tx, keys)
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        for write in (interest.leave, interest.renew):
+            await write(direct, keys, waiter=site.waiter, seconds=3600)
 
 
 async def take_work(site: Site) -> None:
@@ -342,12 +350,21 @@ async def ask(site: Site) -> None:
             query="Whereabouts is the ship?",
             revision=1,
             applied_position=1,
+            waiter=site.waiter,
+            wanted_seconds=3600,
+            max_pending=1000,
         )
+        await interest.want(tx, (key, item.item_id), waiter=site.waiter, seconds=3600, resumes=True)
+        assert await interest.given_up(tx, [(key, item.item_id)]) == {}
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        for write in (interest.leave, interest.renew):
+            await write(direct, [(key, item.item_id)], waiter=site.waiter, seconds=3600)
     await answerer(site.database, gateway(Script(), site.database)).make(item)
     async with site.transaction() as tx:
         stored = await answers.get(tx, key, item.item_id)
         assert stored is not None
         assert stored.status == "complete"
+        await calls.usage_of_answer(tx, key, item.item_id, occasion(item.item_id))
         await answer_list.list_newest(
             tx, key, memory_id=memory, status=None, before=None, limit=100, max_bytes=2**20
         )

@@ -175,7 +175,8 @@ async def test_how_things_are_is_asked_of_the_working_context(database: Database
     assert (event.template, event.input_tokens, event.output_tokens) == (UNDERSTAND, 9, 3)
     assert event.reply.startswith("Subject: state")
     async with database.transaction(DEFAULT_TENANT) as tx:
-        lines = await calls.usage(tx, KEY, occasion=f"answer:{item.item_id}")
+        made = f"answer:{item.item_id}"
+        lines = (await calls.usage_of(tx, KEY, [made], [STATE]))[made]
     assert sorted((line.purpose, line.calls) for line in lines) == [("answer", 1), ("browse", 1)]
 
 

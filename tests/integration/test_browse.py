@@ -118,7 +118,8 @@ async def test_each_piece_is_read_and_what_is_said_is_cited(database: Database) 
     )
     assert taken.from_position <= 5 <= taken.to_position
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY, occasion=f"answer:{stored.answer_id}")
+        made = f"answer:{stored.answer_id}"
+        (line,) = (await calls.usage_of(tx, KEY, [made]))[made]
     assert (line.purpose, line.calls) == ("browse", len(script.asked))
     assert stored.statistics is None
 

@@ -8,23 +8,32 @@ from service.domain.chunks import Chunk, ChunkKind
 from service.domain.dciso.lookups import RankPieces, ReadPiece
 from service.domain.dciso.pieces import Part, Span
 from service.domain.flows import LookUp
-from service.usecases.readers import browsed_log
+from service.usecases.readers import log_range
 from service.usecases.readers.browsed_log import BrowsedLog, Hit
 from storage.database import Database
 from tests.integration.browsing import held, pack, write
 from tests.integration.ranks import Ranked
 
 TEXTS = ("aaaa", "bb", "cccccccccc", "d")
+#: Of these tests no log has more.
+MOST = 1 << 24
 
 
 async def opened(
     database: Database, ranks: Ranked | None = None, *, up_to: int = 4, characters: int = 5
 ) -> BrowsedLog:
-    return await BrowsedLog.open(held(database, up_to), pack(characters), ranks or Ranked())
+    return await BrowsedLog.open(
+        held(database, up_to), pack(characters), ranks or Ranked(), max_bytes=MOST
+    )
 
 
 async def texts_of(log: BrowsedLog) -> list[list[Part]]:
     return [list((await log.look_up(ReadPiece(number=one.number))).parts) for one in log.frames]
+
+
+async def ranked(log: BrowsedLog, ask: RankPieces) -> tuple[int, ...]:
+    """The numbers of the pieces that fit."""
+    return tuple(frame.number for frame in await log.look_up(ask))
 
 
 def part(position: int, text: str, at: int = 0) -> Part:
@@ -44,8 +53,8 @@ async def test_pieces_have_the_log_and_nothing_twice(
     assert await texts_of(await opened(database)) == expected
     # Read chunk by chunk, and in pages that end before a piece does, it is the same.
     for chunks, size in ((1, 1 << 20), (512, 4)):
-        monkeypatch.setattr(browsed_log, "PAGE_CHUNKS", chunks)
-        monkeypatch.setattr(browsed_log, "PAGE_BYTES", size)
+        monkeypatch.setattr(log_range, "PAGE_CHUNKS", chunks)
+        monkeypatch.setattr(log_range, "PAGE_BYTES", size)
         assert await texts_of(await opened(database)) == expected
 
 
@@ -71,12 +80,12 @@ async def test_the_best_chunk_speaks_for_its_piece(database: Database) -> None:
     hits = [Hit(position=p, from_character=c) for p, c in ((3, 9), (2, 1), (4, 0), (3, 0), (1, 0))]
     ranks = Ranked(hits)
     log = await opened(database, ranks)
-    assert await log.look_up(RankPieces(query="q", count=2)) == (4, 2)
-    assert await log.look_up(RankPieces(query="q", count=3)) == (4, 2, 1)
+    assert await ranked(log, RankPieces(query="q", count=2)) == (4, 2)
+    assert await ranked(log, RankPieces(query="q", count=3)) == (4, 2, 1)
     # The second is found among the first two hits, the third only among twice as many.
     assert [limit for _, limit, _ in ranks.asked] == [2, 3, 6]
-    assert await log.look_up(RankPieces(query="q", count=9)) == (4, 2, 1)
-    assert await log.look_up(RankPieces(query="q", count=1, rerank=True)) == (1,)
+    assert await ranked(log, RankPieces(query="q", count=9)) == (4, 2, 1)
+    assert await ranked(log, RankPieces(query="q", count=1, rerank=True)) == (1,)
     assert ranks.asked[-2:] == [("q", 1, False), ("q", 1, True)]
 
 
@@ -92,25 +101,27 @@ async def test_of_a_chunk_that_fits_as_a_whole_the_piece_with_the_words_is_named
     best = [log.frame_of(*one).number for one in ((2, twice), (3, 0), (2, once))]
     for count in (1, 2, 3, 4):
         asked = RankPieces(query="Which key?", count=count)
-        assert await log.look_up(asked) == tuple(best[:count])
+        assert await ranked(log, asked) == tuple(best[:count])
     # What retrieval found by other forms of its words, this does not see.
-    assert await log.look_up(RankPieces(query="opened", count=1)) == (2,)
+    assert await ranked(log, RankPieces(query="opened", count=1)) == (2,)
 
 
 async def test_nothing_that_fits_is_no_piece(database: Database) -> None:
     await write(database, TEXTS)
     ranks = Ranked()
     log = await opened(database, ranks)
-    assert await log.look_up(RankPieces(query="q", count=2, rerank=True)) == ()
+    assert await ranked(log, RankPieces(query="q", count=2, rerank=True)) == ()
     assert [rerank for *_, rerank in ranks.asked] == [False], "there is nothing to order"
 
 
 async def test_what_was_ranked_before_stays_so(database: Database) -> None:
     await write(database, TEXTS)
     ranks = Ranked([Hit(position=4, from_character=0)])
-    log = await BrowsedLog.open(held(database, 4), pack(5), ranks, ranked=[(3, 1), ()])
+    log = await BrowsedLog.open(
+        held(database, 4), pack(5), ranks, ranked=[(3, 1, 9), ()], max_bytes=MOST
+    )
     ask = RankPieces(query="q", count=2)
-    assert [await log.look_up(ask) for _ in range(3)] == [(3, 1), (), (4,)]
+    assert [await ranked(log, ask) for _ in range(3)] == [(3, 1), (), (4,)]
     assert len(ranks.asked) == 1
 
 
@@ -146,7 +157,7 @@ async def test_the_text_of_a_long_log_is_not_held(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(database, ["word " * 400] * 1024)
-    monkeypatch.setattr(browsed_log, "PAGE_BYTES", 64 * 1024)
+    monkeypatch.setattr(log_range, "PAGE_BYTES", 64 * 1024)
     # What a first look at a log leaves behind is none of its text.
     await opened(database, up_to=32, characters=10_000)
     tracemalloc.start()
@@ -157,4 +168,4 @@ async def test_the_text_of_a_long_log_is_not_held(
         tracemalloc.stop()
     assert len(log.frames) == 205
     # The log has 2 MB; a page is held as rows, as chunks and as texts.
-    assert most < 12 * browsed_log.PAGE_BYTES
+    assert most < 12 * log_range.PAGE_BYTES

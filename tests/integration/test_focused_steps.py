@@ -3,14 +3,16 @@
 import json
 import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from service.config import Limits
 from service.domain.flows import ModelAsk, Purpose
-from service.domain.prism import prompts
+from service.domain.prism import losses, pacing, prompts
 from service.domain.prism.memory import PrismMemory
+from service.domain.prism.pacing import SizedChunk
 from service.domain.prism.spec import ADAPTIVE_FOLD_TOKENS, Encoding, Steps
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tokens import estimate_tokens
@@ -219,6 +221,37 @@ async def test_a_memory_is_loaded_for_an_answer_beside_the_event_loop(
     assert (await read_answer(database, question)).text == "One."
     assert threads
     assert threading.get_ident() not in threads
+
+
+def noting(work: Callable[..., Any], threads: set[int]) -> Callable[..., Any]:
+    """The same work, which says in which threads it was done."""
+
+    def noted(*args: Any, **named: Any) -> Any:
+        threads.add(threading.get_ident())
+        return work(*args, **named)
+
+    return noted
+
+
+async def test_a_memory_is_read_and_changed_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, set[int]] = {}
+    for of, name in (
+        (PrismMemory, "load"),
+        (PrismMemory, "apply"),
+        (pacing, "next_need"),
+        (pacing, "parts"),
+        (SizedChunk, "of"),
+        (losses, "after_step"),
+    ):
+        monkeypatch.setattr(of, name, noting(getattr(of, name), threads.setdefault(name, set())))
+    await make(database, ["a", "b"], **FOCUSED)
+    script = Script(reply=about_itself)
+    await reviser(database, script, window=WINDOW).drain(ITEM)
+    assert (await kinds(database))[-1] == "step"
+    assert all(threads.values())
+    assert [name for name, seen in threads.items() if threading.get_ident() in seen] == []
 
 
 async def test_a_consolidation_by_hand_goes_through_it_in_parts(database: Database) -> None:

@@ -129,7 +129,8 @@ async def test_a_question_is_answered_from_the_leaf_that_has_it(database: Databa
     assert (statistics.calls, statistics.leaves_read, statistics.tokens) == (3, 1, 36)
     assert statistics.text_tokens == sum(map(estimate_tokens, (*LEAVES, *TAIL)))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY, occasion=f"answer:{stored.answer_id}")
+        made = f"answer:{stored.answer_id}"
+        (line,) = (await calls.usage_of(tx, KEY, [made], [stored.memory_id]))[made]
     assert (line.purpose, line.calls) == ("navigate", 3)
 
 

@@ -267,7 +267,8 @@ async def test_wrong_replies_are_asked_about_and_counted(
     assert stored.model == "some/model"
     assert "set is no type" in script.asks[2].text
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY, occasion=occasion(item.item_id))
+        found = await calls.usage_of(tx, KEY, [occasion(item.item_id)])
+        (line,) = found[occasion(item.item_id)]
     assert (line.purpose, line.calls, line.cost_micro_usd) == ("schema", 3, 21)
 
 

@@ -52,6 +52,7 @@ async def opened(rows: StateRows) -> StateReader | None:
         asked,
         spec=navigation_spec(rows.spec),
         cutter=first_piece,
+        tail_bytes=1 << 23,
     )
 
 

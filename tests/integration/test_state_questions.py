@@ -104,7 +104,8 @@ async def test_an_answer_from_a_recent_step_cites_it(database: Database) -> None
         recent=((5, STEPS[4]), (6, STEPS[5])),
     )
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY, occasion=f"answer:{stored.answer_id}")
+        made = f"answer:{stored.answer_id}"
+        (line,) = (await calls.usage_of(tx, KEY, [made], [stored.memory_id]))[made]
     assert (line.purpose, line.calls) == ("answer", 1)
 
 

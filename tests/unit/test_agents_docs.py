@@ -16,6 +16,7 @@ from service.config import Limits
 from service.domain.state.spec import ADAPTIVE_SPAN, PINNED_SHARE, StateSpec
 from service.domain.state.triggers import NEW_VECTORS
 from service.rpc.specs import state_message, state_spec
+from storage.log_ends import CHUNK_BYTES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "agents.md").read_text()
@@ -73,6 +74,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     said, limits = rows(), Limits()
     assert said["recent chunks of a context"][0] == f"{limits.max_context_chunks:,}"
     assert said["their content"][0] == f"{limits.max_context_bytes // 2**20} MiB"
+    tail = said["recent steps that a question navigates"][0]
+    assert tail.startswith(f"{limits.max_tail_bytes // 2**20} MiB, and {CHUNK_BYTES} bytes")
     pinned = rule("pinned").repeated
     most, size = pinned.max_items, pinned.items.string.max_bytes
     assert said["pinned strings of a memory"][0] == f"{most}, each {size:,} bytes"

@@ -55,6 +55,7 @@ _STATUS = {
     answers_pb2.Answer.STATUS_COMPLETE: "complete",
     answers_pb2.Answer.STATUS_FAILED: "failed",
     answers_pb2.Answer.STATUS_CANCELLED: "cancelled",
+    answers_pb2.Answer.STATUS_ABANDONED: "abandoned",
 }
 #: As the proto has them.
 STATUSES = {name: message for message, name in _STATUS.items()}
@@ -125,6 +126,9 @@ def answer(message: answers_pb2.Answer) -> Answer:
         losses=losses(message.losses),
         guessed=message.guessed,
         truncated=message.truncated,
+        left_out=(message.left_out.from_position, message.left_out.to_position)
+        if message.HasField("left_out")
+        else None,
     )
 
 

@@ -125,6 +125,7 @@ class AskRequest(_message.Message):
     STREAM_TEXT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    UNATTENDED_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -149,6 +150,11 @@ class AskRequest(_message.Message):
     bytes; empty: the service's. Memories are read by the models of their specs: with
     other readers it is INVALID_ARGUMENT. One that the operator does not allow is
     INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
+    """
+    unattended: _builtins.bool
+    """Optional. Make the answer although nobody waits for it: it is never abandoned, and
+    GetAnswer has it some time. Who only wants to leave a question ends the call
+    after `reading`.
     """
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
@@ -196,10 +202,11 @@ class AskRequest(_message.Message):
         stream_text: _builtins.bool = ...,
         model: _builtins.str = ...,
         options: _abc.Iterable[_builtins.str] | None = ...,
+        unattended: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "navigation", b"navigation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "options", b"options", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "options", b"options", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text", "unattended", b"unattended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -882,6 +889,10 @@ class Answer(_message.Message):
         """It could not be made; `failure` says why."""
         STATUS_CANCELLED: Answer._Status.ValueType  # 4
         """Somebody cancelled it."""
+        STATUS_ABANDONED: Answer._Status.ValueType  # 5
+        """Nobody waited for it any more, so that it costs nothing more; `failure` says
+        so. ResumeAnswer goes on with it from the model calls that are paid.
+        """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     STATUS_UNSPECIFIED: Answer.Status.ValueType  # 0
@@ -894,6 +905,10 @@ class Answer(_message.Message):
     """It could not be made; `failure` says why."""
     STATUS_CANCELLED: Answer.Status.ValueType  # 4
     """Somebody cancelled it."""
+    STATUS_ABANDONED: Answer.Status.ValueType  # 5
+    """Nobody waited for it any more, so that it costs nothing more; `failure` says
+    so. ResumeAnswer goes on with it from the model calls that are paid.
+    """
 
     @_typing.final
     class Choice(_message.Message):
@@ -930,6 +945,28 @@ class Answer(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class Range(_message.Message):
+        """Positions of chunks, both included."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        FROM_POSITION_FIELD_NUMBER: _builtins.int
+        TO_POSITION_FIELD_NUMBER: _builtins.int
+        from_position: _builtins.int
+        to_position: _builtins.int
+        def __init__(
+            self,
+            *,
+            from_position: _builtins.int = ...,
+            to_position: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["from_position", b"from_position", "to_position", b"to_position"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ANSWER_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
@@ -952,6 +989,7 @@ class Answer(_message.Message):
     LOSSES_FIELD_NUMBER: _builtins.int
     GUESSED_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.str
     session: _builtins.str
     memory: _builtins.str
@@ -969,7 +1007,7 @@ class Answer(_message.Message):
     picks sentences of the memory word for word.
     """
     failure: _builtins.str
-    """Why it failed, or why there is no answer: one sentence."""
+    """Why it failed or was abandoned, or why there is no answer: one sentence."""
     no_answer: Global___NoAnswer.ValueType
     """Why there is no answer; UNSPECIFIED when there is one."""
     reader: Global___Reader.ValueType
@@ -1014,6 +1052,15 @@ class Answer(_message.Message):
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[_reading_pb2.Loss]:
         """What `memory` has lost by now, as Memory.losses; empty when all is well."""
 
+    @_builtins.property
+    def left_out(self) -> Global___Answer.Range:
+        """Chunks that the reader did not go through, since there is more than it may; unset when it
+        could go anywhere. Of a navigation: the older part of the text that no node or vector covers
+        yet, where that has more than max_tail_bytes (8 MiB). Of DCISO: what stands between the first
+        and the newest chunks, where the log has more than max_browsed_bytes (16 MiB); of these only
+        those that retrieval named were read.
+        """
+
     def __init__(
         self,
         *,
@@ -1039,10 +1086,11 @@ class Answer(_message.Message):
         losses: _abc.Iterable[_reading_pb2.Loss] | None = ...,
         guessed: _builtins.bool = ...,
         truncated: _builtins.bool = ...,
+        left_out: Global___Answer.Range | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "create_time", b"create_time", "rating", b"rating", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "create_time", b"create_time", "left_out", b"left_out", "rating", b"rating", "statistics", b"statistics", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "guessed", b"guessed", "losses", b"losses", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "truncated", b"truncated", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "applied_position", b"applied_position", "choice", b"choice", "citations", b"citations", "create_time", b"create_time", "failure", b"failure", "guessed", b"guessed", "left_out", b"left_out", "losses", b"losses", "memory", b"memory", "model", b"model", "no_answer", b"no_answer", "query", b"query", "rating", b"rating", "reader", b"reader", "revision", b"revision", "session", b"session", "statistics", b"statistics", "status", b"status", "text", b"text", "truncated", b"truncated", "usage", b"usage", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,8 +14,9 @@ class ReadPiece(LookUp):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPieces(LookUp):
-    """The pieces that fit a query best. Its reply is a tuple of their numbers, best first:
-    at most `count`, none that does not fit at all."""
+    """The pieces that fit a query best. Its reply is a tuple of their frames, best first: at
+    most `count`, none that does not fit at all. Of a log that is too long to be decomposed some
+    may be none of those that the browsing was given; `ReadPiece` knows them by now."""
 
     query: str
     #: 1 or more.

@@ -86,6 +86,8 @@ class Reading:
     passed: int = 0
     #: Why a reply was no use, of the last that was given up.
     cause: str = ""
+    #: Pieces that retrieval has named and that are none of `frames`, by number.
+    _others: dict[int, Frame] = field(default_factory=dict)
 
     @property
     def searched(self) -> str:
@@ -113,8 +115,8 @@ class Reading:
         return (BrowseAction.MOVE, *actions) if self.may_move else actions
 
     def frame(self, number: int) -> Frame:
-        """A piece's place, by its number from 1."""
-        return self.frames[number - 1]
+        """A piece's place, by its number."""
+        return self._others.get(number) or self.frames[number - 1]
 
     def ids(self, numbers: Sequence[int]) -> tuple[str, ...]:
         """What trajectories call these pieces."""
@@ -174,8 +176,8 @@ class Reading:
         """The numbers of the pieces that fit best, best first, each once."""
         count = min(self.request.pieces, len(self.frames))
         (found,) = yield [RankPieces(query=query, count=count, rerank=self.request.rerank)]
-        known = (one for one in found if 1 <= one <= len(self.frames))
-        return tuple(dict.fromkeys(known))[:count]
+        self._others |= {one.number: one for one in found if one.number > len(self.frames)}
+        return tuple(dict.fromkeys(one.number for one in found))[:count]
 
     def pieces(self, numbers: Sequence[int]) -> LookingFlow[tuple[Piece, ...]]:
         """The texts of pieces."""
@@ -285,8 +287,8 @@ class Reading:
         """Notes with the chunks that they may be from."""
         return [
             Shown(
-                from_position=self.frame(note.pieces[0]).from_position,
-                to_position=self.frame(note.pieces[-1]).to_position,
+                from_position=min(self.frame(one).from_position for one in note.pieces),
+                to_position=max(self.frame(one).to_position for one in note.pieces),
                 text=note.text,
             )
             for note in notes

@@ -46,6 +46,9 @@ class MadeAnswer:
     guessed: bool = False
     #: Whether the text was cut off at its bound.
     truncated: bool = False
+    #: The first and the last chunk of what the reader did not go through, for there is more than
+    #: it may; None: it could go anywhere.
+    left_out: tuple[int, int] | None = None
     #: The ordinal of the last event that tells how it became one of the options; 0: none does.
     events: int = 0
 

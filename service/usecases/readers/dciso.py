@@ -1,9 +1,8 @@
 """Browsing: a worker answers a question from the log itself, piece by piece (DCISO)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
-from uuid import UUID
 
 import structlog
 
@@ -24,10 +23,10 @@ from service.usecases.readers.answering import (
     ReaderKit,
     ReadingReplies,
 )
-from service.usecases.readers.browsed_log import BrowsedLog, LogRange, Ranks, Texts
+from service.usecases.readers.browsed_log import BrowsedLog, Pack, Ranks
+from service.usecases.readers.log_range import log_of
 from storage import trajectories
 from storage.answers import StoredAnswer, StoredCitation
-from storage.database import Database
 
 _log = structlog.get_logger("palimpsest.browse")
 
@@ -78,7 +77,7 @@ class BrowseTerms:
         """Of a prompt with its reply, at most."""
         return min(self.request.window_tokens, self.facts.window_tokens)
 
-    def pack(self, query: str) -> Callable[[Texts], Iterator[Frame]]:
+    def pack(self, query: str) -> Pack:
         """What makes pieces of a log, for this question. Raises TextTooLong."""
         tokens = piece_tokens(
             query,
@@ -99,16 +98,6 @@ class BrowseTerms:
             marker_key=self.marker_key,
             count=self.facts.count,
         )
-
-
-def log_of(database: Database, tenant_id: UUID, asked: StoredAnswer) -> LogRange:
-    """What a question that is browsed reads: the log as it was when it came."""
-    return LogRange(
-        database=database,
-        tenant_id=tenant_id,
-        session_key=asked.session_key,
-        up_to=asked.applied_position,
-    )
 
 
 def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:
@@ -152,6 +141,7 @@ class Browser:
             terms.pack(asked.worded),
             self._ranks(item, asked, terms),
             await self._ranked(item, asked),
+            max_bytes=self._kit.config.limits.max_browsed_bytes,
         )
         replies = ReadingReplies(self._kit.calls, item, asked, log, terms.model)
         flow = within(terms.flow(asked.worded, log.frames), terms.window_tokens, terms.facts.count)
@@ -169,8 +159,14 @@ class Browser:
 async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: str) -> MadeAnswer:
     why = browsed.no_answer
     if why is not None:
-        failure = _no_answer_text(why, browsed)
-        return MadeAnswer(text="", citations=(), model=model, no_answer=why, failure=failure)
+        return MadeAnswer(
+            text="",
+            citations=(),
+            model=model,
+            no_answer=why,
+            failure=_no_answer_text(why, browsed),
+            left_out=log.left_out,
+        )
     spans = await log.true_spans(browsed.spans)
     if len(spans) < len(browsed.spans):
         _log.error(
@@ -185,6 +181,7 @@ async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: s
         ],
         model=model,
         guessed=browsed.guessed,
+        left_out=log.left_out,
     )
 
 

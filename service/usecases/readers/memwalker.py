@@ -1,7 +1,7 @@
 """Navigating: a worker answers a question from the levels of a memory, move by move."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -47,6 +47,10 @@ class LevelsReader(Protocol):
     def root(self) -> View:
         """Where a navigation begins."""
 
+    @property
+    def left_out(self) -> tuple[int, int] | None:
+        """The first and the last chunk of what a navigation does not get to; None: nothing."""
+
     async def look_up(self, ask: LookUp) -> Any:
         """What the navigation wants to know, as `service.domain.tree.lookups` says it."""
 
@@ -89,15 +93,28 @@ class Terms:
         )
 
     async def reader(
-        self, database: Database, tenant_id: UUID, asked: StoredAnswer
+        self, database: Database, tenant_id: UUID, asked: StoredAnswer, *, tail_bytes: int
     ) -> LevelsReader | None:
-        """The levels that a question is asked of; None when there is no text."""
+        """The levels that a question is asked of; None when there is no text.
+
+        Of text that has no node yet it holds at most `tail_bytes`.
+        """
         if kind_of(asked.spec) is MemoryKind.STATE:
             return await StateReader.open(
-                database, tenant_id, asked, spec=self.spec, cutter=first_piece
+                database,
+                tenant_id,
+                asked,
+                spec=self.spec,
+                cutter=first_piece,
+                tail_bytes=tail_bytes,
             )
         return await TreeReader.open(
-            database, tenant_id, asked, facts=self.building_facts, cutter=first_piece
+            database,
+            tenant_id,
+            asked,
+            facts=self.building_facts,
+            cutter=first_piece,
+            tail_bytes=tail_bytes,
         )
 
     def flow(self, asked: StoredAnswer, root: View) -> LookingFlow[Navigation]:
@@ -134,14 +151,20 @@ class Navigator:
             facts=self._kit.facts,
             marker_key=self._kit.marker_key,
         )
-        reader = await terms.reader(self._kit.database, item.tenant_id, asked)
+        reader = await terms.reader(
+            self._kit.database,
+            item.tenant_id,
+            asked,
+            tail_bytes=self._kit.config.limits.max_tail_bytes,
+        )
         if reader is None:
             return _made(await self._empty(item, asked), (), asked, terms.model)
         replies = ReadingReplies(self._kit.calls, item, asked, reader, terms.model)
         navigation = await drive(terms.flow(asked, reader.root), replies.to)
         leaves = navigation.leaves if navigation.no_answer is None else ()
         citations = [await _cite(reader, leaf, navigation) for leaf in leaves]
-        return _made(navigation, citations, asked, terms.model)
+        made = _made(navigation, citations, asked, terms.model)
+        return replace(made, left_out=reader.left_out)
 
     async def _empty(self, item: WorkItem, asked: StoredAnswer) -> Navigation:
         why = NoAnswer.EMPTY

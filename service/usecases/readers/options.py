@@ -56,6 +56,7 @@ class ChoosingReader:
             model=made.model,
             no_answer=why,
             failure=NO_ANSWER_TEXTS[why],
+            left_out=made.left_out,
             events=last,
         )
 

@@ -1,7 +1,6 @@
 """The reader of PRISM memories: the final answer (arXiv 2412.18914, algorithm 1, line 6)."""
 
-import asyncio
-
+from service.beside import beside
 from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.work import WorkItem
@@ -35,7 +34,7 @@ class PrismReader:
             )
         assert rows is not None, "the answer's foreign key holds its revision"
         # A large memory takes long; leases are renewed meanwhile.
-        memory = await asyncio.to_thread(
+        memory = await beside(
             PrismMemory.load,
             spec.schema(),
             base_json=rows.base,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from service.beside import beside
 from service.config import Config
 from service.domain import whole
 from service.domain.choosing import MemoryFacts, SessionFacts
@@ -80,7 +81,8 @@ async def _whole_tokens(
     chunks = await read_log(tx, asked.session_key, asked.applied_position, bounded)
     if chunks is None:
         return None
-    return whole.needed_tokens(
+    return await beside(
+        whole.needed_tokens,
         chunks,
         asked.worded,
         marker_key=known.marker_key,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from service.beside import beside
 from service.domain.flows import LookUp
 from service.domain.splitting import Cutter
 from service.domain.state.navigating import (
@@ -26,8 +27,10 @@ from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import Place, View
 from service.domain.tree.segmenting import Cut, Segmenter, joined
 from service.domain.tree.spec import TreeSpec
+from service.usecases.readers.log_range import LogRange, log_of
 from service.usecases.readers.state_retrieval import Piece, best_pieces
-from service.usecases.readers.tree_reading import Held, pieces_between
+from service.usecases.readers.tails import pieces_between, read_tail
+from service.usecases.readers.tree_reading import Held
 from storage import history, vector_views, vectors
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction
@@ -49,6 +52,8 @@ class Levels:
     tail: Mapping[str, Cut]
     #: All vectors of the lineage, in the order of the log.
     placed: Sequence[Placed]
+    #: The first and the last chunk that the tail does not have; None: it has all.
+    left_out: tuple[int, int] | None
 
 
 class StateReader:
@@ -87,18 +92,28 @@ class StateReader:
         *,
         spec: TreeSpec,
         cutter: Cutter,
+        tail_bytes: int,
     ) -> "StateReader | None":
-        """The levels that a question is asked of; None when there is no text."""
-        async with database.transaction(tenant_id) as tx:
-            levels = await _levels(tx, asked, spec, cutter)
-            if levels is None:
-                return None
-            reader = cls(database, tenant_id, asked, levels, spec=spec, cutter=cutter)
-            root = levels.forest.root
-            if root.is_stored:
+        """The levels that a question is asked of; None when there is no text.
+
+        Of steps that no vector covers yet it holds at most `tail_bytes`.
+        """
+        held = log_of(database, tenant_id, asked)
+        levels = await _levels(held, asked, spec, cutter, tail_bytes)
+        if levels is None:
+            return None
+        reader = cls(database, tenant_id, asked, levels, spec=spec, cutter=cutter)
+        root = levels.forest.root
+        if root.is_stored:
+            async with database.transaction(tenant_id) as tx:
                 await reader._look_at(tx, [root.node_id])
-                reader._root = reader._views[root.node_id]
+            reader._root = reader._views[root.node_id]
         return reader
+
+    @property
+    def left_out(self) -> tuple[int, int] | None:
+        """The first and the last chunk of what a navigation does not get to; None: nothing."""
+        return self._levels.left_out
 
     @property
     def root(self) -> View:
@@ -153,7 +168,7 @@ class StateReader:
     async def _cut(self, tx: Transaction, view: View) -> Sequence[Cut]:
         pieces = await pieces_between(tx, self._asked.session_key, view.start, view.end)
         segmenter = Segmenter(self._spec.segment_tokens, self._cutter, view.start)
-        return [*segmenter.feed(pieces), *segmenter.finish()]
+        return await beside(lambda: [*segmenter.feed(pieces), *segmenter.finish()])
 
     async def _best(self, ask: BestLeaves) -> tuple[tuple[View, ...], ...]:
         tail = [
@@ -215,23 +230,28 @@ def _path(node_id: str, above: Mapping[str, str], root: str) -> Iterator[str]:
 
 
 async def _levels(
-    tx: Transaction, asked: StoredAnswer, spec: TreeSpec, cutter: Cutter
+    held: LogRange, asked: StoredAnswer, spec: TreeSpec, cutter: Cutter, tail_bytes: int
 ) -> Levels | None:
     key = asked.session_key, asked.memory_id
-    lineage = await history.lineage(tx, *key, asked.revision)
-    placed = await vector_views.list_placed(tx, key, lineage)
-    state = await vectors.read_state(tx, *key, asked.revision)
+    async with held.database.transaction(held.tenant_id) as tx:
+        lineage = await history.lineage(tx, *key, asked.revision)
+        placed = await vector_views.list_placed(tx, key, lineage)
+        state = await vectors.read_state(tx, *key, asked.revision)
+        tops = await _tops(tx, key, [one for one in placed if one.parent is None], spec)
     assert state is not None, "the answer's foreign key holds its revision"
-    start = Place(state.applied_position + 1)
-    pieces = await pieces_between(tx, key[0], start, Place(asked.applied_position + 1))
-    segmenter = Segmenter(spec.segment_tokens, cutter, start)
-    tail = [*segmenter.feed(pieces), *segmenter.finish()]
-    tops = await _tops(tx, key, [one for one in placed if one.parent is None], spec)
-    forest = forest_of(tops, tail, spec)
+    tail = await read_tail(
+        held,
+        Place(state.applied_position + 1),
+        segment_tokens=spec.segment_tokens,
+        cutter=cutter,
+        max_bytes=tail_bytes,
+        left_out=asked.left_out,
+    )
+    forest = await beside(forest_of, tops, tail.cuts, spec)
     if forest is None:
         return None
-    named = {f"t.{number}": cut for number, cut in enumerate(tail, 1)}
-    return Levels(forest=forest, tail=named, placed=placed)
+    named = {f"t.{number}": cut for number, cut in enumerate(tail.cuts, 1)}
+    return Levels(forest=forest, tail=named, placed=placed, left_out=tail.left_out)
 
 
 async def _tops(

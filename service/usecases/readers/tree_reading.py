@@ -1,26 +1,26 @@
 """Reading a tree as a navigation does: one forest, as of when the question was asked."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from service.beside import beside
 from service.domain.flows import LookUp
 from service.domain.splitting import Cutter
 from service.domain.tree.forest import Forest, over, tail_views, view_of
 from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.nodes import Place, View
-from service.domain.tree.segmenting import Cut, Piece, Segmenter, joined, piece_of
+from service.domain.tree.segmenting import Cut, Piece, joined
 from service.domain.tree.spec import TreeSpec
 from service.llm.facts import ModelFacts
+from service.usecases.readers.log_range import log_of
+from service.usecases.readers.tails import pieces_between, read_tail
 from service.usecases.readers.tree_retrieval import TailText, best_leaves
-from storage import log, tree_views
+from storage import tree_views
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction
 from storage.tree_views import StoredNode
-
-#: Chunks that one look at the log brings.
-READ_CHUNKS = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,10 @@ class TreeReader:
         asked: StoredAnswer,
         forest: Forest,
         tail: Mapping[str, Cut],
+        left_out: tuple[int, int] | None = None,
     ) -> None:
+        #: The first and the last chunk of what a navigation does not get to; None: nothing.
+        self.left_out = left_out
         self._database = database
         self._tenant_id = tenant_id
         self._asked = asked
@@ -62,33 +65,33 @@ class TreeReader:
         *,
         facts: ModelFacts,
         cutter: Cutter,
+        tail_bytes: int,
     ) -> "TreeReader | None":
         """The tree that a question is asked of; None when there is no text.
 
-        `facts` are those of the model that builds it.
+        `facts` are those of the model that builds it. Of text that has no leaf it holds at most
+        `tail_bytes`.
         """
         spec: TreeSpec = asked.tree
         async with database.transaction(tenant_id) as tx:
             tops = await tree_views.read_tops(
                 tx, asked.session_key, asked.memory_id, asked.revision
             )
-            start = tops[-1].node.end if tops else Place(1)
-            end = Place(asked.applied_position + 1)
-            pieces = await pieces_between(tx, asked.session_key, start, end)
-        segmenter = Segmenter(spec.segment_tokens, cutter, start)
-        cuts = [*segmenter.feed(pieces), *segmenter.finish()]
-        tail = tail_views(cuts, spec.summary_tokens, facts.count)
-        forest = over(
-            [view_of(top.node) for top in tops],
-            tail,
-            max_children=spec.max_children,
-            summary_tokens=spec.summary_tokens,
-            count=facts.count,
+        tail = await read_tail(
+            log_of(database, tenant_id, asked),
+            tops[-1].node.end if tops else Place(1),
+            segment_tokens=spec.segment_tokens,
+            cutter=cutter,
+            max_bytes=tail_bytes,
+            left_out=asked.left_out,
+        )
+        forest = await beside(
+            _forest, [view_of(top.node) for top in tops], tail.cuts, spec, facts.count
         )
         if forest is None:
             return None
-        named = {view.node_id: cut for view, cut in zip(tail, cuts, strict=True)}
-        return cls(database, tenant_id, asked, forest, named)
+        named = {f"t.{number}": cut for number, cut in enumerate(tail.cuts, 1)}
+        return cls(database, tenant_id, asked, forest, named, tail.left_out)
 
     @property
     def root(self) -> View:
@@ -174,23 +177,13 @@ class TreeReader:
         return found
 
 
-async def pieces_between(
-    tx: Transaction, session_key: UUID, start: Place, end: Place
-) -> Sequence[Piece]:
-    """The text from `start` to before `end`, chunk by chunk."""
-    pieces: list[Piece] = []
-    after = start.position - 1
-    while after < end.last_position:
-        limit = min(READ_CHUNKS, end.last_position - after)
-        for logged in await log.read(tx, session_key, after, limit):
-            offset = start.offset if logged.position == start.position else 0
-            pieces.append(_before(piece_of(logged, offset), end))
-            after = logged.position
-    return pieces
-
-
-def _before(piece: Piece, end: Place) -> Piece:
-    """What of a piece stands before a place."""
-    if piece.position < end.position:
-        return piece
-    return replace(piece, text=piece.text[: end.offset - piece.offset])
+def _forest(
+    tops: Sequence[View], cuts: Sequence[Cut], spec: TreeSpec, count: Callable[[str], int]
+) -> Forest | None:
+    return over(
+        tops,
+        tail_views(cuts, spec.summary_tokens, count),
+        max_children=spec.max_children,
+        summary_tokens=spec.summary_tokens,
+        count=count,
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from uuid import UUID
 
+from service.beside import beside
 from service.domain import whole
 from service.domain.citations import best_excerpt, best_position
 from service.domain.recording import reply_fields
@@ -68,7 +69,8 @@ class WholeReader:
                 no_answer=draft.no_answer,
                 failure=NO_ANSWER_TEXTS[draft.no_answer],
             )
-        citations = list(_citations(draft, dict(chunks))) or _likely(draft, chunks, asked.query)
+        # Quotes are looked for in all of the log.
+        citations = await beside(_cited_in, draft, chunks, asked.query)
         return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
 
 
@@ -98,6 +100,10 @@ def _end(draft: WholeDraft, upto: int) -> Event:
         template=WHOLE if draft.replies else "",
         **reply_fields(draft.replies),
     )
+
+
+def _cited_in(draft: WholeDraft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
+    return list(_citations(draft, dict(chunks))) or _likely(draft, chunks, query)
 
 
 def _citations(draft: WholeDraft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -85,6 +86,51 @@ async def test_cancelling_it_cancels_the_calls_and_closes_the_flow() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert closed.is_set()
+
+
+async def test_a_flow_runs_beside_the_event_loop_and_the_calls_on_it() -> None:
+    flowing, calling = list[int](), list[int]()
+
+    def flow() -> Flow[str]:
+        flowing.append(threading.get_ident())
+        for text in "ab":
+            yield [ask(text)]
+            flowing.append(threading.get_ident())
+        return "done"
+
+    async def call(one: ModelAsk) -> ModelReply:
+        calling.append(threading.get_ident())
+        return ModelReply(text=one.text, model="m")
+
+    assert await drive(flow(), call) == "done"
+    assert set(calling) == {threading.get_ident()}
+    assert len(flowing) == 3
+    assert threading.get_ident() not in flowing
+
+
+async def test_cancelled_while_the_flow_works_it_is_closed_behind_that() -> None:
+    began, may_go_on, seen = threading.Event(), threading.Event(), list[str]()
+
+    def flow() -> Flow[None]:
+        try:
+            began.set()
+            assert may_go_on.wait(60)
+            seen.append("worked")
+            yield [ask("a")]
+        finally:
+            seen.append("closed")
+
+    async def call(one: ModelAsk) -> ModelReply:
+        raise AssertionError("it was cancelled before")
+
+    task = asyncio.create_task(drive(flow(), call))
+    assert await asyncio.to_thread(began.wait, 60)
+    task.cancel()
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["worked", "closed"]
 
 
 async def test_a_flow_without_asks_makes_no_calls() -> None:

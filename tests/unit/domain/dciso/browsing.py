@@ -73,7 +73,8 @@ class Log:
             case ReadPiece(number=number):
                 return self.look_at(frames[number - 1])
             case RankPieces(count=count):
-                return tuple(self.best[:count])
+                best = self.best[:count]
+                return tuple(frames[one - 1] for one in best if 1 <= one <= len(frames))
         raise AssertionError(f"an unknown look-up: {lookup}")
 
 

@@ -1,0 +1,275 @@
+"""Questions to sessions that are longer than a reader may hold."""
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from service.config import Config, Limits
+from service.domain.dciso.lookups import RankPieces, ReadPiece
+from service.domain.dciso.pieces import Frame
+from service.domain.dciso.spec import BrowseOption
+from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.tree.nodes import Place
+from service.domain.tree.question import NavigationRequest
+from service.domain.tree.segmenting import Segmenter
+from service.domain.work import WorkItem
+from service.rpc import convert
+from service.splitter import first_piece
+from service.usecases.ask import with_usage
+from service.usecases.readers import log_range
+from service.usecases.readers.browsed_log import BrowsedLog, Hit
+from service.usecases.readers.tails import read_tail
+from service.usecases.trajectories import Example
+from storage import log_ends
+from storage.answers import StoredAnswer
+from storage.database import Database
+from tests.gateways import gateway
+from tests.integration.asked import WINDOW, Words, ask_log
+from tests.integration.browsing import KEY, held, pack, write
+from tests.integration.compressed_rows import STATE, make_state
+from tests.integration.ranks import Ranked
+from tests.integration.scripted import CONFIG, MEMORY, TREE, Script, answerer, make
+from tests.integration.statements import Statement, statements
+from tests.integration.stored_answers import read_answer, store_question
+from tests.integration.test_navigate import Moves
+from tests.integration.test_trajectory_reading import trajectories
+
+#: What a chunk of 100 bytes counts as.
+COUNTED = 100 + log_ends.CHUNK_BYTES
+NOTES = [f"Note {number:>2}: " + "so it went on, and " * 4 + "." * 15 for number in range(1, 41)]
+
+
+def test_the_notes_are_of_one_size() -> None:
+    assert {len(note) for note in NOTES} == {100}
+
+
+def bounded(**limits: int) -> Config:
+    return CONFIG.model_copy(update={"limits": Limits(**limits)})
+
+
+def positions_read(sent: Iterable[Statement]) -> list[tuple[int, int]]:
+    """The ranges whose chunks were asked for."""
+    asked = [one.values for one in sent if "AS r (after, upto)" in one and "chunk c" in one]
+    return [range_ for one in asked for range_ in zip(one["after"], one["upto"], strict=True)]
+
+
+@pytest.mark.parametrize("most", [1, COUNTED, 3 * COUNTED - 1, 3 * COUNTED, 40 * COUNTED])
+async def test_the_ends_of_a_log_have_so_many_bytes(database: Database, most: int) -> None:
+    await write(database, NOTES)
+    fit = max(most // COUNTED, 1)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await log_ends.first(tx, KEY, 0, 40, most) == fit
+        assert await log_ends.newest(tx, KEY, 0, 40, most) == 40 - fit
+        assert await log_ends.first(tx, KEY, 38, 40, most) == min(38 + fit, 40)
+        assert await log_ends.newest(tx, KEY, 38, 40, most) == max(40 - fit, 38)
+        # Of an empty range there is neither.
+        assert await log_ends.newest(tx, KEY, 40, 40, most) == 40
+        assert await log_ends.newest(tx, KEY, 0, 0, most) == 0
+
+
+async def test_the_ends_are_found_without_a_look_at_the_rest(database: Database) -> None:
+    await write(database, NOTES)
+    with statements() as sent:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await log_ends.newest(tx, KEY, 0, 40, 5 * log_ends.CHUNK_BYTES)
+            await log_ends.first(tx, KEY, 0, 40, 5 * log_ends.CHUNK_BYTES)
+    looks = [one.values for one in sent if "chunk c" in one]
+    # No six chunks can have fewer bytes, whatever is in them.
+    assert [(one["after"], one["upto"]) for one in looks] == [(34, 40), (0, 6)]
+
+
+async def navigated(
+    database: Database, item: WorkItem, words: str, config: Config
+) -> tuple[StoredAnswer, Moves]:
+    moves = Moves(words, answer="It went on.")
+    await answerer(database, gateway(Script(reply=moves), database), config).make(item)
+    stored = await read_answer(database, item)
+    assert stored.status == "complete", stored.failure
+    return stored, moves
+
+
+async def ask_state(database: Database, up_to: int, revision: int = 0) -> WorkItem:
+    return await store_question(
+        database,
+        STATE,
+        "What of it?",
+        revision=revision,
+        applied_position=up_to,
+        navigation=NavigationRequest(max_calls=50),
+    )
+
+
+async def test_a_navigation_has_the_newest_of_a_tail_that_is_too_long(database: Database) -> None:
+    rows = await make_state(database, NOTES)
+    await rows.compress("So it began.", 2)
+    config = bounded(max_tail_bytes=5 * COUNTED)
+    with statements() as sent:
+        item = await ask_state(database, 40, revision=1)
+        stored, _ = await navigated(database, item, "Note 38", config)
+    assert stored.text == "It went on."
+    assert {one.position > 35 for one in stored.citations} == {True}
+    # Two are under the vector; of the rest no text was read but of the newest.
+    assert stored.left_out == (3, 35)
+    assert all(after in (0, 35) or after > 35 for after, _ in positions_read(sent))
+    item = await ask_state(database, 40, revision=1)
+    stored, _ = await navigated(database, item, "Note 20", config)
+    assert (stored.text, stored.left_out) == ("", (3, 35))
+    # As long as all of it fits nothing is left out.
+    item = await ask_state(database, 40, revision=1)
+    stored, _ = await navigated(database, item, "Note 20", bounded(max_tail_bytes=38 * COUNTED))
+    assert (stored.text, stored.left_out) == ("It went on.", None)
+
+
+async def test_a_tree_that_is_behind_has_the_newest_of_its_tail(database: Database) -> None:
+    await make(database, NOTES, TREE)
+    item = await store_question(
+        database,
+        MEMORY,
+        "What of it?",
+        revision=0,
+        applied_position=40,
+        navigation=NavigationRequest(max_calls=50),
+    )
+    stored, _ = await navigated(database, item, "Note 40", bounded(max_tail_bytes=4 * COUNTED))
+    assert (stored.text, stored.left_out) == ("It went on.", (1, 36))
+    assert {one.position > 36 for one in stored.citations} == {True}
+    prompts = await exported(database, "m", item)
+    assert len(prompts) >= 2, "they are made again"
+
+
+async def exported(database: Database, memory: str, item: WorkItem) -> list[Example]:
+    found = trajectories(database).export(DEFAULT_TENANT, "s", memory, [item.item_id])
+    return [one async for one in found]
+
+
+async def test_a_tail_is_cut_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(database, NOTES)
+    threads, feed, finish = set[int](), Segmenter.feed, Segmenter.finish
+
+    def noted(work: Any) -> Any:
+        def does(*args: Any) -> Any:
+            threads.add(threading.get_ident())
+            return work(*args)
+
+        return does
+
+    monkeypatch.setattr(Segmenter, "feed", noted(feed))
+    monkeypatch.setattr(Segmenter, "finish", noted(finish))
+    monkeypatch.setattr(log_range, "PAGE_CHUNKS", 7)
+    tail = await read_tail(
+        held(database, 40), Place(1), segment_tokens=64, cutter=first_piece, max_bytes=1 << 20
+    )
+    assert "".join(cut.text for cut in tail.cuts) == "".join(NOTES)
+    assert tail.left_out is None
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+async def opened(database: Database, hits: list[Hit], most: int, **more: Any) -> BrowsedLog:
+    """Pieces of 300 characters: three chunks."""
+    return await BrowsedLog.open(
+        held(database, 40), pack(300), Ranked(hits), max_bytes=most, **more
+    )
+
+
+async def read(log: BrowsedLog, frame: Frame) -> str:
+    piece = await log.look_up(ReadPiece(number=frame.number))
+    return "".join(part.text for part in piece.parts)
+
+
+async def test_of_a_long_log_both_ends_are_pieces_and_retrieval_has_the_rest(
+    database: Database,
+) -> None:
+    await write(database, NOTES)
+    hits = [Hit(position=p, from_character=c) for p, c in ((20, None), (20, 3), (2, 0), (40, 0))]
+    log = await opened(database, hits, 12 * COUNTED)
+    assert log.left_out == (7, 34)
+    assert [one.number for one in log.frames] == [1, 2, 3, 4]
+    texts = [await read(log, one) for one in log.frames]
+    assert "".join(texts) == "".join((*NOTES[:6], *NOTES[34:]))
+    found = await log.look_up(RankPieces(query="What?", count=8))
+    # What is about chunk 20 has chunk 21 too; the pieces at the ends are those that are known.
+    assert [one.number for one in found[1:]] == [1, 4]
+    assert found[0].number > 4
+    assert (found[0].from_position, found[0].to_position) == (19, 21)
+    assert NOTES[19] in await read(log, found[0])
+    assert log.frame_of(20, 50) == found[0]
+    assert log.frame_of(40, 5).number == 4
+
+
+async def test_what_retrieval_named_is_found_again_by_its_number(database: Database) -> None:
+    await write(database, [*NOTES[:20], "A key! " * 200, *NOTES[21:]])
+    hits = [Hit(position=21, from_character=900), Hit(position=33, from_character=0)]
+    log = await opened(database, hits, 12 * COUNTED)
+    found = await log.look_up(RankPieces(query="Which key?", count=8))
+    numbers = tuple(one.number for one in found)
+    assert len(numbers) == 2
+    assert found[0].from_position == found[0].to_position == 21
+    assert found[0].from_character <= 900 < found[0].to_character
+    later = await opened(database, [], 12 * COUNTED, ranked=[(*numbers, 2, 10**9)])
+    again = await later.look_up(RankPieces(query="Which key?", count=8))
+    assert [one.number for one in again] == [*numbers, 2]
+    assert again[:2] == found
+    assert [await read(later, one) for one in again[:2]] == [await read(log, one) for one in found]
+    with pytest.raises(ValueError, match="no piece"):
+        await later.look_up(ReadPiece(number=5))
+
+
+async def test_opening_reads_no_more_of_a_longer_log(database: Database) -> None:
+    await write(database, NOTES)
+    with statements() as sent:
+        log = await opened(database, [], 12 * COUNTED)
+    assert len(log.frames) == 4
+    assert positions_read(sent) == [(0, 6), (34, 40)]
+    # What was left out stays so, whatever may be read by now.
+    again = await opened(database, [], 1 << 20, left_out=log.left_out)
+    assert (again.frames, again.left_out) == (log.frames, log.left_out)
+
+
+@pytest.mark.parametrize("option", [BrowseOption.RANK, BrowseOption.DYNAMIC])
+async def test_a_question_to_a_long_log_is_answered_from_its_middle_and_says_so(
+    database: Database, option: BrowseOption
+) -> None:
+    texts = [*NOTES[:20], "The cat caught a mouse there. " * 3, *NOTES[21:]]
+    await write(database, texts)
+    item = await ask_log(database, up_to=40, option=option, window_tokens=WINDOW, pieces=2)
+    ranks = Ranked([Hit(position=21, from_character=None), Hit(position=1, from_character=0)])
+    script = Script(reply=Words("mouse", option=option))
+    config = bounded(max_browsed_bytes=12 * COUNTED)
+    made = answerer(database, gateway(script, database), config, ranks=lambda *_: ranks)
+    await made.make(item)
+    stored = await read_answer(database, item)
+    if option is BrowseOption.RANK:
+        assert stored.text.startswith("The cat caught a mouse there")
+        assert {one.position for one in stored.citations} == {21}
+        assert stored.citations[0].from_position <= 21 <= stored.citations[0].to_position
+    assert stored.left_out == (7, 34)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        (answered,) = await with_usage(tx, [stored])
+    told = convert.answer(answered)
+    assert (told.left_out.from_position, told.left_out.to_position) == (7, 34)
+    if stored.text:
+        assert len(await exported(database, "", item)) == len(script.asked)
+
+
+async def test_usage_of_an_answer_is_found_by_its_memory(database: Database) -> None:
+    await make_state(database, NOTES)
+    item = await ask_state(database, 40)
+    await navigated(database, item, "Note 40", CONFIG)
+    stored = await read_answer(database, item)
+    with statements() as sent:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            (answered,) = await with_usage(tx, [stored])
+    assert sum(line.calls for line in answered.usage) >= 1
+    (look,) = [one for one in sent if " call" in one]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        rows = await tx.connection.exec_driver_sql(f"EXPLAIN {look}", look.values)
+        plan = "\n".join(row[0] for row in rows)
+    conditions = [line for line in plan.splitlines() if "Index Cond" in line]
+    assert len(conditions) == 2, plan
+    assert all("occasion" in line and "memory_id" in line for line in conditions), plan
