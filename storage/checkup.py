@@ -144,7 +144,8 @@ FROM memory m
 JOIN session s ON s.session_key = m.session_key
 LEFT JOIN revision r ON r.session_key = m.session_key AND r.memory_id = m.memory_id
     AND r.revision = m.revision
-WHERE m.status = 'stalled' OR (m.status = 'active' AND m.has_work)
+WHERE m.status = 'stalled'
+    OR (m.status = 'active' AND m.has_work AND m.ready_at > '-infinity')
 ORDER BY 1
 """
 # As the limit on appends counts: see storage/log.py.
@@ -152,7 +153,7 @@ _BEHIND = """
 SELECT s.name || '/' || m.name AS name,
     least(s.head, coalesce(m.seal_position, s.head)) - m.applied_position AS behind
 FROM memory m JOIN session s ON s.session_key = m.session_key
-WHERE m.status = 'active' AND m.has_work AND NOT m.resting
+WHERE m.status = 'active' AND m.has_work AND m.ready_at > '-infinity' AND NOT m.resting
 ORDER BY 2 DESC, 1 LIMIT 1
 """
 
@@ -209,7 +210,7 @@ _PENDING = """
 SELECT count(*) AS pending,
     count(*) FILTER (WHERE created_at < now() - make_interval(secs => %(late)s)) AS late,
     coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest
-FROM {table} WHERE status = 'pending'
+FROM {table} WHERE status = 'pending' AND ready_at > '-infinity'
 """
 
 

@@ -95,7 +95,8 @@ memory = Table(
         "memory_turns",
         "tenant_id",
         "ready_at",
-        postgresql_where=text("has_work AND status = 'active'"),
+        # The last is so of each, and keeps this index to who says it: migration 0018.
+        postgresql_where=text("has_work AND status = 'active' AND ready_at > '-infinity'"),
     ),
     Index(
         "memory_waiting",

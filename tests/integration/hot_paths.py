@@ -68,6 +68,8 @@ from tests.integration.writing import drop_hints, submission
 NAME = "m"
 #: The kinds of sessions, by what memory they have.
 SPECS: dict[str, MemorySpec] = {"prism": SPEC, "state": STATE, "tree": TREE}
+#: What a worker has in hand at the most.
+PLACES = 16
 TEXT = "The ship lies in another harbour now, and the crew is paid."
 
 
@@ -276,23 +278,32 @@ async def watch(site: Site) -> None:
             await write(direct, keys, waiter=site.waiter, seconds=3600)
 
 
-async def look_for_work(site: Site) -> None:
-    """What workers do to get their work, and what they look for beside it."""
-    worker = uuid4()
-    turns = Turns(concurrency=16)
-    await queue.beat(site.database, worker, ())
+async def take_work(site: Site) -> None:
+    """A worker's look at all lanes, and what else it tells of itself."""
+    worker, turns = uuid4(), Turns(PLACES)
+    await queue.want(site.database, [item_of(copy) for copy in site.some(2)])
     taken = await queue.take(
-        site.database, worker, done=(), looks=turns.looks(16, ()), total=16, bound=turns.bound(())
+        site.database,
+        worker,
+        done=(),
+        looks=turns.looks(PLACES, ()),
+        total=PLACES,
+        bound=turns.bound(()),
     )
     items = [item for _, item in taken.items]
-    await queue.want(site.database, [one for one in items if one.kind is WorkKind.MEMORY])
     await queue.beat(site.database, worker, items)
-    done = [Done(item=item, more=False) for item in items]
-    await queue.take(site.database, worker, done=done, looks=(), total=0)
     await queue.sweep(site.database, dead_after_seconds=60)
+    done = [Done(item=item, more=True) for item in items]
+    await queue.take(site.database, worker, done=done, looks=(), total=0)
+    await queue.claim(site.database, worker, [item_of(site.next())])
     await queue.leave(site.database, worker)
     async with site.database.sweeping() as connection:
         await work.without_words(connection, 10)
+
+
+async def wait_for_models(site: Site) -> None:
+    """Which models something waits for."""
+    async with site.database.sweeping() as connection:
         await waiting.list_waiting(connection)
 
 
@@ -433,7 +444,8 @@ PATHS: dict[str, Path] = {
     "read": Path(does=read),
     "flush": Path(does=flush),
     "watch": Path(does=watch, rows=100, pages=1500),
-    "look for work": Path(does=look_for_work),
+    "take work": Path(does=take_work, rows=200),
+    "wait for models": Path(does=wait_for_models),
     "hold": Path(does=hold),
     "check budgets": Path(does=check_budgets),
     "ask": Path(does=ask),
