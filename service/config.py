@@ -105,6 +105,9 @@ class Limits(BaseSettings):
     max_context_bytes: Count = 1024 * 1024
     #: Asks, and schemas, that a server process waits on at once.
     max_waiting_asks: Count = 1000
+    #: Answers of one tenant that are pending at once, and as many schemas. Those count whose
+    #: callers have not left, and those that are made unattended.
+    max_pending_answers: Count = 1000
     #: Watches of memories that a server process has at once.
     max_watches: Count = 1000
     #: Reads, and rebuilds, that wait in a server process for a memory at once.
@@ -154,8 +157,9 @@ class Config(BaseSettings):
     database_url: DatabaseUrl | None = None
     #: URL with the right to change tables, for `migrate`; default: database_url.
     migration_database_url: DatabaseUrl | None = None
-    #: URL of the dispatch tables; default: database_url. Never a pooler's.
-    dispatch_database_url: DatabaseUrl | None = None
+    #: Where processes hear each other: the same database; default: database_url. Never a
+    #: pooler's, which does not pass LISTEN on.
+    signals_database_url: DatabaseUrl | None = None
     #: `transaction`: at database_url a pooler gives each transaction another connection to the
     #: server. Nothing is prepared then, and the two URLs above have to lead to the server.
     database_pooler: Literal["none", "transaction"] = "none"
@@ -263,13 +267,16 @@ class Config(BaseSettings):
     dead_after_seconds: Seconds = 15.0
     #: How often any worker looks for dead ones.
     sweep_seconds: Seconds = 1.0
-    #: How often any worker looks for work whose hint was lost.
+    #: How often a worker that has places free looks for work that it was not told of.
     reconcile_seconds: Seconds = 2.0
     #: Tries of a step before its memory stalls (or skips it).
     step_tries: Count = 5
     #: Wait before the second try of a step, or of words or vectors of a session, by chance up
     #: to a half less; doubles with each further one.
     step_backoff_seconds: Seconds = 1.0
+    #: How long an answer that was begun is made on when all callers have left who waited for it:
+    #: time to connect again. Then it is abandoned until somebody resumes it.
+    abandoned_answer_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     #: How long a PRISM memory that says no `linger` waits for more while all that waits to be
     #: read is messages; 0: it does not. Reads that wait, questions and Flush end the wait.
     message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0

@@ -100,6 +100,50 @@ async def usage_of(
     return found
 
 
+#: Takes a session, the occasion of an answer's calls, and the answer. They are written of no
+#: memory, or of the one that is asked or was chosen. Each part has one way into the index.
+USAGE_OF_ANSWER = """
+SELECT purpose, model, count(*), sum(input_tokens), sum(predicted_cached_tokens),
+    sum(reported_cached_tokens), sum(output_tokens), sum(cost_micro_usd)
+FROM (
+    SELECT * FROM call
+    WHERE session_key = %(session)s AND memory_id IS NULL AND occasion = %(occasion)s
+    UNION ALL
+    SELECT c.*
+    FROM (
+        SELECT DISTINCT v.id
+        FROM answer AS a
+        CROSS JOIN LATERAL (
+            VALUES (a.memory_id), ((a.chosen ->> 'memory_id')::uuid)
+        ) AS v (id)
+        WHERE a.session_key = %(session)s AND a.answer_id = %(answer)s AND v.id IS NOT NULL
+    ) AS m
+    CROSS JOIN LATERAL (
+        SELECT * FROM call
+        WHERE session_key = %(session)s AND memory_id = m.id AND occasion = %(occasion)s
+        OFFSET 0
+    ) AS c
+) AS found
+GROUP BY purpose, model
+ORDER BY purpose, model
+"""
+
+
+def lines(rows: Sequence[Sequence[Any]]) -> tuple[UsageLine, ...]:
+    """Returns what USAGE_OF_ANSWER has found."""
+    names = UsageLine.__dataclass_fields__
+    told = ((*row[:2], *map(_int_or_none, row[2:])) for row in rows)
+    return tuple(UsageLine(**dict(zip(names, one, strict=True))) for one in told)
+
+
+async def usage_of_answer(
+    tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str
+) -> tuple[UsageLine, ...]:
+    """Sums of the calls that an answer has made, which are of that occasion."""
+    values = {"session": session_key, "answer": answer_id, "occasion": occasion}
+    return lines(await tx.rows(USAGE_OF_ANSWER, values))
+
+
 def _sums() -> Sequence[ColumnElement[Any]]:
     return (
         func.count().label("calls"),

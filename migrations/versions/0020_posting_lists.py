@@ -3,13 +3,13 @@
 The release before neither reads nor writes them. Every statement can run again.
 
 Revision: 0020
-After: 0017
+After: 0018
 """
 
 from alembic import op
 
 revision = "0020"
-down_revision = "0017"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 
