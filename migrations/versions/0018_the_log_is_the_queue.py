@@ -48,11 +48,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON worker TO palimpsest_sweeper;
 ALTER TABLE wanted ENABLE ROW LEVEL SECURITY;
 ALTER TABLE wanted FORCE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS wanted_swept ON wanted;
-CREATE POLICY wanted_swept ON wanted TO palimpsest_sweeper USING (true) WITH CHECK (true);
--- The same rows as ever. Written so, it does not bring the index of all that has work into
--- statements that have a memory's key.
-ALTER POLICY memory_runnable ON memory
-    USING (coalesce(has_work, false) AND status = 'active')
+CREATE POLICY wanted_swept ON wanted TO palimpsest_sweeper USING (true) WITH CHECK (true)
 """
 
 #: Turns between tenants, and the order within one. That a row is ready after -infinity is so of
