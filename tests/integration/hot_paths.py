@@ -343,9 +343,7 @@ async def ask(site: Site) -> None:
             wanted_seconds=3600,
             max_pending=1000,
         )
-        await interest.want(
-            tx, (key, item.item_id), waiter=site.waiter, seconds=3600, resumes=True
-        )
+        await interest.want(tx, (key, item.item_id), waiter=site.waiter, seconds=3600, resumes=True)
         assert await interest.given_up(tx, [(key, item.item_id)]) == {}
     async with site.database.direct(DEFAULT_TENANT) as direct:
         for write in (interest.leave, interest.renew):
