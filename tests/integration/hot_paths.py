@@ -33,6 +33,7 @@ from storage import (
     history,
     intents,
     log,
+    log_ends,
     memories,
     prism_states,
     revisions,
@@ -243,6 +244,8 @@ async def read(site: Site) -> None:
         assert await history.list_revisions(tx, *key, -1, 100)
         assert await calls.usage(tx, key[0])
         await calls.usage_of(tx, key[0], ["answer:x"], [key[1]])
+        await log_ends.newest(tx, key[0], 0, 1, 2**20)
+        await log_ends.first(tx, key[0], 0, 1, 2**20)
 
 
 async def flush(site: Site) -> None:

@@ -30,7 +30,17 @@ from tests.integration.asked import WINDOW, Words, ask_log
 from tests.integration.browsing import KEY, held, pack, write
 from tests.integration.compressed_rows import STATE, make_state
 from tests.integration.ranks import Ranked
-from tests.integration.scripted import CONFIG, MEMORY, TREE, Script, answerer, make
+from tests.integration.scripted import (
+    CONFIG,
+    ITEM,
+    MEMORY,
+    TREE,
+    Script,
+    answerer,
+    builder,
+    make,
+)
+from tests.integration.scripted import read as stored_memory
 from tests.integration.statements import Statement, statements
 from tests.integration.stored_answers import read_answer, store_question
 from tests.integration.test_navigate import Moves
@@ -144,11 +154,9 @@ async def exported(database: Database, memory: str, item: WorkItem) -> list[Exam
     return [one async for one in found]
 
 
-async def test_a_tail_is_cut_beside_the_event_loop(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await write(database, NOTES)
-    threads, feed, finish = set[int](), Segmenter.feed, Segmenter.finish
+def cutting(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The threads in which segments are cut from now on."""
+    threads = set[int]()
 
     def noted(work: Any) -> Any:
         def does(*args: Any) -> Any:
@@ -157,15 +165,34 @@ async def test_a_tail_is_cut_beside_the_event_loop(
 
         return does
 
-    monkeypatch.setattr(Segmenter, "feed", noted(feed))
-    monkeypatch.setattr(Segmenter, "finish", noted(finish))
+    monkeypatch.setattr(Segmenter, "feed", noted(Segmenter.feed))
+    monkeypatch.setattr(Segmenter, "finish", noted(Segmenter.finish))
+    return threads
+
+
+async def test_a_tail_is_cut_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(database, NOTES)
+    threads = cutting(monkeypatch)
     monkeypatch.setattr(log_range, "PAGE_CHUNKS", 7)
     tail = await read_tail(
         held(database, 40), Place(1), segment_tokens=64, cutter=first_piece, max_bytes=1 << 20
     )
     assert "".join(cut.text for cut in tail.cuts) == "".join(NOTES)
     assert tail.left_out is None
-    assert len(threads) == 1
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_a_tree_is_segmented_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = cutting(monkeypatch)
+    await make(database, NOTES, TREE)
+    assert await builder(database, Script()).drain(ITEM) is None
+    assert (await stored_memory(database)).applied_position == 40
+    assert threads
     assert threading.get_ident() not in threads
 
 
