@@ -111,6 +111,9 @@ class Limits(BaseSettings):
     max_browsed_bytes: Count = 16 * 1024 * 1024
     #: Asks, and schemas, that a server process waits on at once.
     max_waiting_asks: Count = 1000
+    #: Answers of one tenant that are pending at once, and as many schemas. Those count whose
+    #: callers have not left, and those that are made unattended.
+    max_pending_answers: Count = 1000
     #: Watches of memories that a server process has at once.
     max_watches: Count = 1000
     #: Reads, and rebuilds, that wait in a server process for a memory at once.
@@ -277,6 +280,9 @@ class Config(BaseSettings):
     #: Wait before the second try of a step, or of words or vectors of a session, by chance up
     #: to a half less; doubles with each further one.
     step_backoff_seconds: Seconds = 1.0
+    #: How long an answer that was begun is made on when all callers have left who waited for it:
+    #: time to connect again. Then it is abandoned until somebody resumes it.
+    abandoned_answer_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     #: How long a PRISM memory that says no `linger` waits for more while all that waits to be
     #: read is messages; 0: it does not. Reads that wait, questions and Flush end the wait.
     message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0

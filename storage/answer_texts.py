@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import select
 
 from service.domain.telling import TextPiece, following, text_of
+from storage import settling
 from storage.database import Transaction
 from storage.tables import answer, answer_text
 from storage.trajectories import AnswerKey, Heard, heard_values
@@ -16,7 +17,8 @@ INSERT INTO answer_text (session_key, answer_id, ordinal, tenant_id, text, resta
 SELECT a.session_key, a.answer_id, piece.ordinal, a.tenant_id, piece.text, piece.restarts
 FROM (
     SELECT session_key, answer_id, tenant_id FROM answer
-    WHERE session_key = %(session_key)s AND answer_id = %(answer_id)s AND status = 'pending'
+    WHERE session_key = %(session_key)s AND answer_id = %(answer_id)s
+        AND status IN ('pending', 'abandoned')
     FOR SHARE
 ) AS a
 CROSS JOIN unnest(%(ordinals)s::int[], %(texts)s::text[], %(restarts)s::boolean[])
@@ -62,7 +64,7 @@ async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
         .with_for_update(key_share=True)
     )
     # From here on nobody else tells: what is read now is all that was told.
-    if await tx.connection.scalar(statement) != "pending":
+    if await tx.connection.scalar(statement) not in settling.OPEN:
         return
     told = await read(tx, key)
     last = told[-1].ordinal if told else 0

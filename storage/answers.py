@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, func, insert, null, select, tuple_, update
+from psycopg.types.json import Jsonb
+from sqlalchemy import Row, Select, bindparam, func, null, select, tuple_, update
 
 from service.domain.dciso.spec import BrowseRequest
 from service.domain.options import worded
@@ -21,9 +22,11 @@ from service.domain.tree.question import NavigationRequest
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkKind
-from storage import settling
-from storage.database import Transaction
+from storage import calls, settling
+from storage.calls import UsageLine
+from storage.database import DirectTransaction, Transaction
 from storage.ratings import BAD, GOOD, StoredRating
+from storage.ready import Ready
 from storage.tables import answer, answer_rating, memory, session
 
 
@@ -112,7 +115,7 @@ class StoredAnswer:
     #: Empty without a memory.
     memory_name: str
     query: str
-    #: "pending", "complete", "failed" or "cancelled".
+    #: "pending", "complete", "failed", "cancelled" or "abandoned".
     status: str
     revision: int
     applied_position: int
@@ -160,6 +163,18 @@ class StoredAnswer:
     rating: StoredRating | None = None
     #: What the memory that is asked has lost by now: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None = None
+    #: Until when it is made though nobody waits for it; None: in any case.
+    wanted_until: datetime | None = None
+    #: Whether that has passed; None: it never does.
+    is_unwanted: bool | None = None
+    #: The server process whose caller was the last to begin to wait; None: all of them left, or
+    #: it is made in any case.
+    waiter: UUID | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all who waited have left."""
+        return self.wanted_until is not None and self.waiter is None
 
     @property
     def worded(self) -> str:
@@ -204,6 +219,26 @@ class StoredAnswer:
         return self.spec
 
 
+_FIELDS = frozenset(StoredAnswer.__dataclass_fields__)
+
+#: Nothing when as many are pending as may be.
+_CREATE = """
+INSERT INTO answer (
+    session_key, answer_id, tenant_id, memory_id, query, revision, applied_position, navigation,
+    reader, browsing, wanted_model, response_schema, tells_text, wanted_position, options,
+    waiter, wanted_until
+)
+SELECT %(session_key)s::uuid, %(answer_id)s::uuid, %(tenant_id)s::uuid, %(memory_id)s::uuid,
+    %(query)s::text, %(revision)s::int8, %(applied_position)s::int8, %(navigation)s::jsonb,
+    %(reader)s::text, %(browsing)s::jsonb, %(wanted_model)s::text, %(response_schema)s::jsonb,
+    %(tells_text)s::bool, %(wanted_position)s::int8, %(options)s::jsonb,
+    %(waiter)s::uuid, now() + make_interval(secs => %(wanted_seconds)s::float8)
+WHERE %(max_pending)s::int IS NULL
+    OR count_pending_answer(%(tenant_id)s::uuid, %(max_pending)s::int) < %(max_pending)s::int
+RETURNING true
+"""
+
+
 async def create(
     tx: Transaction,
     *,
@@ -221,41 +256,58 @@ async def create(
     tells_text: bool = False,
     wanted_position: int = 0,
     options: Sequence[str] = (),
-) -> None:
+    waiter: UUID | None = None,
+    wanted_seconds: float | None = None,
+    max_pending: int | None = None,
+) -> bool:
     """Stores a question, to be answered from the memory as of `revision`.
 
-    Without a memory from the log up to `applied_position`, and `revision` is 0. The rest
-    is as `StoredAnswer` has it.
+    Without a memory from the log up to `applied_position`, and `revision` is 0. It is wanted
+    for `wanted_seconds`, by a caller of the process `waiter`; without them in any case. The
+    rest is as `StoredAnswer` has it. False when `max_pending` of the tenant's are pending.
     """
-    await tx.connection.execute(
-        insert(answer).values(
-            session_key=session_key,
-            answer_id=answer_id,
-            tenant_id=tx.tenant_id,
-            memory_id=memory_id,
-            query=query,
-            revision=revision,
-            applied_position=applied_position,
-            # None would be written as JSON's null.
-            navigation=null() if navigation is None else navigation.to_json(),
-            reader=reader,
-            browsing=null() if browsing is None else browsing.to_json(),
-            wanted_model=model,
-            response_schema=null() if response_schema is None else dict(response_schema),
-            tells_text=tells_text,
-            wanted_position=wanted_position,
-            options=list(options),
-        )
-    )
+    values: dict[str, object] = {
+        "session_key": session_key,
+        "answer_id": answer_id,
+        "tenant_id": tx.tenant_id,
+        "memory_id": memory_id,
+        "query": query,
+        "revision": revision,
+        "applied_position": applied_position,
+        "navigation": None if navigation is None else Jsonb(navigation.to_json()),
+        "reader": None if reader is None else reader.value,
+        "browsing": None if browsing is None else Jsonb(browsing.to_json()),
+        "wanted_model": model,
+        "response_schema": None if response_schema is None else Jsonb(dict(response_schema)),
+        "tells_text": tells_text,
+        "wanted_position": wanted_position,
+        "options": Jsonb(list(options)),
+        "waiter": waiter,
+        "wanted_seconds": wanted_seconds,
+        "max_pending": max_pending,
+    }
+    return bool(await tx.rows(_CREATE, values))
 
 
 async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnswer | None:
     """Reads an answer; None when there is none."""
-    statement = select_answers().where(
-        answer.c.session_key == session_key, answer.c.answer_id == answer_id
-    )
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else from_row(row)
+    rows = await tx.rows(_GET, {"session": session_key, "answer": answer_id})
+    return _stored(dict(zip(_COLUMNS, rows[0], strict=True))) if rows else None
+
+
+async def read(
+    tx: DirectTransaction, session_key: UUID, answer_id: UUID, occasion: str
+) -> tuple[StoredAnswer, tuple[UsageLine, ...]] | None:
+    """Reads an answer and what its calls, of that occasion, have cost; in one round trip.
+
+    None when there is none.
+    """
+    keys = {"session": session_key, "answer": answer_id}
+    values = _GET.values({**keys, "occasion": occasion})
+    rows, usage = await tx.read_all((_GET.text, calls.USAGE_OF_ANSWER), values)
+    if not rows:
+        return None
+    return _stored(dict(zip(_COLUMNS, rows[0], strict=True))), calls.lines(usage)
 
 
 async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | None:
@@ -320,6 +372,7 @@ def select_answers() -> Select[Any]:
     return (
         select(
             answer,
+            (answer.c.wanted_until <= func.now()).label("is_unwanted"),
             session.c.name.label("session_name"),
             func.coalesce(memory.c.name, "").label("memory_name"),
             memory.c.kind,
@@ -345,36 +398,49 @@ def select_answers() -> Select[Any]:
     )
 
 
+_SELECT = select_answers()
+#: What a row of it is made of.
+_COLUMNS = tuple(_SELECT.selected_columns.keys())
+_GET = Ready(
+    _SELECT.where(
+        answer.c.session_key == bindparam("session"), answer.c.answer_id == bindparam("answer")
+    )
+)
+
+
 def from_row(row: Row[Any]) -> StoredAnswer:
     """An answer from a row of `select_answers`."""
-    names = StoredAnswer.__dataclass_fields__
-    values = {name: value for name, value in row._mapping.items() if name in names}
-    values["asked_memory"] = row.memory_id
+    return _stored(dict(row._mapping))
+
+
+def _stored(row: Mapping[str, Any]) -> StoredAnswer:
+    values = {name: value for name, value in row.items() if name in _FIELDS}
+    values["asked_memory"] = row["memory_id"]
     values["asked_spec"] = None
-    if row.memory_id is not None:
-        values["asked_spec"] = spec_from_json(row.kind, row.spec, row.schema_source)
-    values["options"] = tuple(row.options)
-    values["citations"] = tuple(StoredCitation(**one) for one in row.citations)
-    if row.navigation is not None:
-        values["navigation"] = NavigationRequest.from_json(row.navigation)
-    if row.no_answer is not None:
-        values["no_answer"] = NoAnswer(row.no_answer)
-    if row.statistics is not None:
-        values["statistics"] = Statistics(**row.statistics)
-    if row.reader is not None:
-        values["reader"] = ReaderName(row.reader)
-    if row.browsing is not None:
-        values["browsing"] = BrowseRequest.from_json(row.browsing)
-    if row.chosen is not None:
-        values["chosen"] = Chosen.from_json(row.chosen)
-    if row.left_out is not None:
-        values["left_out"] = tuple(row.left_out)
-    if row.rated is not None:
+    if row["memory_id"] is not None:
+        values["asked_spec"] = spec_from_json(row["kind"], row["spec"], row["schema_source"])
+    values["options"] = tuple(row["options"])
+    values["citations"] = tuple(StoredCitation(**one) for one in row["citations"])
+    if row["navigation"] is not None:
+        values["navigation"] = NavigationRequest.from_json(row["navigation"])
+    if row["no_answer"] is not None:
+        values["no_answer"] = NoAnswer(row["no_answer"])
+    if row["statistics"] is not None:
+        values["statistics"] = Statistics(**row["statistics"])
+    if row["reader"] is not None:
+        values["reader"] = ReaderName(row["reader"])
+    if row["browsing"] is not None:
+        values["browsing"] = BrowseRequest.from_json(row["browsing"])
+    if row["chosen"] is not None:
+        values["chosen"] = Chosen.from_json(row["chosen"])
+    if row["left_out"] is not None:
+        values["left_out"] = tuple(row["left_out"])
+    if row["rated"] is not None:
         values["rating"] = StoredRating(
-            good=row.rated == GOOD,
-            comment=row.comment,
-            expected=row.expected,
-            rated_at=row.rated_at,
+            good=row["rated"] == GOOD,
+            comment=row["comment"],
+            expected=row["expected"],
+            rated_at=row["rated_at"],
         )
     return StoredAnswer(**values)
 

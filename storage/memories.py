@@ -229,13 +229,17 @@ async def count(tx: Transaction, session_key: UUID) -> int:
     return int((await tx.connection.execute(statement)).scalar_one())
 
 
+_GET = Ready(
+    _select_memories().where(
+        memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory")
+    )
+)
+
+
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
     """Reads a memory's row; None when there is none."""
-    statement = _select_memories().where(
-        memory.c.session_key == session_key, memory.c.memory_id == memory_id
-    )
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else from_row(row)
+    rows = await tx.rows(_GET, {"session": session_key, "memory": memory_id})
+    return from_row(rows[0]) if rows else None
 
 
 _FIND_KIND = Ready(

@@ -101,7 +101,7 @@ WHERE claim.session_key = done.session_key AND claim.item_id = done.item_id
     AND claim.kind = done.kind AND claim.worker_id = %(worker)s
 """
 
-_TAKE = """
+TAKE = """
 SELECT lane, kind, tenant_id, session_key, item_id FROM take_work(
     %(worker)s, %(lanes)s::text[], %(quotas)s::integer[], %(after)s::uuid[], %(total)s::integer,
     %(bounded)s::text[], %(bound)s::integer, %(recent_seconds)s, %(tenants)s::integer)
@@ -162,10 +162,16 @@ _FREE = """
 DELETE FROM claim WHERE NOT EXISTS (SELECT FROM worker WHERE worker.worker_id = claim.worker_id)
 RETURNING true
 """
+# Each memory by its key, whatever statistics say.
 _FORGET = """
-DELETE FROM wanted WHERE wanted_at < clock_timestamp() - make_interval(secs => %(wanted)s)
-    OR NOT EXISTS (SELECT FROM memory WHERE memory.session_key = wanted.session_key
-        AND memory.memory_id = wanted.memory_id AND memory.has_work AND memory.status = 'active')
+DELETE FROM wanted USING (
+    SELECT w.session_key, w.memory_id FROM wanted w LEFT JOIN LATERAL (
+        SELECT has_work, status FROM memory
+        WHERE memory.session_key = w.session_key AND memory.memory_id = w.memory_id OFFSET 0
+    ) AS m ON m.has_work AND m.status = 'active'
+    WHERE m.has_work IS NULL OR w.wanted_at < clock_timestamp() - make_interval(secs => %(wanted)s)
+) AS gone
+WHERE wanted.session_key = gone.session_key AND wanted.memory_id = gone.memory_id
 """
 
 _LEAVE = "DELETE FROM claim WHERE worker_id = %(worker)s"
@@ -208,22 +214,10 @@ async def take(
     if done:
         statements.append(_RELEASE)
     if looks:
-        statements.append(_TAKE)
+        statements.append(TAKE)
     if not statements:
         return Taken(items=(), ended={}, more=False)
-    values = {
-        "worker": worker,
-        **_columns(one.item for one in done),
-        "more": [one.more for one in done],
-        "lanes": [look.lane.value for look in looks],
-        "quotas": [look.quota for look in looks],
-        "after": [look.after for look in looks],
-        "total": total,
-        "bounded": [lane.value for lane in bound.lanes],
-        "bound": bound.items,
-        "recent_seconds": RECENT_SECONDS,
-        "tenants": LOOK_TENANTS,
-    }
+    values = take_values(worker, done=done, looks=looks, total=total, bound=bound)
     *_, rows = await database.swept(statements, values)
     items: list[tuple[Lane, WorkItem]] = []
     ended: dict[Lane, UUID] = {}
@@ -238,6 +232,25 @@ async def take(
         )
         items.append((Lane(lane), item))
     return Taken(items=items, ended=ended, more=more)
+
+
+def take_values(
+    worker: UUID, *, done: Sequence[Done], looks: Sequence[Look], total: int, bound: Bound
+) -> dict[str, object]:
+    """What TAKE is sent with, and what gives back what is done."""
+    return {
+        "worker": worker,
+        **_columns(one.item for one in done),
+        "more": [one.more for one in done],
+        "lanes": [look.lane.value for look in looks],
+        "quotas": [look.quota for look in looks],
+        "after": [look.after for look in looks],
+        "total": total,
+        "bounded": [lane.value for lane in bound.lanes],
+        "bound": bound.items,
+        "recent_seconds": RECENT_SECONDS,
+        "tenants": LOOK_TENANTS,
+    }
 
 
 async def claim(database: Database, worker: UUID, items: Sequence[WorkItem]) -> Sequence[WorkItem]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from service.domain.work import WorkKind
 from storage import settling
@@ -35,6 +35,17 @@ class StoredSchemaDraft:
     created_at: datetime
 
 
+_CREATE = """
+INSERT INTO schema_draft (session_key, draft_id, tenant_id, domain, example_query, model)
+SELECT %(session_key)s::uuid, %(draft_id)s::uuid, %(tenant_id)s::uuid, %(domain)s::text,
+    %(example_query)s::text, %(model)s::text
+WHERE %(max_pending)s::int IS NULL
+    OR count_pending_schema_draft(%(tenant_id)s::uuid, %(max_pending)s::int)
+        < %(max_pending)s::int
+RETURNING true
+"""
+
+
 async def create(
     tx: Transaction,
     *,
@@ -43,18 +54,19 @@ async def create(
     domain: str,
     example_query: str,
     model: str,
-) -> None:
-    """Stores what a schema is wanted for."""
-    await tx.connection.execute(
-        insert(schema_draft).values(
-            session_key=session_key,
-            draft_id=draft_id,
-            tenant_id=tx.tenant_id,
-            domain=domain,
-            example_query=example_query,
-            model=model,
-        )
-    )
+    max_pending: int | None = None,
+) -> bool:
+    """Stores what a schema is wanted for. False when `max_pending` of the tenant's are pending."""
+    values = {
+        "session_key": session_key,
+        "draft_id": draft_id,
+        "tenant_id": tx.tenant_id,
+        "domain": domain,
+        "example_query": example_query,
+        "model": model,
+        "max_pending": max_pending,
+    }
+    return bool(await tx.rows(_CREATE, values))
 
 
 async def get(tx: Transaction, session_key: UUID, draft_id: UUID) -> StoredSchemaDraft | None:

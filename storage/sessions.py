@@ -80,11 +80,14 @@ async def create(
     return None if row is None else _stored(row)
 
 
+_GET = Ready(select(*_COLUMNS).where(session.c.session_key == bindparam("session")))
+
+
 async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """Reads a session; None when there is none."""
-    statement = select(*_COLUMNS).where(session.c.session_key == session_key)
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else _stored(row)
+    rows = await tx.rows(_GET, {"session": session_key})
+    names = StoredSession.__dataclass_fields__
+    return StoredSession(**dict(zip(names, rows[0], strict=True))) if rows else None
 
 
 async def existing(tx: DirectTransaction, keys: Sequence[UUID]) -> Collection[UUID]:

@@ -1,9 +1,10 @@
 """What is asked for and then made by a worker: it is pending until it is settled, once.
 
-Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`.
+Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`. An answer that
+is abandoned is not settled: it may go on, and what was made all the same is kept.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,9 @@ SETTLED: dict[WorkKind, tuple[Table, Column[Any]]] = {
     WorkKind.SCHEMA: (schema_draft, schema_draft.c.draft_id),
 }
 
+#: What has not ended.
+OPEN = ("pending", "abandoned")
+
 
 async def settle(
     tx: Transaction, kind: WorkKind, session_key: UUID, item_id: UUID, **values: Any
@@ -27,7 +31,7 @@ async def settle(
     table, identity = SETTLED[kind]
     statement = (
         update(table)
-        .where(table.c.session_key == session_key, identity == item_id, table.c.status == "pending")
+        .where(table.c.session_key == session_key, identity == item_id, table.c.status.in_(OPEN))
         .values(**values, waiting_model=None, waiting_cause=None)
     )
     return (await tx.connection.execute(statement)).rowcount == 1
@@ -54,24 +58,15 @@ async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
 
 
 async def settled(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
-    """Which of the items are no longer pending, in one query for each kind."""
+    """Which of the items have ended, in one query for each kind."""
     found: set[WorkItem] = set()
     for kind, (table, identity) in SETTLED.items():
         wanted = {(item.session_key, item.item_id): item for item in items if item.kind is kind}
         if not wanted:
             continue
         statement = select(table.c.session_key, identity).where(
-            tuple_(table.c.session_key, identity).in_(list(wanted)), table.c.status != "pending"
+            tuple_(table.c.session_key, identity).in_(list(wanted)), table.c.status.not_in(OPEN)
         )
         rows = await tx.connection.execute(statement)
         found |= {wanted[session_key, item_id] for session_key, item_id in rows}
     return found
-
-
-async def cancelled(tx: Transaction, answers: Collection[tuple[UUID, UUID]]) -> set[UUID]:
-    """Which of the answers (session_key, answer_id) somebody cancelled."""
-    statement = select(answer.c.answer_id).where(
-        tuple_(answer.c.session_key, answer.c.answer_id).in_(list(answers)),
-        answer.c.status == "cancelled",
-    )
-    return set((await tx.connection.execute(statement)).scalars())

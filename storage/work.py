@@ -50,7 +50,13 @@ async def without_words(connection: AsyncConnection, limit: int) -> Sequence[Wor
             session.c.indexed_position < session.c.head,
             session.c.words_ready_at <= func.now(),
         )
+        .order_by(session.c.tenant_id, session.c.index_ready_at)
         .limit(limit)
+    )
+    # By the index of what is to be indexed, whatever statistics say.
+    await connection.exec_driver_sql(
+        "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
+        " SET LOCAL enable_sort = off"
     )
     rows = await connection.execute(statement)
     return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]

@@ -40,6 +40,7 @@ from service.usecases.edit import Editor
 from service.usecases.gauges import DeploymentGauges
 from service.usecases.hints import Hints
 from service.usecases.history import History
+from service.usecases.interest import Interest
 from service.usecases.memories import Memories
 from service.usecases.rebuild import Rebuilder
 from service.usecases.reranking import Reranker
@@ -82,8 +83,12 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         editor = Editor(database, memories, config.limits)
         waiting = WaitingRoom(config.limits.max_waiting_asks)
         models = AllowedModels(config)
-        asker = Asker(database, hints, watcher, keys.token, waiting)
-        schemas = Schemas(database, hints, watcher, waiting)
+        interest = Interest(database, seconds=config.abandoned_answer_seconds, stopping=stop)
+        pending = config.limits.max_pending_answers
+        asker = Asker(
+            *(database, hints, watcher, keys.token, waiting, interest), max_pending=pending
+        )
+        schemas = Schemas(database, hints, watcher, waiting, max_pending=pending)
         comparer = Comparer(database, Prices(config).of, config)
         trajectories = Trajectories(database, facts, keys.marker, config)
         # Models are asked by searches that rerank, if ever: nothing is started before.
@@ -116,7 +121,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
-        jobs = [signals.run, hints.run, watcher.run, appender.run]
+        jobs = [signals.run, hints.run, watcher.run, appender.run, interest.run]
         if telemetry.exports():
             jobs.append(DeploymentGauges(database, dispatcher).run)
         loops = [asyncio.create_task(job()) for job in jobs]

@@ -225,7 +225,7 @@ class Asked:
 
     @contextmanager
     def interrupted(self, session: str) -> Iterator[Callable[[Event], None]]:
-        """Says at Ctrl-C that the answer is made on, and what can be done about it.
+        """Says at Ctrl-C what can be done about the answer.
 
         What it yields has to hear the events.
         """
@@ -234,8 +234,8 @@ class Asked:
         except asyncio.CancelledError:
             if self._answer_id:
                 say(
-                    f"the answer is made on: `palimpsest ask --resume {self._answer_id}"
-                    f" -s {session}` waits for it, `palimpsest cancel {self._answer_id}"
+                    f"the answer is left: `palimpsest ask --resume {self._answer_id}"
+                    f" -s {session}` goes on with it, `palimpsest cancel {self._answer_id}"
                     f" -s {session}` ends it"
                 )
             raise

@@ -69,7 +69,7 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         self, request: answers_pb2.GetAnswerRequest, context: Context
     ) -> answers_pb2.GetAnswerResponse:
         """Reads a stored answer."""
-        answered = await self._asker.get(
+        answered = await self._asker.look_up(
             current_tenant(), request.session, convert.uuid(request.answer_id)
         )
         return answers_pb2.GetAnswerResponse(answer=convert.answer(answered))
@@ -188,6 +188,7 @@ async def _question(request: answers_pb2.AskRequest) -> Question:
         tells_text=request.stream_text,
         model=request.model,
         options=tuple(request.options or request.navigation.options),
+        unattended=request.unattended,
     )
 
 

@@ -262,6 +262,7 @@ _ANSWER_STATUS = {
     "complete": answers_pb2.Answer.STATUS_COMPLETE,
     "failed": answers_pb2.Answer.STATUS_FAILED,
     "cancelled": answers_pb2.Answer.STATUS_CANCELLED,
+    "abandoned": answers_pb2.Answer.STATUS_ABANDONED,
 }
 _STATUS_NAMES = {message: name for name, message in _ANSWER_STATUS.items()}
 

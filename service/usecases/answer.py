@@ -24,7 +24,7 @@ from service.usecases.readers.prism import PrismReader
 from service.usecases.readers.reading_facts import Knowledge
 from service.usecases.readers.whole import WholeReader
 from service.usecases.shaping import Shaper
-from storage import answer_texts, answers
+from storage import answer_texts, answers, interest
 from storage.answers import StoredAnswer
 from storage.database import Database, Transaction
 
@@ -79,6 +79,18 @@ class Answerer(Maker[StoredAnswer]):
     async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:
         """The question."""
         return await answers.get(tx, item.session_key, item.item_id)
+
+    async def is_wanted(self, item: WorkItem, wanted: StoredAnswer) -> bool:
+        """Whether somebody waits for it, or will have it in any case."""
+        key = (wanted.session_key, wanted.answer_id)
+        if not (wanted.is_left or wanted.is_unwanted):
+            return True
+        async with self._database.transaction(item.tenant_id) as tx:
+            if wanted.is_unwanted:
+                gone = await interest.abandon(tx, key)
+            else:
+                gone = await interest.put_aside(tx, key)
+        return not gone
 
     async def produce(self, item: WorkItem, wanted: StoredAnswer) -> None:
         """Reads the memory or the log as it was when the question came."""

@@ -5,9 +5,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from service.config import Limits
 from service.domain.errors import (
     Cancelled,
     DeadlineExceeded,
+    Exhausted,
     FailedPrecondition,
     NotFound,
 )
@@ -25,11 +27,12 @@ from service.usecases.consistency import (
     refuse_stopped,
 )
 from service.usecases.hints import Hints
+from service.usecases.interest import Interest, Wait
 from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
-from service.usecases.waiting import WaitingRoom
-from storage import answers, calls, revisions, sessions, waiting
+from service.usecases.waiting import BUSY_RETRY_SECONDS, WaitingRoom
+from storage import answers, revisions, sessions, settling, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -86,12 +89,18 @@ class Asker:
         watcher: Watcher,
         token_key: bytes,
         waiting: WaitingRoom,
+        interest: Interest,
+        *,
+        max_pending: int = Limits().max_pending_answers,
     ) -> None:
+        """At most `max_pending` answers of a tenant are pending at once."""
         self._database = database
         self._hints = hints
         self._watcher = watcher
         self._token_key = token_key
         self._waiting = waiting
+        self._interest = interest
+        self._max_pending = max_pending
 
     async def ask(
         self, tenant_id: UUID, question: Question, *, deadline: float | None
@@ -121,34 +130,57 @@ class Asker:
     ) -> AsyncGenerator[Event | TextPiece | Answered]:
         """What comes behind the last event and the last piece of text that somebody heard,
         and the answer. Raises as `ask`."""
-        with self._waiting.place():
-            stored = (await self.get(tenant_id, session, answer_id)).answer
+        item = _item(tenant_id, session_key(tenant_id, session), answer_id)
+        with self._waiting.place(), self._interest.wait(item) as call:
+            stored = await self._join(item, session)
             listener = Listener(
-                item=_item(tenant_id, stored.session_key, answer_id),
+                item=item,
                 event=after_event,
                 piece=after_piece,
                 hears_text=stored.tells_text,
             )
-            async with aclosing(self._follow(session, listener, deadline)) as told:
+            async with aclosing(self._follow(session, listener, call, deadline)) as told:
                 async for event in told:
                     yield event
 
-    async def get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
-        """Reads a stored answer. Raises NotFound."""
+    async def look_up(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
+        """Reads a stored answer; one that is pending is wanted for a while. Raises NotFound."""
+        found = await self._get(tenant_id, session, answer_id)
+        stored = found.answer
+        if stored.status == "pending" and stored.wanted_until is not None:
+            async with self._database.transaction(tenant_id) as tx:
+                await self._interest.want(tx, (stored.session_key, answer_id), resumes=False)
+            if stored.is_left:
+                self._hints.add([_item(tenant_id, stored.session_key, answer_id)])
+        return found
+
+    async def _get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
-            stored = await answers.get(tx, key, answer_id)
-            if stored is None:
+        async with self._database.direct(tenant_id) as direct:
+            found = await answers.read(direct, key, answer_id, occasion(answer_id))
+        if found is None:
+            async with self._database.transaction(tenant_id) as tx:
                 raise await answer_not_found(tx, session, answer_id)
-            (answered,) = await with_usage(tx, [stored])
-        return answered
+        return Answered(answer=found[0], usage=found[1])
+
+    async def _join(self, item: WorkItem, session: str) -> StoredAnswer:
+        """The answer, which goes on if it was abandoned. Raises NotFound."""
+        async with self._database.transaction(item.tenant_id) as tx:
+            stored = await answers.get(tx, item.session_key, item.item_id)
+            if stored is None:
+                raise await answer_not_found(tx, session, item.item_id)
+            if stored.status in settling.OPEN:
+                await self._interest.want(tx, (item.session_key, item.item_id), resumes=True)
+        if stored.status == "abandoned" or (stored.status == "pending" and stored.is_left):
+            self._hints.add([item])
+        return stored
 
     async def begin(
         self, tenant_id: UUID, questions: Sequence[Question], *, waited: bool = False
     ) -> Sequence[Begun]:
         """Stores the questions to one session, all or none; not those that have to wait.
 
-        Raises NotFound, InvalidInput (token), FailedPrecondition.
+        Raises NotFound, InvalidInput (token), FailedPrecondition, Exhausted.
         """
         begun: list[Begun] = []
         async with self._database.transaction(tenant_id) as tx:
@@ -158,7 +190,7 @@ class Asker:
                 with naming(number, of=len(questions)):
                     taken = take(question, source, self._token_key)
                 if taken.fresh or waited:
-                    begun.append(await _store(tx, question, source, taken))
+                    begun.append(await self._store(tx, question, source, taken))
                 else:
                     begun.append(Behind(source=source, taken=taken))
             woken = [] if waited else await _end_waits(tx, questions, sources)
@@ -181,13 +213,14 @@ class Asker:
                     yield waiting
             (begun,) = await self.begin(tenant_id, [question], waited=True)
         assert isinstance(begun, Reading), "it has waited"
-        yield begun
         key = session_key(tenant_id, question.session)
         item = _item(tenant_id, key, begun.answer_id)
         listener = Listener(item=item, hears_text=question.tells_text)
-        async with aclosing(self._follow(question.session, listener, deadline)) as told:
-            async for event in told:
-                yield event
+        with self._interest.wait(item) as call:
+            yield begun
+            async with aclosing(self._follow(question.session, listener, call, deadline)) as told:
+                async for event in told:
+                    yield event
 
     async def _until_fresh(
         self, tenant_id: UUID, question: Question, behind: Behind, deadline: float | None
@@ -207,20 +240,20 @@ class Asker:
         raise not_applied_in_time(question.memory, wanted, applied, revision, cause)
 
     async def _follow(
-        self, session: str, listener: Listener, deadline: float | None
+        self, session: str, listener: Listener, call: Wait, deadline: float | None
     ) -> AsyncGenerator[Event | TextPiece | Answered]:
         """What is told of an answer until it is made, and the answer."""
-        answer_id, settled = listener.item.item_id, False
+        answer_id = listener.item.item_id
         async with aclosing(self._watcher.told(listener, deadline=deadline)) as looks:
             async for told in looks:
+                call.ended = told.settled
                 for event in told.events:
                     yield event
                 for piece in told.pieces:
                     yield piece
-                settled = told.settled
-        if not settled:
+        if not call.ended:
             raise await self._not_ready(listener.item)
-        answered = await self.get(listener.item.tenant_id, session, answer_id)
+        answered = await self._get(listener.item.tenant_id, session, answer_id)
         refuse_ended(answered.answer)
         yield answered
 
@@ -232,9 +265,50 @@ class Asker:
         metadata = {"answer": item.item_id} | ({} if cause is None else {"cause": cause})
         return DeadlineExceeded(
             Reason.ANSWER_NOT_READY_IN_TIME,
-            f"the answer {why}; it will be stored: resume it with its id {item.item_id}",
+            f"the answer {why}; resume it with its id {item.item_id}",
             metadata,
         )
+
+    async def _store(
+        self, tx: Transaction, question: Question, source: Source, taken: Taken
+    ) -> Reading:
+        answer_id, attended = uuid4(), not question.unattended
+        stored = await answers.create(
+            tx,
+            session_key=source.session_key,
+            answer_id=answer_id,
+            memory_id=None if source.memory is None else source.memory.memory_id,
+            query=question.query,
+            revision=taken.revision,
+            applied_position=taken.applied_position,
+            wanted_position=taken.wanted_position,
+            navigation=taken.navigation,
+            reader=taken.reader,
+            browsing=question.browsing,
+            model=question.model,
+            response_schema=question.response_schema,
+            tells_text=question.tells_text,
+            options=question.options,
+            waiter=self._interest.waiter if attended else None,
+            wanted_seconds=self._interest.seconds if attended else None,
+            max_pending=self._max_pending,
+        )
+        if not stored:
+            raise too_many_pending("answers", self._max_pending)
+        return Reading(
+            answer_id=answer_id, revision=taken.revision, applied_position=taken.applied_position
+        )
+
+
+def too_many_pending(what: str, limit: int) -> Exhausted:
+    """The refusal of what is to be made while as many are pending as may be."""
+    return Exhausted(
+        Reason.TOO_MANY_PENDING_ANSWERS,
+        f"{limit} {what} of the tenant are pending already: ask again when some have ended, or"
+        " cancel some",
+        {"limit": limit},
+        retry_seconds=BUSY_RETRY_SECONDS,
+    )
 
 
 def refuse_ended(stored: StoredAnswer) -> None:
@@ -293,30 +367,6 @@ async def _end_waits(
     return woken
 
 
-async def _store(tx: Transaction, question: Question, source: Source, taken: Taken) -> Reading:
-    answer_id = uuid4()
-    await answers.create(
-        tx,
-        session_key=source.session_key,
-        answer_id=answer_id,
-        memory_id=None if source.memory is None else source.memory.memory_id,
-        query=question.query,
-        revision=taken.revision,
-        applied_position=taken.applied_position,
-        wanted_position=taken.wanted_position,
-        navigation=taken.navigation,
-        reader=taken.reader,
-        browsing=question.browsing,
-        model=question.model,
-        response_schema=question.response_schema,
-        tells_text=question.tells_text,
-        options=question.options,
-    )
-    return Reading(
-        answer_id=answer_id, revision=taken.revision, applied_position=taken.applied_position
-    )
-
-
 async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> NotFound:
     """The refusal of an answer that is not there: it, or its session."""
     if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
@@ -338,23 +388,6 @@ def _item(tenant_id: UUID, session_key: UUID, answer_id: UUID) -> WorkItem:
     return WorkItem(
         kind=WorkKind.ANSWER, tenant_id=tenant_id, session_key=session_key, item_id=answer_id
     )
-
-
-async def with_usage(tx: Transaction, stored: Sequence[StoredAnswer]) -> Sequence[Answered]:
-    """Answers of one session with what they cost."""
-    if not stored:
-        return []
-    asked = {one.asked_memory for one in stored}
-    chosen = {one.chosen.memory_id for one in stored if one.chosen is not None}
-    usage = await calls.usage_of(
-        tx,
-        stored[0].session_key,
-        [occasion(one.answer_id) for one in stored],
-        [one for one in asked | chosen if one is not None],
-    )
-    return [
-        Answered(answer=one, usage=tuple(usage.get(occasion(one.answer_id), ()))) for one in stored
-    ]
 
 
 def occasion(answer_id: UUID) -> str:

@@ -65,6 +65,10 @@ class Maker(Generic[T]):
         """Makes it and stores it, if nobody else did meanwhile."""
         raise NotImplementedError
 
+    async def is_wanted(self, item: WorkItem, wanted: T) -> bool:
+        """Whether what is pending is to be made now."""
+        return True
+
     async def make(self, item: WorkItem) -> None:
         """Makes what is pending; does nothing when it is settled.
 
@@ -74,7 +78,7 @@ class Maker(Generic[T]):
         async with self._database.transaction(item.tenant_id) as tx:
             wanted = await self.find(tx, item)
         reach(FailPoint.WANTED_READ)
-        if wanted is None or wanted.status != "pending":
+        if wanted is None or wanted.status != "pending" or not await self.is_wanted(item, wanted):
             return
         with tracer().start_as_current_span(f"palimpsest.{self.kind}"):
             try:

@@ -58,6 +58,8 @@ class Question:
     model: str = ""
     #: Of a multiple-choice question; the answer is one of them, word for word.
     options: tuple[str, ...] = ()
+    #: Whether it is answered although nobody waits for that.
+    unattended: bool = False
 
     @property
     def named_reader(self) -> ReaderName | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from service.config import Limits
 from service.domain.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -13,6 +14,7 @@ from service.domain.errors import (
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
+from service.usecases.ask import too_many_pending
 from service.usecases.consistency import Watcher
 from service.usecases.hints import Hints
 from service.usecases.lookup import session_not_found
@@ -48,12 +50,20 @@ class Schemas:
     """What callers do with schemas, in one server process."""
 
     def __init__(
-        self, database: Database, hints: Hints, watcher: Watcher, waiting: WaitingRoom
+        self,
+        database: Database,
+        hints: Hints,
+        watcher: Watcher,
+        waiting: WaitingRoom,
+        *,
+        max_pending: int = Limits().max_pending_answers,
     ) -> None:
+        """At most `max_pending` schemas of a tenant are pending at once."""
         self._database = database
         self._hints = hints
         self._watcher = watcher
         self._waiting = waiting
+        self._max_pending = max_pending
 
     async def generate(self, tenant_id: UUID, wanted: Wanted, *, deadline: float | None) -> Drafted:
         """Has a worker generate a schema, and waits for it.
@@ -111,14 +121,17 @@ class Schemas:
         async with self._database.transaction(tenant_id) as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(wanted.session)
-            await schema_drafts.create(
+            stored = await schema_drafts.create(
                 tx,
                 session_key=key,
                 draft_id=draft_id,
                 domain=wanted.domain,
                 example_query=wanted.example_query,
                 model=wanted.model,
+                max_pending=self._max_pending,
             )
+            if not stored:
+                raise too_many_pending("schemas", self._max_pending)
         return WorkItem(
             kind=WorkKind.SCHEMA, tenant_id=tenant_id, session_key=key, item_id=draft_id
         )

@@ -72,6 +72,11 @@ answer = Table(
     # The model whose condition it waits for, and why; NULL: it waits for none.
     Column("waiting_model", Text),
     Column("waiting_cause", Text),
+    # Until when it is made though nobody waits for it; NULL: in any case.
+    Column("wanted_until", DateTime(timezone=True)),
+    # The server process whose caller was the last to begin to wait; NULL: all of them left, or
+    # it is made in any case.
+    Column("waiter", Uuid),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],
@@ -79,9 +84,19 @@ answer = Table(
         name="answer_revision_fkey",
     ),
     CheckConstraint(
-        "status IN ('pending', 'complete', 'failed', 'cancelled')", name="answer_status"
+        "status IN ('pending', 'complete', 'failed', 'cancelled', 'abandoned')",
+        name="answer_status",
     ),
     Index("answer_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")),
+    # For the bound of what is pending: see `count_pending_answer`.
+    Index(
+        "answer_pending",
+        "tenant_id",
+        "answer_id",
+        postgresql_where=text(
+            "status = 'pending' AND (waiter IS NOT NULL OR wanted_until IS NULL)"
+        ),
+    ),
     Index(
         "answer_waiting",
         "waiting_model",
@@ -186,6 +201,12 @@ schema_draft = Table(
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
     Index(
         "schema_draft_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")
+    ),
+    Index(
+        "schema_draft_pending",
+        "tenant_id",
+        "draft_id",
+        postgresql_where=text("status = 'pending'"),
     ),
     Index(
         "schema_draft_waiting",

@@ -187,9 +187,7 @@ class _Measuring:
         # Appended to while nothing, and while much is behind; in no backlog.
         self._appends = min(APPENDS, self._sessions // 16)
         self._free = self._copied(2 * self._appends, "free")
-        self._backlog = Backlog(
-            self._connection, self._copied(self._sessions, "copy"), self._fetching
-        )
+        self._backlog = Backlog(self._connection, self._copied(self._sessions, "copy"))
         freeze_statistics(self._connection)
         self._say("analyzed for the last time")
 
@@ -293,7 +291,7 @@ class _Measuring:
             tenant_id=OTHER_TENANT,
         )
         self._fill(self._behind)
-        Backlog(self._connection, theirs, self._fetching).add(self._behind)
+        Backlog(self._connection, theirs).add(self._behind)
         since = clock(self._connection)
         waits = Waits()
         self._client(lambda client: clients.converse(client, self._idle, self._seconds, waits))

@@ -8,7 +8,6 @@ import psycopg
 from psycopg import sql
 
 from service.domain.tenancy import DEFAULT_TENANT
-from tests.benchmarks.backlog_fetch import Fetcher
 from tests.benchmarks.load_stack import count_behind, one
 from tests.cloning import Copy, clone, put_behind
 
@@ -57,13 +56,9 @@ def copy_sessions(
 class Backlog:
     """Copies of which some are behind."""
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], copies: Sequence[Copy], fetching: Fetcher
-    ) -> None:
-        """`fetching` is told what has work, as workers are by an append."""
+    def __init__(self, connection: psycopg.Connection[Any], copies: Sequence[Copy]) -> None:
         self._connection = connection
         self.copies = copies
-        self._fetching = fetching
         #: Where the next ones are taken from; those that were taken first are applied by then.
         self._next = 0
 
@@ -71,7 +66,7 @@ class Backlog:
         """Puts so many more behind."""
         first, self._next = self._next, (self._next + count) % len(self.copies)
         some = [self.copies[(first + number) % len(self.copies)] for number in range(count)]
-        self._fetching.add(put_behind(self._connection, some))
+        put_behind(self._connection, some)
         return some
 
     def fill(self, count: int) -> int:

@@ -12,6 +12,7 @@ from itertools import count, cycle
 from uuid import UUID, uuid4
 
 from service.config import Config, Limits
+from service.dispatch.turns import Turns
 from service.domain.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.budgets import BudgetPeriod
 from service.domain.ledger import CallScope, Lease
@@ -22,6 +23,7 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.advance import Drains
 from service.usecases.append import Appender
+from service.usecases.ask import occasion
 from service.usecases.hints import Hints
 from service.usecases.index import Indexer
 from service.usecases.search import Searcher, SearchQuery
@@ -32,10 +34,12 @@ from storage import (
     calls,
     history,
     intents,
+    interest,
     log,
     log_ends,
     memories,
     prism_states,
+    queue,
     revisions,
     sessions,
     settling,
@@ -45,6 +49,7 @@ from storage import (
     work,
 )
 from storage.database import Database, Transaction
+from storage.queue import Done
 from tests.cloning import Copy
 from tests.gateways import gateway
 from tests.integration.scripted import (
@@ -73,6 +78,8 @@ class Site:
         self.database = database
         self._next: dict[str, Iterator[Copy]] = {}
         self._numbers = count(1)
+        #: A server process, as answers know it.
+        self.waiter = uuid4()
 
     def use(self, kind: str, copies: Sequence[Copy]) -> None:
         """Takes these in turn from now on."""
@@ -263,14 +270,30 @@ async def watch(site: Site) -> None:
         await work.read_progress(tx, [key_of(copy) for copy in some])
         made = [replace(item_of(copy), kind=WorkKind.ANSWER) for copy in some]
         await settling.settled(tx, made)
-        await settling.cancelled(tx, [(one.session_key, one.item_id) for one in made])
+        keys = [(one.session_key, one.item_id) for one in made]
+        await interest.given_up(tx, keys)
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        for write in (interest.leave, interest.renew):
+            await write(direct, keys, waiter=site.waiter, seconds=3600)
 
 
 async def look_for_work(site: Site) -> None:
-    """What workers look for beside their hints."""
+    """What workers do to get their work, and what they look for beside it."""
+    worker = uuid4()
+    turns = Turns(concurrency=16)
+    await queue.beat(site.database, worker, ())
+    taken = await queue.take(
+        site.database, worker, done=(), looks=turns.looks(16, ()), total=16, bound=turns.bound(())
+    )
+    items = [item for _, item in taken.items]
+    await queue.want(site.database, [one for one in items if one.kind is WorkKind.MEMORY])
+    await queue.beat(site.database, worker, items)
+    done = [Done(item=item, more=False) for item in items]
+    await queue.take(site.database, worker, done=done, looks=(), total=0)
+    await queue.sweep(site.database, dead_after_seconds=60)
+    await queue.leave(site.database, worker)
     async with site.database.sweeping() as connection:
-        await work.runnable(connection, 10)
-        await work.unindexed(connection, 10)
+        await work.without_words(connection, 10)
         await waiting.list_waiting(connection)
 
 
@@ -319,12 +342,21 @@ async def ask(site: Site) -> None:
             query="Whereabouts is the ship?",
             revision=1,
             applied_position=1,
+            waiter=site.waiter,
+            wanted_seconds=3600,
+            max_pending=1000,
         )
+        await interest.want(tx, (key, item.item_id), waiter=site.waiter, seconds=3600, resumes=True)
+        assert await interest.given_up(tx, [(key, item.item_id)]) == {}
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        for write in (interest.leave, interest.renew):
+            await write(direct, [(key, item.item_id)], waiter=site.waiter, seconds=3600)
     await answerer(site.database, gateway(Script(), site.database)).make(item)
     async with site.transaction() as tx:
         stored = await answers.get(tx, key, item.item_id)
         assert stored is not None
         assert stored.status == "complete"
+        await calls.usage_of_answer(tx, key, item.item_id, occasion(item.item_id))
         await answer_list.list_newest(
             tx, key, memory_id=memory, status=None, before=None, limit=100, max_bytes=2**20
         )

@@ -24,6 +24,7 @@ from service.usecases.ask import Asker, Begun, Behind, Reading, Told
 from service.usecases.ask_many import MAX_UNTAKEN, ToldOf, ask_many
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.hints import Hints
+from service.usecases.interest import Interest
 from service.usecases.memories import Memories
 from service.usecases.questions import Question
 from service.usecases.waiting import WaitingRoom
@@ -51,7 +52,8 @@ async def asker(database: Database) -> Asker:
     for name, spec in SPECS.items():
         await memories.create(DEFAULT_TENANT, "s", name, spec)
     await append_texts(database, "s", ["a", "b", "c"])
-    return Asker(database, hints, watcher, TOKEN_KEY, WaitingRoom(10))
+    interest = Interest(database, seconds=60)
+    return Asker(database, hints, watcher, TOKEN_KEY, WaitingRoom(10), interest)
 
 
 def question(memory: str = "", **said: Any) -> Question:

@@ -15,6 +15,7 @@ from service.usecases.ask import Asker
 from service.usecases.cancelling import cancel
 from service.usecases.consistency import Watcher
 from service.usecases.hints import Hints
+from service.usecases.interest import Interest
 from service.usecases.waiting import WaitingRoom
 from storage import answers
 from storage.database import Database
@@ -150,7 +151,8 @@ async def test_who_waits_hears_that_it_was_cancelled(database: Database) -> None
     item = await ask(database)
     watcher = Watcher(database)
     running = asyncio.create_task(watcher.run())
-    asker = Asker(database, Hints(drop_hints), watcher, b"key", WaitingRoom(10))
+    interest = Interest(database, seconds=60)
+    asker = Asker(database, Hints(drop_hints), watcher, b"key", WaitingRoom(10), interest)
 
     async def wait() -> None:
         told = asker.resume(

@@ -20,6 +20,7 @@ from service.domain.work import WorkItem
 from service.usecases.ask import Asker
 from service.usecases.consistency import Consistency, Watcher
 from service.usecases.hints import Hints
+from service.usecases.interest import Interest
 from service.usecases.memories import Memories, MemoryReading
 from service.usecases.questions import Question
 from service.usecases.waiting import WaitingRoom
@@ -309,7 +310,8 @@ async def ask(
     database: Database, watcher: Watcher, woken: Woken, memory: str, reader: str, **said: Any
 ) -> Any:
     """What is told first of a question."""
-    asker = Asker(database, woken.hints, watcher, TOKEN_KEY, WaitingRoom(10))
+    interest = Interest(database, seconds=60)
+    asker = Asker(database, woken.hints, watcher, TOKEN_KEY, WaitingRoom(10), interest)
     asked = Question(
         session="s",
         memory=memory,

@@ -45,9 +45,6 @@ UNMENDED: Mapping[str, str] = {
     "SELECT m.epoch, m.revision, m.applied_position, m.spec, m.attempts": _WORK,
     "UPDATE memory SET ready_at=CASE WHEN": _WORK,
     "SELECT DISTINCT memory.tenant_id, memory.waiting_model": _WORK,
-    "SELECT memory.tenant_id, memory.session_key, memory.memory_id AS item_id": (
-        "all that has work is read and sorted, when nothing is known"
-    ),
     "UPDATE memory SET has_work = true": "all memories are read, when nothing is known",
     "'' AS session, '' AS memory, b.period": "all that a tenant has spent is added up",
     "coalesce(sum(spend.calls)": "all of a tenant's index is read, when nothing is known",

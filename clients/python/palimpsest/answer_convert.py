@@ -55,6 +55,7 @@ _STATUS = {
     answers_pb2.Answer.STATUS_COMPLETE: "complete",
     answers_pb2.Answer.STATUS_FAILED: "failed",
     answers_pb2.Answer.STATUS_CANCELLED: "cancelled",
+    answers_pb2.Answer.STATUS_ABANDONED: "abandoned",
 }
 #: As the proto has them.
 STATUSES = {name: message for message, name in _STATUS.items()}

@@ -13,7 +13,7 @@ Reader = Literal["prism", "memwalker", "pcc", "dciso", "whole", "auto", "unknown
 #: Why a memory lost proposals of its model; empty only where the service is newer.
 LossKind = Literal["no_room", "invalid", ""]
 #: How far an answer is.
-AnswerStatus = Literal["pending", "complete", "failed", "cancelled"]
+AnswerStatus = Literal["pending", "complete", "failed", "cancelled", "abandoned"]
 #: How the pieces of a log are processed; "auto": understanding the task chooses.
 BrowseOption = Literal[
     "auto", "dynamic", "rank", "carry", "independent", "scan", "random", "unknown"
@@ -75,6 +75,9 @@ class Question:
     navigate: bool = False
     #: Whether the text is told as it is written.
     stream: bool = False
+    #: Whether the answer is made although nobody waits for it; else it is abandoned when all
+    #: who waited have left, a minute later as a rule.
+    unattended: bool = False
 
 
 class Options(TypedDict, total=False):
@@ -93,6 +96,7 @@ class Options(TypedDict, total=False):
     max_calls: int
     navigate: bool
     stream: bool
+    unattended: bool
 
 
 class MemoryOptions(TypedDict, total=False):
@@ -238,7 +242,8 @@ class Answer:
 
     answer_id: str
     query: str
-    #: "pending", "complete", "failed" or "cancelled".
+    #: "pending", "complete", "failed", "cancelled" or "abandoned": nobody waited for it, and
+    #: `resume_answer` goes on with it.
     status: str
     #: Empty when there is no answer.
     text: str

@@ -355,9 +355,8 @@ class Memory:
         waits, where it reads, and each event of the reader as it happens; with `stream` also
         the text as it is written (`stream_ask` iterates over it). `reader` is the one of the
         memory's kind when it is None. `response_schema` asks for `Answer.value`. An answer that
-        comes too late is stored all the same: the error's metadata names it for
-        `Session.answer`. Of a multiple-choice question the answer is one of `options`, or there
-        is none.
+        comes too late is not lost: the error's metadata names it for `Session.resume_answer`. Of a
+        multiple-choice question the answer is one of `options`, or there is none.
 
         For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
         names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are

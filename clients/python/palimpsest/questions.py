@@ -72,6 +72,7 @@ def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
         stream_text=question.stream,
         model=question.model,
         options=options(question.options),
+        unattended=question.unattended,
     )
 
 

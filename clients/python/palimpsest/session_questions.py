@@ -41,7 +41,8 @@ class SessionQuestions:
         is read by the reader that is named, or the automatic one chooses. `on_event` hears
         where it reads and each event as it happens. A connection that is lost while the
         answer is made is opened again, and no event is heard twice. An answer that comes too
-        late is stored all the same: the error's metadata names it for `resume_answer`.
+        late is not lost: the error's metadata names it for `resume_answer`. Until then it is
+        made for a minute at most, unless it is `unattended`.
 
         Raises ValueError or TypeError for what cannot be sent, InvalidArgument, NotFound,
         FailedPrecondition (stalled; another kind; no answer could be made), Cancelled,
@@ -93,6 +94,8 @@ class SessionQuestions:
     ) -> values.Answer:
         """Waits on for an answer; hears what comes behind an event and a piece of text.
 
+        One that is abandoned goes on, from the model calls that are paid.
+
         Raises NotFound, and as `ask`.
         """
         return await self._answers.resume(
@@ -104,7 +107,7 @@ class SessionQuestions:
         )
 
     async def answer(self, answer_id: str) -> values.Answer:
-        """Reads a stored answer. Raises NotFound."""
+        """Reads a stored answer; one that is pending is made on for a while. Raises NotFound."""
         return await self._answers.get(answer_id)
 
     def answers(

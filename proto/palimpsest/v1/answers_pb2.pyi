@@ -125,6 +125,7 @@ class AskRequest(_message.Message):
     STREAM_TEXT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    UNATTENDED_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -149,6 +150,11 @@ class AskRequest(_message.Message):
     bytes; empty: the service's. Memories are read by the models of their specs: with
     other readers it is INVALID_ARGUMENT. One that the operator does not allow is
     INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
+    """
+    unattended: _builtins.bool
+    """Optional. Make the answer although nobody waits for it: it is never abandoned, and
+    GetAnswer has it some time. Who only wants to leave a question ends the call
+    after `reading`.
     """
     @_builtins.property
     def consistency(self) -> _reading_pb2.ReadConsistency:
@@ -196,10 +202,11 @@ class AskRequest(_message.Message):
         stream_text: _builtins.bool = ...,
         model: _builtins.str = ...,
         options: _abc.Iterable[_builtins.str] | None = ...,
+        unattended: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "navigation", b"navigation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "options", b"options", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["browsing", b"browsing", "consistency", b"consistency", "memory", b"memory", "model", b"model", "navigation", b"navigation", "options", b"options", "query", b"query", "reader", b"reader", "response_schema", b"response_schema", "session", b"session", "stream_text", b"stream_text", "unattended", b"unattended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -882,6 +889,10 @@ class Answer(_message.Message):
         """It could not be made; `failure` says why."""
         STATUS_CANCELLED: Answer._Status.ValueType  # 4
         """Somebody cancelled it."""
+        STATUS_ABANDONED: Answer._Status.ValueType  # 5
+        """Nobody waited for it any more, so that it costs nothing more; `failure` says
+        so. ResumeAnswer goes on with it from the model calls that are paid.
+        """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     STATUS_UNSPECIFIED: Answer.Status.ValueType  # 0
@@ -894,6 +905,10 @@ class Answer(_message.Message):
     """It could not be made; `failure` says why."""
     STATUS_CANCELLED: Answer.Status.ValueType  # 4
     """Somebody cancelled it."""
+    STATUS_ABANDONED: Answer.Status.ValueType  # 5
+    """Nobody waited for it any more, so that it costs nothing more; `failure` says
+    so. ResumeAnswer goes on with it from the model calls that are paid.
+    """
 
     @_typing.final
     class Choice(_message.Message):
@@ -992,7 +1007,7 @@ class Answer(_message.Message):
     picks sentences of the memory word for word.
     """
     failure: _builtins.str
-    """Why it failed, or why there is no answer: one sentence."""
+    """Why it failed or was abandoned, or why there is no answer: one sentence."""
     no_answer: Global___NoAnswer.ValueType
     """Why there is no answer; UNSPECIFIED when there is one."""
     reader: Global___Reader.ValueType

@@ -91,7 +91,14 @@ class AnswerServiceServicer(object):
         deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
         is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
         answer is stored before it is sent; when the connection is lost after
-        `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
+        `reading`, ResumeAnswer goes on with the stream. When nobody waits for it any
+        more, because calls ended, were cancelled or passed their deadlines, it is not
+        begun; one that was begun is made on for a while (by default 60 seconds). Then
+        it is ABANDONED, unless it is `unattended`.
+        A tenant's answers that are pending at once are bounded (by default 1,000):
+        RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+        have left do not count. The bound may be passed by what servers store at
+        the same moment, and by answers that are read or resumed.
         Safety: writes the answer and costs model calls; not idempotent; not
         destructive.
         """
@@ -100,10 +107,11 @@ class AnswerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetAnswer(self, request, context):
-        """Reads a stored answer.
+        """Reads a stored answer. Who reads one that is pending wants it: it is made on
+        for a while, as after a call that waited.
 
         Guarantees: answers never change once they are complete.
-        Safety: reads only.
+        Safety: reads only, and has an answer made that was asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,10 +139,10 @@ class AnswerServiceServicer(object):
         """Goes on with the stream of an answer after a lost connection: what comes
         behind the last event and the last piece of text that were heard. Of an
         answer that has ended it tells the same, and the answer. Any number of callers
-        may listen to one answer.
+        may listen to one answer. One that is abandoned goes on: it is pending again.
 
-        Guarantees: no event is left out or told twice.
-        Safety: reads only.
+        Guarantees: no event is left out or told twice; no model call is paid for twice.
+        Safety: reads only, and has an answer made that was asked for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

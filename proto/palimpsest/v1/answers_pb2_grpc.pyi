@@ -48,15 +48,23 @@ class AnswerServiceStub:
     deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
     is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
     answer is stored before it is sent; when the connection is lost after
-    `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
+    `reading`, ResumeAnswer goes on with the stream. When nobody waits for it any
+    more, because calls ended, were cancelled or passed their deadlines, it is not
+    begun; one that was begun is made on for a while (by default 60 seconds). Then
+    it is ABANDONED, unless it is `unattended`.
+    A tenant's answers that are pending at once are bounded (by default 1,000):
+    RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+    have left do not count. The bound may be passed by what servers store at
+    the same moment, and by answers that are read or resumed.
     Safety: writes the answer and costs model calls; not idempotent; not
     destructive.
     """
     GetAnswer: _grpc.UnaryUnaryMultiCallable[_answers_pb2.GetAnswerRequest, _answers_pb2.GetAnswerResponse]
-    """Reads a stored answer.
+    """Reads a stored answer. Who reads one that is pending wants it: it is made on
+    for a while, as after a call that waited.
 
     Guarantees: answers never change once they are complete.
-    Safety: reads only.
+    Safety: reads only, and has an answer made that was asked for.
     """
     AskMany: _grpc.UnaryStreamMultiCallable[_answers_pb2.AskManyRequest, _answers_pb2.AskManyResponse]
     """Asks several questions at once; each is a stored answer of its own. All are
@@ -76,10 +84,10 @@ class AnswerServiceStub:
     """Goes on with the stream of an answer after a lost connection: what comes
     behind the last event and the last piece of text that were heard. Of an
     answer that has ended it tells the same, and the answer. Any number of callers
-    may listen to one answer.
+    may listen to one answer. One that is abandoned goes on: it is pending again.
 
-    Guarantees: no event is left out or told twice.
-    Safety: reads only.
+    Guarantees: no event is left out or told twice; no model call is paid for twice.
+    Safety: reads only, and has an answer made that was asked for.
     """
     CancelAnswer: _grpc.UnaryUnaryMultiCallable[_answers_pb2.CancelAnswerRequest, _answers_pb2.CancelAnswerResponse]
     """Cancels an answer that is being made. Its model calls end as soon as its
@@ -122,15 +130,23 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
     is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
     answer is stored before it is sent; when the connection is lost after
-    `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
+    `reading`, ResumeAnswer goes on with the stream. When nobody waits for it any
+    more, because calls ended, were cancelled or passed their deadlines, it is not
+    begun; one that was begun is made on for a while (by default 60 seconds). Then
+    it is ABANDONED, unless it is `unattended`.
+    A tenant's answers that are pending at once are bounded (by default 1,000):
+    RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+    have left do not count. The bound may be passed by what servers store at
+    the same moment, and by answers that are read or resumed.
     Safety: writes the answer and costs model calls; not idempotent; not
     destructive.
     """
     GetAnswer: _aio.UnaryUnaryMultiCallable[_answers_pb2.GetAnswerRequest, _answers_pb2.GetAnswerResponse]  # type: ignore[assignment]
-    """Reads a stored answer.
+    """Reads a stored answer. Who reads one that is pending wants it: it is made on
+    for a while, as after a call that waited.
 
     Guarantees: answers never change once they are complete.
-    Safety: reads only.
+    Safety: reads only, and has an answer made that was asked for.
     """
     AskMany: _aio.UnaryStreamMultiCallable[_answers_pb2.AskManyRequest, _answers_pb2.AskManyResponse]  # type: ignore[assignment]
     """Asks several questions at once; each is a stored answer of its own. All are
@@ -150,10 +166,10 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     """Goes on with the stream of an answer after a lost connection: what comes
     behind the last event and the last piece of text that were heard. Of an
     answer that has ended it tells the same, and the answer. Any number of callers
-    may listen to one answer.
+    may listen to one answer. One that is abandoned goes on: it is pending again.
 
-    Guarantees: no event is left out or told twice.
-    Safety: reads only.
+    Guarantees: no event is left out or told twice; no model call is paid for twice.
+    Safety: reads only, and has an answer made that was asked for.
     """
     CancelAnswer: _aio.UnaryUnaryMultiCallable[_answers_pb2.CancelAnswerRequest, _answers_pb2.CancelAnswerResponse]  # type: ignore[assignment]
     """Cancels an answer that is being made. Its model calls end as soon as its
@@ -199,7 +215,14 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         deadline DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME) says how far the memory
         is, a stalled memory is FAILED_PRECONDITION (MEMORY_STALLED) at once. The
         answer is stored before it is sent; when the connection is lost after
-        `reading`, GetAnswer has it, and ResumeAnswer goes on with the stream.
+        `reading`, ResumeAnswer goes on with the stream. When nobody waits for it any
+        more, because calls ended, were cancelled or passed their deadlines, it is not
+        begun; one that was begun is made on for a while (by default 60 seconds). Then
+        it is ABANDONED, unless it is `unattended`.
+        A tenant's answers that are pending at once are bounded (by default 1,000):
+        RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+        have left do not count. The bound may be passed by what servers store at
+        the same moment, and by answers that are read or resumed.
         Safety: writes the answer and costs model calls; not idempotent; not
         destructive.
         """
@@ -210,10 +233,11 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _answers_pb2.GetAnswerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_answers_pb2.GetAnswerResponse, _abc.Awaitable[_answers_pb2.GetAnswerResponse]]:
-        """Reads a stored answer.
+        """Reads a stored answer. Who reads one that is pending wants it: it is made on
+        for a while, as after a call that waited.
 
         Guarantees: answers never change once they are complete.
-        Safety: reads only.
+        Safety: reads only, and has an answer made that was asked for.
         """
 
     @_abc_1.abstractmethod
@@ -245,10 +269,10 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Goes on with the stream of an answer after a lost connection: what comes
         behind the last event and the last piece of text that were heard. Of an
         answer that has ended it tells the same, and the answer. Any number of callers
-        may listen to one answer.
+        may listen to one answer. One that is abandoned goes on: it is pending again.
 
-        Guarantees: no event is left out or told twice.
-        Safety: reads only.
+        Guarantees: no event is left out or told twice; no model call is paid for twice.
+        Safety: reads only, and has an answer made that was asked for.
         """
 
     @_abc_1.abstractmethod

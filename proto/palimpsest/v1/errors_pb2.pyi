@@ -174,6 +174,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     that is not written yet. Append is refused, nothing of it is written;
     AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
     """
+    ERROR_REASON_TOO_MANY_PENDING_ANSWERS: _ErrorReason.ValueType  # 59
+    """RESOURCE_EXHAUSTED with RetryInfo. As many answers of the tenant are pending as
+    may be at once, or as many schemas. Nothing was stored: ask again, or cancel some
+    of them. Those that exist can be read and resumed. metadata: {"limit": "1000"}.
+    """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory gave up at a position and waits for
     RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
@@ -184,9 +189,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     "cause" while it waits for its model. A context says so at once.
     """
     ERROR_REASON_ANSWER_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 62
-    """DEADLINE_EXCEEDED. The answer was not ready in time. It is still being
-    made: GetAnswer will have it, and ResumeAnswer waits on. metadata: {"answer":
-    "…"}, and "cause" while it waits for its model.
+    """DEADLINE_EXCEEDED. The answer was not ready in time. ResumeAnswer waits on for
+    it, also when it is abandoned meanwhile (Answer.STATUS_ABANDONED).
+    metadata: {"answer": "…"}, and "cause" while it waits for its model.
     """
     ERROR_REASON_ANSWER_FAILED: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION. No answer could be made; the cause is the model's or
@@ -426,6 +431,11 @@ ERROR_REASON_TOO_MUCH_UNWRITTEN: ErrorReason.ValueType  # 58
 that is not written yet. Append is refused, nothing of it is written;
 AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
 """
+ERROR_REASON_TOO_MANY_PENDING_ANSWERS: ErrorReason.ValueType  # 59
+"""RESOURCE_EXHAUSTED with RetryInfo. As many answers of the tenant are pending as
+may be at once, or as many schemas. Nothing was stored: ask again, or cancel some
+of them. Those that exist can be read and resumed. metadata: {"limit": "1000"}.
+"""
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory gave up at a position and waits for
 RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
@@ -436,9 +446,9 @@ metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}, and
 "cause" while it waits for its model. A context says so at once.
 """
 ERROR_REASON_ANSWER_NOT_READY_IN_TIME: ErrorReason.ValueType  # 62
-"""DEADLINE_EXCEEDED. The answer was not ready in time. It is still being
-made: GetAnswer will have it, and ResumeAnswer waits on. metadata: {"answer":
-"…"}, and "cause" while it waits for its model.
+"""DEADLINE_EXCEEDED. The answer was not ready in time. ResumeAnswer waits on for
+it, also when it is abandoned meanwhile (Answer.STATUS_ABANDONED).
+metadata: {"answer": "…"}, and "cause" while it waits for its model.
 """
 ERROR_REASON_ANSWER_FAILED: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION. No answer could be made; the cause is the model's or

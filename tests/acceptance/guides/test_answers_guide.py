@@ -62,6 +62,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["response_schema"] == f"{schema // 1024} KiB"
     many = rule(answers_pb2.AskManyRequest, "questions").repeated.max_items
     assert said["questions of one call"] == str(many) == str(MANY_QUESTIONS)
+    pending = said["pending answers of a tenant"]
+    assert pending.startswith(f"{Limits().max_pending_answers:,} ")
     waiting = said["questions that a server waits for"]
     assert waiting.startswith(f"{Limits().max_waiting_asks:,} ")
     page = rule(answers_pb2.ListAnswersRequest, "page_size").uint32.lte

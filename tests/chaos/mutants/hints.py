@@ -81,8 +81,8 @@ HINTS = (
                     Drop(table="claim", name="claim_pkey"),
                     Body(
                         function="take_work",
-                        cut=r"AND NOT EXISTS \(SELECT FROM claim held\s+WHERE[^)]*r\.memory_id[^)]*\)"
-                        r"(?=\s+ORDER BY r\.ready_at LIMIT)",
+                        cut=r"AND NOT EXISTS \(SELECT FROM claim held\s+WHERE[^)]*"
+                        r"r\.memory_id[^)]*\)(?=\s+ORDER BY r\.ready_at LIMIT)",
                     ),
                 ),
                 counter="left to its holder",

@@ -153,7 +153,7 @@ _SETTLED = Layer(
     change=(
         Sql(
             of=r"^UPDATE answer SET status=",
-            cut=r" AND answer\.status = %\(\w+\)s(::\w+)?",
+            cut=r" AND answer\.status IN \((%\(\w+\)s(::\w+)?(, )?)+\)",
         ),
     ),
     counter="answer.settled",

@@ -19,6 +19,7 @@ from tests.unit.client.server import add, serving
 SOON = 0.01
 FULL = Exhausted(Reason.TOO_MANY_CALLS, "full", {"limit": "1"}, retry_seconds=SOON)
 ASKED = Exhausted(Reason.TOO_MANY_ASKS, "full", {"limit": "1"}, retry_seconds=SOON)
+PENDING = Exhausted(Reason.TOO_MANY_PENDING_ANSWERS, "full", {"limit": "1"}, retry_seconds=SOON)
 UNWRITTEN = Exhausted(Reason.TOO_MUCH_UNWRITTEN, "full", {}, retry_seconds=SOON)
 AWAY = Unavailable(Reason.DATABASE_UNAVAILABLE, "away", retry_seconds=SOON)
 GIVEN_UP = Cancelled(Reason.ANSWER_CANCELLED, "cancelled", {"answer": "a"})
@@ -87,7 +88,7 @@ async def test_what_was_cancelled_for_a_reason_is_not_made_again() -> None:
     assert sessions.calls == 1
 
 
-@pytest.mark.parametrize("refusal", [FULL, ASKED])
+@pytest.mark.parametrize("refusal", [FULL, ASKED, PENDING])
 async def test_what_was_not_begun_is_always_made_again(refusal: PalimpsestError) -> None:
     sessions = Sessions([refusal, refusal])
     async with connected(sessions) as client:
@@ -114,7 +115,7 @@ async def test_who_has_no_time_to_wait_as_long_as_asked_is_told_so_at_once() -> 
     assert sessions.calls == 1
 
 
-@pytest.mark.parametrize(("refusal", "calls"), [(FULL, 3), (ASKED, 3), (BARE, 1), (AWAY, 1)])
+@pytest.mark.parametrize(("refusal", "calls"), [(FULL, 3), (PENDING, 3), (BARE, 1), (AWAY, 1)])
 async def test_a_stream_is_made_again_where_it_was_not_begun(
     refusal: PalimpsestError | None, calls: int
 ) -> None:
