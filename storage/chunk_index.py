@@ -19,7 +19,7 @@ from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import Transaction
 from storage.log import CONTENT_BYTES, read_ranges
 from storage.ready import Ready
-from storage.tables import session
+from storage.tables import posting_block, session
 
 #: Chunks, and bytes of their content, whose words are written by one statement: it takes
 #: about a second on a slow machine.
@@ -39,6 +39,8 @@ class IndexPlace:
     head: int
     #: Up to here all chunks have words.
     indexed_position: int
+    #: Up to here words are in posting lists.
+    listed_position: int
     #: Up to here all chunks have vectors of `embedding_model`.
     embedded_position: int
     #: Empty: it never had vectors.
@@ -57,6 +59,9 @@ _PLACE = Ready(
     select(
         session.c.head,
         session.c.indexed_position,
+        select(func.coalesce(func.max(posting_block.c.last_position), 0))
+        .where(posting_block.c.session_key == session.c.session_key)
+        .scalar_subquery(),
         session.c.embedded_position,
         session.c.embedding_model,
         session.c.index_attempts,
@@ -72,10 +77,13 @@ async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
     found = await tx.rows(_PLACE, {"session": session_key})
     if not found:
         return None
-    head, indexed, embedded, model, attempts, may_embed, words_attempts, may_write = found[0]
+    head, indexed, listed, embedded, model, attempts, may_embed, words_attempts, may_write = found[
+        0
+    ]
     return IndexPlace(
         head=head,
         indexed_position=indexed,
+        listed_position=listed,
         embedded_position=embedded,
         embedding_model=model,
         attempts=attempts,

@@ -1,13 +1,15 @@
 """Finding chunks: by their words (BM25) and by their vectors, each in one round trip.
 
-What is in the index is read from it. The words of chunks behind it are made on the fly,
-page by page, and ranked together with the others as if they were in it.
+What is in the index is read from it: of a long session from the lists of `storage.posting_lists`,
+and what is behind them from the words of chunks. Of the chunks that have no words yet, those of
+the newest are made on the fly, and ranked together with the others as if they were in it.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -15,19 +17,24 @@ from psycopg.types.json import Jsonb
 from service.domain.chunks import LoggedChunk
 from service.domain.fusing import Hit
 from service.domain.ranking import K1, B
+from storage import posting_lists
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import DirectTransaction
 from storage.log import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.log_pages import CHUNK_BYTES
+from storage.posting_lists import BLOCK_CHUNKS, Listed
+
+if TYPE_CHECKING:
+    from service.domain.postings import Best
 
 #: Distinct words of a query that count: its first ones.
 MAX_WORDS = 64
 #: Chunks whose lengths are read at most; of more, so many spread over all. BM25 needs their
 #: mean only, and how many pass a filter.
 SAMPLE_CHUNKS = 10_000
-#: Chunks, and bytes of their content, behind the index whose words are made by one
-#: statement: it takes about a second on a slow machine.
-TAIL_CHUNKS = 500
+#: Chunks, and bytes of their content, behind the index whose words a search makes: the newest
+#: ones. It takes about a second on a slow machine.
+TAIL_CHUNKS = 2000
 TAIL_BYTES = 2 * 1024 * 1024
 #: Up to so many vectors are compared one by one, which beats an index behind a filter.
 EXACT_VECTORS = 20_000
@@ -52,6 +59,8 @@ class SearchPlace:
     failure: str
     #: Of the query, as the index has them: at most MAX_WORDS.
     words: tuple[str, ...]
+    #: Up to here words are in posting lists.
+    listed_position: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +104,9 @@ _PLACE = f"""
 SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.language,
     coalesce(nullif(s.words_failure, ''), s.index_failure),
     ARRAY(SELECT lexeme FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
-          ORDER BY positions[1], lexeme LIMIT {MAX_WORDS})
+          ORDER BY positions[1], lexeme LIMIT {MAX_WORDS}),
+    (SELECT coalesce(max(last_position), 0) FROM posting_block b
+     WHERE b.session_key = s.session_key)
 FROM session s WHERE s.session_key = %(session)s
 """  # noqa: S608 - all of it is ours
 
@@ -105,7 +116,7 @@ async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> Se
     rows = await tx.read(_PLACE, {"session": session_key, "query": query}, keep=False)
     if not rows:
         return None
-    head, indexed, embedded, model, language, failure, words = rows[0]
+    head, indexed, embedded, model, language, failure, words, listed = rows[0]
     return SearchPlace(
         head=head,
         indexed_position=indexed,
@@ -114,6 +125,7 @@ async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> Se
         language=language,
         failure=failure,
         words=tuple(words),
+        listed_position=listed,
     )
 
 
@@ -121,6 +133,8 @@ async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> Se
 class Tail:
     """Chunks behind the index, by their words."""
 
+    #: Chunks of the range that are not searched, since they are too many.
+    unread: int = 0
     #: Of all of them that are searched.
     chunks: int = 0
     words: int = 0
@@ -142,26 +156,25 @@ def _occurrences(words: str, count: int) -> str:
     return ", ".join(_OCCURRENCES.format(words=words, at=at) for at in range(count))
 
 
-_PAGE_END = f"""
-SELECT max(position) FROM (
-    SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
+_TAIL_BEGIN = f"""
+SELECT min(position) FROM (
+    SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position DESC) AS total
     FROM chunk c
-    WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(high)s
-        AND c.position <= %(after)s + {TAIL_CHUNKS}
+    WHERE c.session_key = %(session)s AND c.position <= %(high)s AND c.position > %(after)s
 ) AS sized
-WHERE total <= {TAIL_BYTES} OR position = %(after)s + 1
+WHERE total <= {TAIL_BYTES} OR position = %(high)s
 """  # noqa: S608 - all of it is ours
 
 
-def _page(count: int, conditions: str) -> str:
+def _tail(count: int, conditions: str) -> str:
     return f"""
 SELECT made.position, {length_of("made.words")} AS length, {_occurrences("made.words", count)}
 FROM (
     SELECT said.position, {words_of("said.text", "%(language)s")} AS words
     FROM (
         SELECT c.position, {AS_TEXT} AS text FROM chunk c
-        WHERE c.session_key = %(session)s AND c.position > %(after)s
-            AND c.position <= ({_PAGE_END}) {_behind_and(conditions)}
+        WHERE c.session_key = %(session)s AND c.position >= ({_TAIL_BEGIN})
+            AND c.position <= %(high)s {_behind_and(conditions)}
         OFFSET 0
     ) AS said
     OFFSET 0
@@ -176,27 +189,24 @@ def _behind_and(conditions: str) -> str:
 async def read_tail(
     tx: DirectTransaction, session_key: UUID, place: SearchPlace, within: Range
 ) -> Tail:
-    """The chunks of a range that are behind the index.
+    """The newest chunks of a range that are behind the index: TAIL_CHUNKS of TAIL_BYTES at most.
 
-    Takes a round trip, and about a second, for each 2 MB; the index is seldom so far behind.
+    Takes a round trip, and a second at most: a search waits for no index.
     """
-    if not place.words:
+    behind = max(place.indexed_position, within.from_position - 1)
+    if not place.words or behind >= within.to_position:
         return Tail()
-    after = max(place.indexed_position, within.from_position - 1)
-    values = {"session": session_key, "language": place.language, **within.values()}
+    after = max(behind, within.to_position - TAIL_CHUNKS)
+    values = {"session": session_key, "language": place.language, **within.values(), "after": after}
     values |= word_values(place.words)
-    page = _page(len(place.words), within.conditions())
-    chunks = words = 0
-    holders: list[tuple[float, ...]] = []
-    while after < within.to_position:
-        ((end,),), rows = await tx.read_all(
-            (_PAGE_END, page), {**values, "after": after}, keep=False
-        )
-        chunks += len(rows)
-        words += sum(row[1] for row in rows)
-        holders += [row for row in rows if any(row[2:])]
-        after = end
-    return Tail(chunks=chunks, words=words, holders=tuple(holders))
+    queries = _TAIL_BEGIN, _tail(len(place.words), within.conditions())
+    ((begin,),), rows = await tx.read_all(queries, values, keep=False)
+    return Tail(
+        unread=begin - 1 - behind,
+        chunks=len(rows),
+        words=sum(row[1] for row in rows),
+        holders=tuple(row for row in rows if any(row[2:])),
+    )
 
 
 async def read_by_words(
@@ -213,70 +223,151 @@ async def read_by_words(
     """
     if not place.words:
         return ()
-    query = words_query(place, within, tail)
+    listed = Listed()
+    # Which chunks fit other conditions the lists do not say.
+    if within.from_position <= place.listed_position and not within.conditions():
+        low, high = within.from_position, min(within.to_position, place.indexed_position)
+        listed = await posting_lists.read_listed(tx, session_key, place.words, low, high)
+    query = words_query(place, within, tail, listed)
     values = {"session": session_key, "depth": depth, **within.values()}
     values |= word_values(place.words) | _tail_values(tail, len(place.words))
     rows = await tx.read(query, values, keep=False)
-    return [Hit(position=position, score=score) for position, score in rows]
+    hits = [Hit(position=row[0], score=row[1]) for row in rows if row[0] is not None]
+    if not listed.blocks:
+        return hits
+    _, _, mean, *weights = rows[0]
+
+    async def look_up(positions: Sequence[int]) -> Sequence[Hit]:
+        looked = _looked_up(place.words, mean, weights)
+        found = await tx.read(looked, {**values, "positions": list(positions)}, keep=False)
+        return [Hit(position=position, score=score) for position, score in found]
+
+    best = await asyncio.to_thread(_best, mean, weights, depth, hits)
+    await posting_lists.rank(tx, session_key, place.words, listed, best, look_up)
+    return best.hits()
 
 
-def words_query(place: SearchPlace, within: Range, tail: Tail) -> str:
-    """The statement that ranks by words."""
+def _best(mean: float, weights: Sequence[float], depth: int, hits: Sequence[Hit]) -> "Best":
+    # The library for numbers takes its time to load, and few sessions are so long.
+    from service.domain.postings import Best, Weights
+
+    return Best(Weights(mean_length=mean, of_words=weights), depth, hits)
+
+
+def words_query(place: SearchPlace, within: Range, tail: Tail, listed: Listed | None = None) -> str:
+    """The statement that ranks by words what is not in posting lists.
+
+    With lists the first row has the mean length and the weights of the words behind its hit,
+    also where there is no hit.
+    """
+    listed = listed or Listed()
     count = len(place.words)
-    numbers = ", ".join(f"n{at}" for at in range(count))
+    parts = _unlisted(place, within, listed)
     held = ", ".join(f"count(*) FILTER (WHERE n{at} > 0) AS h{at}" for at in range(count))
+    totals = [one.total for one in listed.lists] or [0] * count
+    counts = ", ".join(f"h{at} + {total} AS h{at}" for at, total in enumerate(totals))
     weights = ", ".join(
         f"ln(1 + (chunks - h{at} + 0.5) / (h{at} + 0.5))::float8 AS w{at}" for at in range(count)
     )
-    score = " + ".join(f"w{at} * n{at} * {K1 + 1} / (n{at} + back)" for at in range(count))
+    known = ", ".join(f"w{at}" for at in range(count))
+    ranked = f"""SELECT position, {_score(count)} AS score
+    FROM (SELECT holder.*, {_BACK} AS back, weighing.* FROM holder, weighing) AS ranked
+    ORDER BY score DESC, position LIMIT %(depth)s"""  # noqa: S608 - all of it is ours
+    if listed.blocks:
+        ranked = f"""SELECT position, score, mean, {known}
+    FROM weighing LEFT JOIN ({ranked}) AS best ON true"""  # noqa: S608 - all of it is ours
     return f"""
-WITH measured AS MATERIALIZED ({_measured(place, within)}),
-holder AS MATERIALIZED ({_holders(count, place, within)}{_tail_holders(tail, count)}),
+WITH measured AS MATERIALIZED ({_measured(within, parts, listed)}),
+holder AS MATERIALIZED ({_holders(count, within, parts, listed)}{_tail_holders(tail, count)}),
 weighing AS MATERIALIZED (
     SELECT greatest(words, 1) / greatest(chunks, 1) AS mean, {weights}
     FROM (
-        SELECT words, greatest(chunks, held) AS chunks, {", ".join(f"h{at}" for at in range(count))}
+        SELECT words, greatest(chunks, held + {listed.chunks}) AS chunks, {counts}
         FROM measured, (SELECT count(*) AS held, {held} FROM holder) AS counted
     ) AS known
 )
-SELECT position, {score} AS score
-FROM (
-    SELECT position, length / mean * {K1 * B} + {K1 * (1 - B)} AS back, {numbers}, weighing.*
-    FROM holder, weighing
-) AS ranked
-ORDER BY score DESC, position LIMIT %(depth)s
+{ranked}
 """  # noqa: S608 - all of it is ours
 
 
-def _measured(place: SearchPlace, within: Range) -> str:
+_BACK = f"length / mean * {K1 * B} + {K1 * (1 - B)}"
+
+
+def _score(count: int) -> str:
+    return " + ".join(f"w{at} * n{at} * {K1 + 1} / (n{at} + back)" for at in range(count))
+
+
+def _looked_up(words: Sequence[str], mean: float, weights: Sequence[float]) -> str:
+    """The statement that gives chunks that are in the index their scores."""
+    known = ", ".join(f"{weight!r}::float8 AS w{at}" for at, weight in enumerate(weights))
+    return f"""
+SELECT position, {_score(len(words))} AS score
+FROM (
+    SELECT position, {_occurrences("words", len(words))}, {_BACK} AS back, {known}
+    FROM (
+        SELECT w.position, w.length::float8 AS length, setweight(w.words, 'D') AS words,
+            {mean!r}::float8 AS mean
+        FROM chunk_word w
+        WHERE w.session_key = %(session)s AND w.position = ANY(%(positions)s::bigint[])
+        OFFSET 0
+    ) AS found
+) AS ranked
+"""  # noqa: S608 - all of it is ours
+
+
+def _unlisted(place: SearchPlace, within: Range, listed: Listed) -> Sequence[tuple[int, int]]:
+    """First and last positions of what is in the index, and not in the lists."""
+    low, last = within.from_position, min(within.to_position, place.indexed_position)
+    if not listed.blocks:
+        return [(low, last)]
+    first, end = listed.blocks[0].first, listed.blocks[-1].last
+    return [(low, first - 1), (end + 1, last)] if low < first else [(end + 1, last)]
+
+
+def _measured(within: Range, parts: Sequence[tuple[int, int]], listed: Listed) -> str:
     """How many chunks there are, and words in them: in the index, and behind it."""
-    last = min(within.to_position, place.indexed_position)
-    step = max(1, -(-(last - within.from_position + 1) // SAMPLE_CHUNKS))
+    step = max(1, -(-sum(last - low + 1 for low, last in parts) // SAMPLE_CHUNKS))
+    conditions = _exists(within.conditions(), "w")
+    source = " UNION ALL ".join(
+        f"SELECT w.length FROM {_sampled(low, last, step)} {conditions}"  # noqa: S608 - ours
+        for low, last in parts
+    )
+    return f"""
+    SELECT (count(*) * {step} + %(tail_chunks)s + {listed.chunks})::float8 AS chunks,
+        (coalesce(sum(length), 0) * {step} + %(tail_words)s + {listed.words})::float8 AS words
+    FROM ({source}) AS sampled"""  # noqa: S608 - all of it is ours
+
+
+def _sampled(low: int, last: int, step: int) -> str:
     counted = "chunk_word w WHERE w.session_key = %(session)s AND w.position"
     if step == 1:
-        source = f"{counted} BETWEEN %(low)s AND {last}"
-    else:
-        source = f"""generate_series(%(low)s, {last}, {step}) AS at (position), {counted}
-            = at.position"""
-    return f"""
-    SELECT (count(*) * {step} + %(tail_chunks)s)::float8 AS chunks,
-        (coalesce(sum(w.length), 0) * {step} + %(tail_words)s)::float8 AS words
-    FROM {source} {_exists(within.conditions(), "w")}"""  # noqa: S608 - all of it is ours
+        return f"{counted} BETWEEN {low} AND {last}"
+    return f"generate_series({low}, {last}, {step}) AS at (position), {counted} = at.position"
 
 
-def _holders(count: int, place: SearchPlace, within: Range) -> str:
+def _holders(count: int, within: Range, parts: Sequence[tuple[int, int]], listed: Listed) -> str:
     # What was indexed since the place was read is in the tail, and counts once. A copy of
     # what is stored is made once, and not for each word.
-    last = min(within.to_position, place.indexed_position)
+    source = " UNION ALL ".join(
+        f"""
+        SELECT w.position, w.length, setweight(w.words, 'D') AS words
+        FROM {_within(low, last, listed)}
+            AND w.words @@ %(any_word)s::tsquery {_exists(within.conditions(), "w")}"""  # noqa: S608
+        for low, last in parts
+    )
     return f"""
     SELECT position, length::float8 AS length, {_occurrences("words", count)}
-    FROM (
-        SELECT w.position, w.length, setweight(w.words, 'D') AS words
-        FROM chunk_word w
-        WHERE w.session_key = %(session)s AND w.position BETWEEN %(low)s AND {last}
-            AND w.words @@ %(any_word)s::tsquery {_exists(within.conditions(), "w")}
-        OFFSET 0
-    ) AS found"""  # noqa: S608 - all of it is ours
+    FROM ({source} OFFSET 0) AS found"""  # noqa: S608 - all of it is ours
+
+
+def _within(low: int, last: int, listed: Listed) -> str:
+    chunks = (
+        f"chunk_word w WHERE w.session_key = %(session)s AND w.position BETWEEN {low} AND {last}"
+    )
+    if not listed.blocks or last - low >= 2 * BLOCK_CHUNKS:
+        return chunks
+    # Few of the session's chunks: the index over words would name those of all of them.
+    return f"(SELECT w.* FROM {chunks} OFFSET 0) AS w WHERE true"  # noqa: S608 - all of it is ours
 
 
 def _tail_holders(tail: Tail, count: int) -> str:

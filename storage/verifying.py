@@ -15,6 +15,7 @@ from service.domain.paths import Path, PathError
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.tree.nodes import Node
 from service.domain.verifying.chain import RevisionRow
+from storage import posting_lists
 from storage.chunk_index import WORDS_BYTES, WORDS_CHUNKS
 from storage.chunk_text import AS_TEXT, length_of, words_of
 from storage.database import Transaction
@@ -262,6 +263,41 @@ async def words(
         found = await tx.connection.exec_driver_sql(_WORDS, {**values, "upto": upto})
         yield upto, [(row.position, row.missing) for row in found]
         values["after"] = upto
+
+
+_BLOCKS = """
+SELECT first_position, last_position, words, lag(last_position, 1, 0::bigint) OVER each AS before,
+    (SELECT coalesce(sum(w.length), 0) FROM chunk_word w WHERE w.session_key = b.session_key
+        AND w.position BETWEEN b.first_position AND b.last_position) AS length
+FROM posting_block b WHERE session_key = %(session)s
+WINDOW each AS (ORDER BY last_position) ORDER BY last_position
+"""
+_LISTS = f"""
+SELECT count(*) FROM ({posting_lists.LISTS}) AS made
+FULL JOIN (
+    SELECT key, words, groups, places FROM posting_list
+    WHERE session_key = %(session)s AND last_position = %(last)s
+) AS kept ON kept.key = made.key
+WHERE (kept.words, kept.groups, kept.places) IS DISTINCT FROM (made.words, made.groups, made.places)
+"""  # noqa: S608 - all of it is ours
+
+
+async def lists(
+    tx: Transaction, session_key: UUID, last: int
+) -> AsyncIterator[tuple[int, int, str]]:
+    """Blocks of posting lists that are not what the words of their chunks make, and how."""
+    values: dict[str, Any] = {"session": session_key, "own": posting_lists.OWN_HOLDERS}
+    for row in (await tx.connection.exec_driver_sql(_BLOCKS, values)).all():
+        of = {**values, "first": row.first_position, "last": row.last_position}
+        differing = (await tx.connection.exec_driver_sql(_LISTS, of)).scalar_one()
+        if row.first_position != row.before + 1:
+            yield row.first_position, row.last_position, f"the block before ends at {row.before}"
+        if row.last_position > last:
+            yield row.first_position, row.last_position, "some of its chunks have no words"
+        if row.words != row.length:
+            yield row.first_position, row.last_position, f"it counts {row.words} words"
+        if differing:
+            yield row.first_position, row.last_position, f"{differing} rows differ"
 
 
 _VECTORS = f"""

@@ -5,13 +5,13 @@ calls as well. What the sums lack of older calls is added part by part, and nobo
 meanwhile. Every statement can run again.
 
 Revision: 0021
-After: 0018
+After: 0020
 """
 
 from alembic import op
 
 revision = "0021"
-down_revision = "0018"
+down_revision = "0020"
 branch_labels = None
 depends_on = None
 

@@ -150,6 +150,8 @@ def _show(result: SearchResult) -> None:
         show(f"{found.rank}. [{found.chunk.position}] {_line(found)} ({', '.join(by)})")
     index = result.index
     say(f"{len(result.chunks)} found by {result.mode} among {index.head:,} chunks")
+    if result.unread_chunks:
+        say(f"{result.unread_chunks:,} chunks have no words yet and were not searched")
     for line in _trouble(index):
         say(line)
 
@@ -175,6 +177,7 @@ def result_json(result: SearchResult) -> dict[str, Any]:
     return {
         "mode": result.mode,
         "index": index_json(result.index),
+        "unread_chunks": result.unread_chunks,
         "chunks": [
             {
                 "rank": found.rank,

@@ -62,6 +62,7 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
             chunks=fitting(chunks, self._pages.max_bytes),
             mode=_MODES[page.mode],
             index=_index(page.index),
+            unread_chunks=page.unread_chunks,
         )
 
     async def GetSearchIndex(  # noqa: N802

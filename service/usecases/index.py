@@ -6,7 +6,8 @@ What fails is tried again ever later, each of the two for itself.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import structlog
@@ -21,9 +22,9 @@ from service.domain.pausing import MAX_SECONDS, pause_seconds, spread
 from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
 from service.usecases.failing import cause_of
-from storage import chunk_index, work
+from storage import chunk_index, posting_lists, work
 from storage.chunk_index import IndexPlace, NewVector, Overtaken
-from storage.database import Database
+from storage.database import Database, Transaction
 from storage.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.index")
@@ -79,7 +80,13 @@ class Indexer:
             reach(FailPoint.INDEX_LOOKED)
             if place is None:
                 return None
-            if place.indexed_position < place.head and place.may_write_words:
+            if place.may_write_words and posting_lists.is_due(
+                place.listed_position, place.indexed_position
+            ):
+                listed = place.listed_position
+                if await self._write_lists(item, place, listed, place.indexed_position) is None:
+                    return None
+            elif place.indexed_position < place.head and place.may_write_words:
                 if not await self._write_words(item, place):
                     return None
             elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
@@ -129,21 +136,37 @@ class Indexer:
     async def _write_words(self, item: WorkItem, place: IndexPlace) -> bool:
         """Writes a batch; False when somebody else is at it."""
         after = place.indexed_position
+        async with self._writing_words(item, place) as tx:
+            reached = await chunk_index.write_words(tx, item.session_key, after)
+            reach(FailPoint.WORDS_WRITTEN)
+        reach(FailPoint.WORDS_COMMITTED)
+        if reached is None:
+            return False
+        _INDEXED.add(reached - after)
+        listed: int | None = place.listed_position
+        if posting_lists.is_due(place.listed_position, reached, before=after):
+            while listed is not None:
+                listed = await self._write_lists(item, place, listed, reached)
+        return True
+
+    async def _write_lists(
+        self, item: WorkItem, place: IndexPlace, after: int, indexed: int
+    ) -> int | None:
+        """Lists a block of a long session; None when there is none, or somebody else is at it."""
+        async with self._writing_words(item, place) as tx:
+            return await posting_lists.write_block(tx, item.session_key, after, indexed)
+
+    @asynccontextmanager
+    async def _writing_words(self, item: WorkItem, place: IndexPlace) -> AsyncIterator[Transaction]:
         try:
             async with self._database.transaction(item.tenant_id) as tx:
-                reached = await chunk_index.write_words(tx, item.session_key, after)
-                reach(FailPoint.WORDS_WRITTEN)
+                yield tx
         except Exception as error:
             # A statement that takes too long, or that the database refuses: it goes on as it
             # is, but the same is not tried again at once, for ever.
             if not isinstance(error, Unreachable):
                 await self._put_words_off(item, place, error)
             raise
-        reach(FailPoint.WORDS_COMMITTED)
-        if reached is None:
-            return False
-        _INDEXED.add(reached - after)
-        return True
 
     async def _write_vectors(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> bool:
         """Writes a batch; False when it is not the time, or somebody else is at it."""

@@ -147,6 +147,8 @@ class FoundPage:
     #: By what was searched: WORDS, VECTORS or HYBRID.
     mode: SearchMode
     index: IndexState
+    #: Chunks that were not searched by words: they have none yet, and are too many to read.
+    unread_chunks: int = 0
     #: By position, when they were wanted.
     chunks: Mapping[int, LoggedChunk] = field(default_factory=dict)
 
@@ -279,12 +281,14 @@ class Searcher:
                 state = replace(state, failure=f"the query could not be embedded: {error}")
         within = _range(wanted, place, query.up_to)
         async with self._database.direct(tenant_id) as tx:
-            words, vectors = await self._both(tx, session_key, place, within, query, mode, vector)
+            words, vectors, unread = await self._both(
+                tx, session_key, place, within, query, mode, vector
+            )
         fused = fuse(((WORDS_WEIGHT, words), (VECTORS_WEIGHT, vectors)))
         if query.rerank:
             fused = await self._reranked(tenant_id, session_key, query, fused, scope)
         found = _found(fused[: query.limit], words, vectors)
-        page = FoundPage(found=found, mode=mode, index=state)
+        page = FoundPage(found=found, mode=mode, index=state, unread_chunks=unread)
         return await self._with_chunks(tenant_id, session_key, query, page)
 
     async def _unavailable(self, tenant_id: UUID) -> str:
@@ -366,15 +370,17 @@ class Searcher:
         query: SearchQuery,
         mode: SearchMode,
         vector: Sequence[float] | None,
-    ) -> tuple[Sequence[Hit], Sequence[Hit]]:
-        """What words found, and what vectors found."""
+    ) -> tuple[Sequence[Hit], Sequence[Hit], int]:
+        """What words found, what vectors found, and how many chunks words did not look at."""
         depth = max(query.limit, DEPTH)
         words: Sequence[Hit] = ()
         vectors: Sequence[Hit] = ()
+        unread = 0
         if within.from_position > within.to_position:
-            return words, vectors
+            return words, vectors, unread
         if mode is not SearchMode.VECTORS:
             tail = await stored.read_tail(tx, session_key, place, within)
+            unread = tail.unread
             words = await stored.read_by_words(tx, session_key, place, within, tail, depth)
         if vector is not None and self._support is not None:
             vectors = await stored.read_by_vectors(
@@ -386,7 +392,7 @@ class Searcher:
                 depth,
                 has_index=len(vector) in self._support.indexed_dimensions,
             )
-        return words, vectors
+        return words, vectors, unread
 
     async def _reranked(
         self,

@@ -147,6 +147,8 @@ class Verifier:
                 for position, missing in wrong:
                     said = "it has no words" if missing else "its words are not those of its text"
                     yield _found("index", "index.words", f"position {position}", said)
+            async for first, end, said in verifying.lists(tx, key, last):
+                yield _found("index", "index.lists", f"positions {first} to {end}", said)
         yield Looked(part="index of words", count=last, is_done=True)
 
     async def _vectors(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:

@@ -26,7 +26,7 @@ from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
 from storage.tables.queue import claim, wanted, worker
 from storage.tables.requests import request
-from storage.tables.search import chunk_vector, chunk_word
+from storage.tables.search import chunk_vector, chunk_word, posting_block, posting_list
 from storage.tables.trees import tree_node
 from storage.tables.vectors import state_levels, state_vector
 
@@ -50,6 +50,8 @@ __all__ = [
     "memory",
     "metadata",
     "model_condition",
+    "posting_block",
+    "posting_list",
     "prism_base",
     "prism_snapshot",
     "prism_value",

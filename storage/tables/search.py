@@ -14,9 +14,9 @@ from sqlalchemy import (
     Text,
     Uuid,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, REAL, TSVECTOR
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, REAL, TSVECTOR
 
-from storage.tables.common import count, metadata
+from storage.tables.common import count, metadata, of_session
 
 chunk_word = Table(
     "chunk_word",
@@ -33,6 +33,46 @@ chunk_word = Table(
         ["session_key", "position"],
         ["chunk.session_key", "chunk.position"],
         name="chunk_word_chunk_fkey",
+    ),
+)
+
+
+#: A run of chunks whose words are in posting_list; only long sessions have any. They begin at
+#: position 1 and have no gaps between them.
+posting_block = Table(
+    "posting_block",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    count("last_position"),
+    Column("tenant_id", Uuid, nullable=False),
+    count("first_position"),
+    # The lengths of its chunks together, as in chunk_word.
+    count("words"),
+    PrimaryKeyConstraint("session_key", "last_position", name="posting_block_pkey"),
+    of_session("posting_block_session_fkey"),
+    CheckConstraint("last_position - first_position < 65536", name="posting_block_length"),
+)
+
+
+#: Which chunks of a block have a word, as `storage.posting_lists` writes it.
+posting_list = Table(
+    "posting_list",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    # The word; of words that few chunks have: what several share.
+    Column("key", Text(collation="C"), nullable=False),
+    # Of the block.
+    count("last_position"),
+    Column("tenant_id", Uuid, nullable=False),
+    # In ascending order; the others have as many elements.
+    Column("words", ARRAY(Text), nullable=False),
+    Column("groups", ARRAY(BYTEA), nullable=False),
+    Column("places", ARRAY(BYTEA), nullable=False),
+    PrimaryKeyConstraint("session_key", "key", "last_position", name="posting_list_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "last_position"],
+        ["posting_block.session_key", "posting_block.last_position"],
+        name="posting_list_block_fkey",
     ),
 )
 

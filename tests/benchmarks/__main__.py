@@ -26,6 +26,7 @@ NAMES = (
     "read",
     "recovery",
     "search",
+    "session-search",
     "soak",
     "start",
     "step",

@@ -26,6 +26,7 @@ SIZES: dict[str, Sequence[str]] = {
     "prompts": (),
     "read": (),
     "search": (),
+    "session-search": ("--large", "100000", "--behind", "20000"),
     "step": (),
     "stream": (),
     "tree": (),

@@ -80,7 +80,7 @@ async def _index(servers: Servers, seconds: float) -> tuple[float, float]:
 
 def _forget(servers: Servers, url: str) -> None:
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
-        connection.execute("TRUNCATE chunk_word")
+        connection.execute("TRUNCATE chunk_word, posting_list, posting_block")
         connection.execute("UPDATE session SET indexed_position = 0, has_unindexed = true")
 
 

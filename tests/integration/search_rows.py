@@ -2,15 +2,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import psycopg
+import pytest
 
 from service.domain.ledger import CallScope
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.llm.embedding import EmbeddingFailed, Vector
 from storage.chunk_text import AS_TEXT, length_of, words_of
-from storage.database import Database
+from storage.database import Database, DirectTransaction, Values
 from tests.integration.writing import append_texts
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -111,6 +113,50 @@ def plain_bm25(texts: Sequence[str], query: str) -> list[float]:
             score += weight * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length / mean))
         scores.append(score)
     return scores
+
+
+class Looks:
+    """The statements that searches run from now on, and how many rows they look at."""
+
+    def __init__(self, patching: pytest.MonkeyPatch) -> None:
+        self._seen: list[tuple[str, Values]] = []
+        read, read_all = DirectTransaction.read, DirectTransaction.read_all
+
+        async def seen(tx: DirectTransaction, query: str, values: Values, **how: Any) -> Any:
+            self._seen.append((query, values))
+            return await read(tx, query, values, **how)
+
+        async def all_seen(
+            tx: DirectTransaction, queries: Sequence[str], values: Values, **how: Any
+        ) -> Any:
+            self._seen += [(query, values) for query in queries]
+            return await read_all(tx, queries, values, **how)
+
+        patching.setattr(DirectTransaction, "read", seen)
+        patching.setattr(DirectTransaction, "read_all", all_seen)
+
+    async def rows(self, database: Database) -> Counter[str]:
+        """Rows that are looked at, by table, when all of them are run again; then it forgets."""
+        looked: Counter[str] = Counter()
+        seen, self._seen = self._seen, []
+        for query, values in seen:
+            async with database.transaction(DEFAULT_TENANT) as tx:
+                explained = await tx.driver.execute(
+                    f"EXPLAIN (ANALYZE, FORMAT JSON) {query}".encode(), values, prepare=False
+                )
+                ((plan,),) = await explained.fetchall()
+            _count(plan[0]["Plan"], looked)
+        return looked
+
+
+def _count(plan: Mapping[str, Any], looked: Counter[str]) -> None:
+    """Rows that a plan takes from tables: those it gives on, and those it then leaves out."""
+    if "Relation Name" in plan:
+        removed = sum(rows for name, rows in plan.items() if name.startswith("Rows Removed"))
+        rows = (plan["Actual Rows"] + removed) * plan["Actual Loops"]
+        looked[plan["Relation Name"]] += round(rows)
+    for part in plan.get("Plans", ()):
+        _count(part, looked)
 
 
 class FixedEmbedder:

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import palimpsest
 from palimpsest import errors, sync
 from palimpsest.v1 import search_pb2, search_pb2_grpc
+from storage.search import TAIL_CHUNKS
 from tests.harness import Servers, api
 
 STORY = (
@@ -65,6 +66,21 @@ async def test_what_was_acked_is_found_at_once(session: palimpsest.Session) -> N
     assert result.index.head == 5
     assert "PALIMPSEST_EMBEDDING_MODEL" in result.index.vectors_unavailable
     assert await session.search_index() == result.index
+
+
+async def test_what_is_left_out_of_a_long_tail_is_told(
+    client: palimpsest.Client, address: str
+) -> None:
+    session = await client.create_session("tail")
+    async with session.producer("p") as producer:
+        for number in range(TAIL_CHUNKS + 25):
+            await producer.append(f"keeper {number}")
+    result = await session.search("keeper 2024")
+    assert positions(result)[0] == TAIL_CHUNKS + 25
+    assert result.unread_chunks == 25
+    assert (await session.search("keeper 7", to_position=TAIL_CHUNKS)).unread_chunks == 0
+    done = command(address, "search", "tail", "keeper")
+    assert "25 chunks have no words yet and were not searched" in done.stderr
 
 
 async def test_the_text_of_each_kind_is_as_the_service_counts_it(

@@ -12,7 +12,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from storage import search
 from storage.database import Database
 from storage.search import Range, Tail, read_by_words, read_place, read_tail
-from tests.integration.search_rows import KEY, index_words, make_session, plain_bm25
+from tests.integration.search_rows import KEY, Looks, index_words, make_session, plain_bm25
 from tests.integration.writing import append_chunks
 
 VOCABULARY = [f"w{number}" for number in range(40)]
@@ -41,6 +41,14 @@ async def find(
         within = Range(from_position=low, to_position=min(high, place.head), **wanted)  # type: ignore[arg-type]
         tail = await read_tail(tx, KEY, place, within)
         return await read_by_words(tx, KEY, place, within, tail, depth)
+
+
+async def tail_of(database: Database, query: str, *, low: int = 1, high: int = 10**6) -> Tail:
+    async with database.direct(DEFAULT_TENANT) as tx:
+        place = await read_place(tx, KEY, query)
+        assert place is not None
+        within = Range(from_position=low, to_position=min(high, place.head))
+        return await read_tail(tx, KEY, place, within)
 
 
 def plain(texts: Sequence[str], query: str) -> list[tuple[int, float]]:
@@ -95,19 +103,41 @@ async def test_of_many_chunks_the_best_come(database: Database) -> None:
     )
 
 
-async def test_a_long_tail_is_read_page_by_page(database: Database) -> None:
-    texts = texts_by_chance(9, 2 * search.TAIL_CHUNKS + 100)
+async def test_of_a_long_tail_the_newest_chunks_are_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "TAIL_CHUNKS", 100)
+    texts = texts_by_chance(9, 400)
     await make_session(database, texts)
     await index_words(database, 50)
-    assert_same(await find(database, "w7 w30", depth=2000), plain(texts, "w7 w30"))
+    read = [*texts[:50], *texts[300:]]
+    hits = await find(database, "w7 w30", depth=2000)
+    assert_same(hits, [(p + 250 * (p > 50), s) for p, s in plain(read, "w7 w30")])
+    assert (await tail_of(database, "w7 w30")).unread == 250
+    # What is asked for is the newest that counts.
+    hits = await find(database, "w7 w30", depth=2000, low=101, high=200)
+    assert_same(hits, [(100 + p, s) for p, s in plain(texts[100:200], "w7 w30")])
+    assert (await tail_of(database, "w7 w30", low=101, high=200)).unread == 0
+    assert (await tail_of(database, "w7 w30", low=101, high=210)).unread == 10
 
 
-async def test_a_tail_of_large_chunks_is_read_in_pages_of_bytes(database: Database) -> None:
+async def test_of_a_tail_of_large_chunks_so_many_bytes_are_read(database: Database) -> None:
     filler = "v " * 100_000
     texts = [filler + f"w{number}" for number in range(12)]
     await make_session(database, texts)
     # Behind the first 16,383 words nothing is kept but that a word is there.
-    assert [hit.position for hit in await find(database, "w11")] == [12]
+    assert [hit.position for hit in await find(database, "w11 w1")] == [12]
+    assert (await tail_of(database, "w11")).unread == 12 - search.TAIL_BYTES // 200_003
+
+
+async def test_a_search_looks_at_no_more_of_a_tail_than_it_says(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_session(database, [f"word{number % 7} again" for number in range(5000)])
+    looks = Looks(monkeypatch)
+    await find(database, "again word3", depth=10)
+    # Twice to see where it begins, and once to read it.
+    assert 0 < (await looks.rows(database))["chunk"] <= 3 * search.TAIL_CHUNKS
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 63, 254, 255])

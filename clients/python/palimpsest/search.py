@@ -77,6 +77,7 @@ class Search:
             chunks=tuple(_found(one) for one in response.chunks),
             mode=_SEARCHED_BY.get(response.mode, "unknown"),
             index=_index(response.index),
+            unread_chunks=response.unread_chunks,
         )
 
     async def index(self) -> SearchIndex:

@@ -67,3 +67,6 @@ class SearchResult:
     mode: SearchedBy
     #: How far the index was.
     index: SearchIndex
+    #: Chunks that were not searched by words: they have none yet, and there are too many newer
+    #: ones. 0 as a rule; more where much was appended within seconds.
+    unread_chunks: int = 0

@@ -199,8 +199,14 @@ class SearchChunksResponse(_message.Message):
     CHUNKS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    UNREAD_CHUNKS_FIELD_NUMBER: _builtins.int
     mode: Global___SearchMode.ValueType
     """By what it was searched."""
+    unread_chunks: _builtins.int
+    """Chunks that were not searched by words: they have none yet (they are behind
+    `index.indexed_position`), and there are too many newer ones. 0 as a rule; more
+    where much was appended within seconds. Search again for them in a moment.
+    """
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundChunk]:
         """Best first. What has none of the query's words and no vector is never in it."""
@@ -215,10 +221,11 @@ class SearchChunksResponse(_message.Message):
         chunks: _abc.Iterable[Global___FoundChunk] | None = ...,
         mode: Global___SearchMode.ValueType = ...,
         index: Global___SearchIndex | None = ...,
+        unread_chunks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "index", b"index", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "index", b"index", "mode", b"mode", "unread_chunks", b"unread_chunks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,11 +38,13 @@ class SearchServiceStub:
     full-text search, in the session's language) and by what they mean (vectors),
     merged by reciprocal rank fusion.
 
-    Words and vectors are written in the background. Chunks that have no words yet
-    are read by the search itself; chunks that have no vector yet are found by their
-    words only. `index` says how far both are.
+    Words and vectors are written in the background. Of the chunks that have no words
+    yet the newest are read by the search itself, up to 2,000 and 2 MiB; `unread_chunks`
+    says how many are left out. Chunks that have no vector yet are found by their words
+    only. `index` says how far both are.
 
-    Guarantees: every chunk acked before the call can be found by its words. Without a
+    Guarantees: every chunk acked before the call can be found by its words, unless it
+    is among `unread_chunks`. Without a
     `mode`, what has no vector of the query in three quarters of the time until the
     deadline is searched by words; `index.failure` says so. At the deadline, or when
     the caller is gone, the model call that it made is ended.
@@ -65,11 +67,13 @@ class SearchServiceAsyncStub(SearchServiceStub):
     full-text search, in the session's language) and by what they mean (vectors),
     merged by reciprocal rank fusion.
 
-    Words and vectors are written in the background. Chunks that have no words yet
-    are read by the search itself; chunks that have no vector yet are found by their
-    words only. `index` says how far both are.
+    Words and vectors are written in the background. Of the chunks that have no words
+    yet the newest are read by the search itself, up to 2,000 and 2 MiB; `unread_chunks`
+    says how many are left out. Chunks that have no vector yet are found by their words
+    only. `index` says how far both are.
 
-    Guarantees: every chunk acked before the call can be found by its words. Without a
+    Guarantees: every chunk acked before the call can be found by its words, unless it
+    is among `unread_chunks`. Without a
     `mode`, what has no vector of the query in three quarters of the time until the
     deadline is searched by words; `index.failure` says so. At the deadline, or when
     the caller is gone, the model call that it made is ended.
@@ -95,11 +99,13 @@ class SearchServiceServicer(metaclass=_abc_1.ABCMeta):
         full-text search, in the session's language) and by what they mean (vectors),
         merged by reciprocal rank fusion.
 
-        Words and vectors are written in the background. Chunks that have no words yet
-        are read by the search itself; chunks that have no vector yet are found by their
-        words only. `index` says how far both are.
+        Words and vectors are written in the background. Of the chunks that have no words
+        yet the newest are read by the search itself, up to 2,000 and 2 MiB; `unread_chunks`
+        says how many are left out. Chunks that have no vector yet are found by their words
+        only. `index` says how far both are.
 
-        Guarantees: every chunk acked before the call can be found by its words. Without a
+        Guarantees: every chunk acked before the call can be found by its words, unless it
+        is among `unread_chunks`. Without a
         `mode`, what has no vector of the query in three quarters of the time until the
         deadline is searched by words; `index.failure` says so. At the deadline, or when
         the caller is gone, the model call that it made is ended.
