@@ -32,7 +32,7 @@ from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
 from service.usecases.waiting import BUSY_RETRY_SECONDS, WaitingRoom
-from storage import answers, calls, revisions, sessions, settling, waiting
+from storage import answers, revisions, sessions, settling, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
