@@ -36,6 +36,7 @@ from storage import (
     intents,
     interest,
     log,
+    log_ends,
     memories,
     prism_states,
     queue,
@@ -253,6 +254,8 @@ async def read(site: Site) -> None:
         assert await history.list_revisions(tx, *key, -1, 100)
         assert await calls.usage(tx, key[0])
         await calls.usage_of(tx, key[0], ["answer:x"], [key[1]])
+        await log_ends.newest(tx, key[0], 0, 1, 2**20)
+        await log_ends.first(tx, key[0], 0, 1, 2**20)
 
 
 async def flush(site: Site) -> None:
