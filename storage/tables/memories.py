@@ -96,6 +96,13 @@ memory = Table(
         "ready_at",
         postgresql_where=text("has_work AND status = 'active'"),
     ),
+    # What a budget holds, for whoever raises it.
+    Index(
+        "memory_held",
+        "tenant_id",
+        "session_key",
+        postgresql_where=text("held_reason IS NOT NULL"),
+    ),
     Index(
         "memory_waiting",
         "waiting_model",
