@@ -7,6 +7,7 @@ import json
 NAMES = (
     "append",
     "apply",
+    "budget",
     "calls",
     "context",
     "defaults",
@@ -14,6 +15,7 @@ NAMES = (
     "index",
     "isolation",
     "kv",
+    "leases",
     "load",
     "policy",
     "prompts",
