@@ -112,8 +112,12 @@ FROM {{budgets}} b
 }
 """  # noqa: S608 - all of it stands above
 
-# One by one, and never a whole table, whatever the statistics were when the plan was made.
-ONE_BY_ONE = "SET LOCAL enable_seqscan = off"
+# For statements that look up what they are given, one by one: by plans that are made once, and
+# that read no whole table, whatever the statistics were then.
+ONE_BY_ONE = (
+    "SELECT set_config('enable_seqscan', 'off', true),"
+    " set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
 _OWNERS = "unnest(%(sessions)s::uuid[], %(owners)s::uuid[]) AS w (session_key, owner_id)"
 _CONCERNING = f"""(
     SELECT o.* FROM {_OWNERS} CROSS JOIN LATERAL (

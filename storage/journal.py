@@ -203,9 +203,11 @@ RETURNING call_id
 # Of those whose reply was there already: it is not read again where it is ours.
 _THEIRS = f"""
 SELECT w.call_id, {", ".join(f"c.{name}" for name in _REPLY)}
-FROM call c JOIN {_lists({**_PLACE, "call_id": "uuid"})}
-    ON c.session_key = w.session_key AND c.key = w.key AND c.call_id <> w.call_id
-WHERE c.reply IS NOT NULL
+FROM {_lists({**_PLACE, "call_id": "uuid"})} CROSS JOIN LATERAL (
+    SELECT * FROM call c
+    WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
+) c
+WHERE c.call_id <> w.call_id
 """  # noqa: S608 - as above
 
 
@@ -276,7 +278,7 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
     When somebody else's reply to the same call is there already, that counts.
     """
     reach(FailPoint.RECORD_BEFORE)
-    written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
+    _, written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
     reach(FailPoint.RECORD_WRITTEN)
     ids = {call_id for (call_id,) in written}
     over = {tuple(row) for rows in ended for row in rows}
@@ -310,8 +312,8 @@ def _recording(
     values = _columns(_COLUMNS, [_call_row(tx.tenant_id, one) for one in in_order])
     over = [_lease_of(one) for one in outcomes if one.is_last]
     if not over:
-        return (_WRITE, _THEIRS), values
-    return (_WRITE, _THEIRS, _END), values | _columns(_LEASE, over)
+        return (budgets.ONE_BY_ONE, _WRITE, _THEIRS), values
+    return (budgets.ONE_BY_ONE, _WRITE, _THEIRS, _END), values | _columns(_LEASE, over)
 
 
 def _lease_of(one: Outcome) -> tuple[UUID, bytes, int]:

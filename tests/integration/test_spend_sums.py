@@ -122,6 +122,54 @@ async def test_a_check_reads_no_more_rows_however_much_was_spent(
     assert (tenant.period, tenant.spent_tokens) == (TOTAL, 200 * 10 * 7 + 5)
 
 
+async def _rows_read_by_a_beginning(database: Database) -> int:
+    """The same of the statements that a connection keeps the plans of."""
+    asked = Reservation(purpose=Purpose.REVISE, model="m", deployment="", tokens=1, micro_usd=None)
+    async with database.direct(DEFAULT_TENANT) as tx:
+        await tx.batch((f"SET app.tenant = '{DEFAULT_TENANT}'",))
+        (((before,),),) = await tx.batch((_READ,))
+        (begun,) = await journal.begin(
+            tx, (Wanted(scope=SCOPE, key=b"k", reservation=asked),), 60.0
+        )
+        assert isinstance(begun, Lease)
+        (((after,),),) = await tx.batch((_READ,))
+        # Not undone: with that the connection forgets its plans.
+        await tx.batch(("DELETE FROM intent",))
+        await tx.commit()
+    return int(after - before)
+
+
+async def test_plans_that_were_made_for_empty_tables_read_no_more_when_they_are_full(
+    servers: Servers, url: str
+) -> None:
+    database = Database.connect(url, pool_size=1, name="test")
+    try:
+        await make(database, ["a"])
+        await put(database, "tenant", limit_tokens=10**9)
+        with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+        await _spend_much(database, servers.as_superuser(url), range(1))
+        # So often that the connection keeps plans for whatever values there are.
+        read = [await _rows_read_by_a_beginning(database) for _ in range(12)]
+        await _spend_much(database, servers.as_superuser(url), range(1, 200))
+        with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+            connection.execute("SET session_replication_role = replica")
+            connection.execute(
+                "INSERT INTO budget (session_key, owner_id, period, tenant_id, limit_tokens)"
+                " SELECT md5(s::text)::uuid, md5(s::text)::uuid, 'total', %s, 7"
+                " FROM generate_series(1, 2000) s",
+                (DEFAULT_TENANT,),
+            )
+            connection.execute(
+                "INSERT INTO spend_sum SELECT md5(s::text)::uuid, md5(s::text)::uuid, %s, 1, 1, 1,"
+                " now()::date, 1, 1, 1 FROM generate_series(1, 2000) s",
+                (DEFAULT_TENANT,),
+            )
+        assert await _rows_read_by_a_beginning(database) <= max(read)
+    finally:
+        await database.close()
+
+
 async def test_a_group_at_a_budget_that_is_nearly_used_is_checked_in_two_transactions(
     database: Database,
 ) -> None:
