@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from service.domain.checkup import INTENT_SECONDS, PENDING_SECONDS, STUCK_SECONDS, MemoryCounts
-from storage import clocks
+from storage import clocks, spend_sums
 from storage.database import Database, Transaction
 from storage.errors import StorageError, translated
 
@@ -236,6 +236,12 @@ async def read_intents(tx: Transaction) -> tuple[int, int]:
     with seen():
         row = (await tx.connection.exec_driver_sql(_INTENTS, {"late": INTENT_SECONDS})).one()
     return row.open, row.forgotten
+
+
+async def read_spend(tx: Transaction) -> bool:
+    """Whether the tenant's running sums are what its rows add up to. Raises StorageError."""
+    with seen():
+        return not await spend_sums.sums_off(tx, None)
 
 
 _INDEX = """

@@ -60,6 +60,9 @@ _SILENCE = {
 }
 
 
+#: A transaction goes on as another tenant's: for what belongs to many, of each in its turn.
+OF_TENANT = "SELECT set_config('app.tenant', %s, true)"
+
 #: A transaction that only reads, and sees one moment throughout.
 _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 

@@ -15,7 +15,7 @@ from service.config import Config, Limits
 from service.dispatch.turns import Turns
 from service.domain.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.budgets import BudgetPeriod
-from service.domain.ledger import CallScope, Lease
+from service.domain.ledger import CallScope, HeldCall, Lease
 from service.domain.specs import MemorySpec
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
@@ -35,6 +35,7 @@ from storage import (
     history,
     intents,
     interest,
+    journal,
     log,
     log_ends,
     memories,
@@ -317,8 +318,10 @@ async def hold(site: Site) -> None:
     scope = CallScope(
         tenant_id=DEFAULT_TENANT, session_key=key, memory_id=memory, occasion="revise:1:1"
     )
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        lease = HeldCall(scope=scope, key=bytes(32), lease=Lease(fence=1))
+        await journal.renew(direct, [lease], 10.0, waits=True)
     async with site.undone() as tx:
-        await intents.renew(tx, scope, bytes(32), Lease(fence=1), 10.0)
         await intents.forget(tx, key)
         held = await revisions.lock(tx, key, memory)
         assert held is not None
