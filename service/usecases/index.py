@@ -22,7 +22,7 @@ from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
 from service.usecases.failing import cause_of
 from storage import chunk_index, work
-from storage.chunk_index import IndexPlace, NewVector, Overtaken
+from storage.chunk_index import IndexPlace, NewVector, Overtaken, Words
 from storage.database import Database
 from storage.errors import Unreachable
 
@@ -80,7 +80,8 @@ class Indexer:
             if place is None:
                 return None
             if place.indexed_position < place.head and place.may_write_words:
-                if not await self._write_words(item, place):
+                words = await self._write_words(item, place)
+                if words is None or words.settled:
                     return None
             elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
                 if not await self._write_vectors(item, self._embedder, place):
@@ -126,12 +127,15 @@ class Indexer:
                 await chunk_index.rest(tx, item.session_key)
             reach(FailPoint.INDEX_SETTLED)
 
-    async def _write_words(self, item: WorkItem, place: IndexPlace) -> bool:
-        """Writes a batch; False when somebody else is at it."""
+    async def _write_words(self, item: WorkItem, place: IndexPlace) -> Words | None:
+        """Writes a batch; None when somebody else is at it."""
         after = place.indexed_position
         try:
-            async with self._database.transaction(item.tenant_id) as tx:
-                reached = await chunk_index.write_words(tx, item.session_key, after)
+            # Words that are forgotten are written again, with the place that they came to.
+            async with self._database.transaction(item.tenant_id, lazily=True) as tx:
+                words = await chunk_index.write_words(
+                    tx, item.session_key, after, settles=self._embedder is None
+                )
                 reach(FailPoint.WORDS_WRITTEN)
         except Exception as error:
             # A statement that takes too long, or that the database refuses: it goes on as it
@@ -140,10 +144,9 @@ class Indexer:
                 await self._put_words_off(item, place, error)
             raise
         reach(FailPoint.WORDS_COMMITTED)
-        if reached is None:
-            return False
-        _INDEXED.add(reached - after)
-        return True
+        if words is not None:
+            _INDEXED.add(words.position - after)
+        return words
 
     async def _write_vectors(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> bool:
         """Writes a batch; False when it is not the time, or somebody else is at it."""
