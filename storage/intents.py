@@ -50,12 +50,20 @@ def _seconds(seconds: float) -> Any:
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-_DEAD = (
-    select(intent.c.session_key, intent.c.key)
-    .where(
-        intent.c.session_key == bindparam("session"),
+def _dead(session_key: Any) -> Any:
+    return select(intent.c.session_key, intent.c.key).where(
+        intent.c.session_key == session_key,
         intent.c.lease_until < func.now() - _seconds(DEAD_SECONDS),
     )
+
+
+def dead_intents(session_key: Any) -> Any:
+    """Returns SQL for whether a session has intents that `forget` would remove."""
+    return _dead(session_key).exists()
+
+
+_DEAD = (
+    _dead(bindparam("session"))
     # Several workers of a session do this at once; none waits for another.
     .with_for_update(skip_locked=True)
 )
