@@ -15,6 +15,7 @@ NAMES = (
     "isolation",
     "kv",
     "load",
+    "message",
     "policy",
     "prompts",
     "read",

@@ -31,6 +31,7 @@ SIZES: dict[str, Sequence[str]] = {
     "tree": (),
     "words": (),
     "load": ("--sessions", "200", "--chunks", "10000"),
+    "message": ("--sessions", "100", "--rounds", "2"),
     "workers": (),
     "start": ("--times", "2"),
     "recovery": ("--hints", "10", "--restarts", "5"),
