@@ -154,8 +154,9 @@ class Config(BaseSettings):
     database_url: DatabaseUrl | None = None
     #: URL with the right to change tables, for `migrate`; default: database_url.
     migration_database_url: DatabaseUrl | None = None
-    #: URL of the dispatch tables; default: database_url. Never a pooler's.
-    dispatch_database_url: DatabaseUrl | None = None
+    #: Where processes hear each other: the same database; default: database_url. Never a
+    #: pooler's, which does not pass LISTEN on.
+    signals_database_url: DatabaseUrl | None = None
     #: `transaction`: at database_url a pooler gives each transaction another connection to the
     #: server. Nothing is prepared then, and the two URLs above have to lead to the server.
     database_pooler: Literal["none", "transaction"] = "none"
@@ -263,7 +264,7 @@ class Config(BaseSettings):
     dead_after_seconds: Seconds = 15.0
     #: How often any worker looks for dead ones.
     sweep_seconds: Seconds = 1.0
-    #: How often any worker looks for work whose hint was lost.
+    #: How often a worker that has places free looks for work that it was not told of.
     reconcile_seconds: Seconds = 2.0
     #: Tries of a step before its memory stalls (or skips it).
     step_tries: Count = 5

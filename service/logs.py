@@ -87,5 +87,5 @@ def configure(level: str, form: str) -> None:
     root.handlers = [handler]
     root.setLevel(level.upper())
     # These report every job, pool connection and call at info.
-    for name in ("procrastinate", "psycopg", "psycopg.pool", "LiteLLM", "httpx", "alembic"):
+    for name in ("psycopg", "psycopg.pool", "LiteLLM", "httpx", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,12 +1,13 @@
-"""The worker: is woken for what there is to do, and looks for what nobody woke it for."""
+"""The worker: does what the dispatcher gives it, and looks after what is nobody's work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
 from service.config import Config
-from service.dispatch.port import Dispatcher
+from service.dispatch.port import Dispatcher, NotNow
 from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
 from service.llm.patience import LOOK_SECONDS as SILENCE_LOOK_SECONDS
@@ -22,15 +23,14 @@ from service.usecases.recovery import Recovery
 from storage import work
 from storage.database import Database
 from storage.errors import StorageError
+from storage.signals import Signals
 
 _log = structlog.get_logger("palimpsest.worker")
 
-#: Items that one look of the reconciler brings back, of each kind.
-RECONCILE_ITEMS = 1000
-#: How long a sweep may take: where hints are kept may stand still, and come back.
-SWEEP_PATIENCE_SECONDS = 30.0
-#: Items that a worker brings back by itself at the most.
-MAX_COMING = 10_000
+#: Sessions that one look for words brings.
+WORDS_ITEMS = 1000
+#: What could not be worked on for want of a database is left for so many seconds.
+UNREACHABLE_SECONDS = 2.0
 #: How often a worker, from its start on, looks for sessions without vectors of its model.
 NOTE_SECONDS = 3600.0
 
@@ -41,6 +41,7 @@ class Worker:
     def __init__(
         self,
         database: Database,
+        signals: Signals,
         dispatcher: Dispatcher,
         hints: Hints,
         advancer: Advancer,
@@ -52,6 +53,7 @@ class Worker:
         config: Config,
     ) -> None:
         self._database = database
+        self._signals = signals
         self._dispatcher = dispatcher
         self._hints = hints
         self._advancer = advancer
@@ -62,15 +64,14 @@ class Worker:
         self._recovery = recovery
         self._config = config
         self._stop: asyncio.Event | None = None
-        #: What comes back by itself, and when; each item once, the soonest counts.
-        self._coming: dict[WorkItem, asyncio.TimerHandle] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until `stop` is set, and then ends what it began within `stop_seconds`."""
         self._stop = stop
         loops = [
+            asyncio.create_task(self._signals.run()),
             asyncio.create_task(self._hints.run()),
-            asyncio.create_task(self._every(self._config.reconcile_seconds, self._reconcile)),
+            asyncio.create_task(self._every(self._config.reconcile_seconds, self._find_words)),
             asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.in_hand.look)),
@@ -91,78 +92,59 @@ class Worker:
             # What this one leaves others go on with at once.
             await self._hints.flush()
 
-    async def handle(self, item: WorkItem) -> None:
-        """Works on one item. What fails for want of a database is brought back later, and so
-        is what waits for a model that does not reply and has no place."""
+    async def handle(self, item: WorkItem) -> float | None:
+        """Works on one item; the seconds after which somebody should come back to it, or None.
+
+        Raises NotNow for what fails for want of a database, and for an index whose turn it is
+        not. What waits for a model that does not reply and has no place is put off.
+        """
         try:
             reach(FailPoint.WORK_BEGUN)
-            seconds = await self._patience.run(self._work_on(item))
-            if seconds is not None:
-                await self._let_go(item, seconds)
+            seconds = await self._patience.run(
+                self._work_on(item), let_go=partial(self._let_go, item)
+            )
+            if seconds and item.kind is WorkKind.INDEX:
+                # Nothing in the session's row says when.
+                raise NotNow(seconds)
+            if seconds == 0 and not self._is_stopping:
+                # Others have their turn first.
+                await self._put_off(item, 0)
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))
-        except asyncio.CancelledError:
-            # Its time to stop is up. A call under way goes on in the caller.
-            self._hints.add([item])
-            raise
+            raise NotNow(UNREACHABLE_SECONDS) from error
+        return seconds
 
-    async def _work_on(self, item: WorkItem) -> None:
-        if item.kind is WorkKind.ANSWER:
-            await self._answerer.make(item)
-        elif item.kind is WorkKind.SCHEMA:
-            await self._generator.make(item)
-        elif item.kind is WorkKind.INDEX:
-            self._come_back(item, await self._indexer.index(item, stop=self._stop))
-        else:
-            self._come_back(item, await self._advancer.drain(item, stop=self._stop))
+    async def _work_on(self, item: WorkItem) -> float | None:
+        if item.kind is WorkKind.INDEX:
+            return await self._indexer.index(item, stop=self._stop)
+        if item.kind is WorkKind.MEMORY:
+            return await self._advancer.drain(item, stop=self._stop)
+        made = self._answerer if item.kind is WorkKind.ANSWER else self._generator
+        await made.make(item)
+        return None
 
     async def _let_go(self, item: WorkItem, seconds: float) -> None:
-        """Leaves an item for so long, of any worker; the reconciler brings it back."""
-        async with self._database.transaction(item.tenant_id) as tx:
-            await work.put_off(tx, item, seconds)
+        """Leaves an item for so long, of any worker."""
+        await self._put_off(item, seconds)
         _log.info("work let go", item=item.lock, seconds=round(seconds, 1))
 
-    def _come_back(self, item: WorkItem, seconds: float | None) -> None:
-        if seconds is None:
-            return
-        if seconds == 0 or self._is_stopping:
-            # A stopping worker does not wait for anything: whoever takes it next does.
-            self._hints.add([item])
-            return
-        loop = asyncio.get_running_loop()
-        known = self._coming.get(item)
-        if known is not None and known.when() <= loop.time() + seconds:
-            return
-        if known is not None:
-            known.cancel()
-        elif len(self._coming) >= MAX_COMING:
-            # Lost, or lost with this process, it is found by the reconciler.
-            return
-        self._coming[item] = loop.call_later(seconds, self._bring_back, item)
-
-    def _bring_back(self, item: WorkItem) -> None:
-        del self._coming[item]
-        self._hints.add([item])
+    async def _put_off(self, item: WorkItem, seconds: float) -> None:
+        async with self._database.transaction(item.tenant_id) as tx:
+            await work.put_off(tx, item, seconds)
 
     @property
     def _is_stopping(self) -> bool:
         return self._stop is not None and self._stop.is_set()
 
-    async def _reconcile(self) -> None:
-        """The guarantee behind the hints: finds all that could be worked on now."""
+    async def _find_words(self) -> None:
+        """Finds sessions that wait for their vectors' time and have chunks without words."""
         async with self._database.sweeping() as connection:
-            items = [
-                *await work.runnable(connection, RECONCILE_ITEMS),
-                *await work.unindexed(connection, RECONCILE_ITEMS),
-            ]
+            items = await work.without_words(connection, WORDS_ITEMS)
         if items:
-            reach(FailPoint.RECONCILE_FOUND)
-            await self._dispatcher.hint(items)
-            reach(FailPoint.RECONCILED)
+            await self._dispatcher.offer(items)
 
     async def _sweep(self) -> None:
-        async with asyncio.timeout(SWEEP_PATIENCE_SECONDS):
-            freed = await self._dispatcher.sweep()
+        freed = await self._dispatcher.sweep()
         if freed:
             _log.warning("freed what dead workers held", items=freed)
 

@@ -8,7 +8,7 @@ one only work inside them.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -73,6 +73,31 @@ LAZILY = "SET LOCAL synchronous_commit = off"
 
 #: Without a transaction; the second is of a connection that is closed.
 _NOTHING_OPEN = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+
+#: Row-level security shows nothing to it.
+_NO_TENANT = UUID(int=0)
+
+_NOTIFY = "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS t (c, p)"
+
+
+def connection_arguments(
+    name: str, *, role: str = tables.APP_ROLE, pooled: bool = False
+) -> dict[str, Any]:
+    """What a connection is opened with. `name` is shown by the server as application_name."""
+    arguments: dict[str, Any] = {
+        "application_name": name,
+        "connect_timeout": 5,
+        # Never a standby: neither of several hosts, nor behind a name that is about to move.
+        "target_session_attrs": "read-write",
+        **_SILENCE,
+    }
+    if pooled:
+        arguments["prepare_threshold"] = None
+    else:
+        settings = {"role": role, **_SETTINGS}
+        arguments["options"] = " ".join(f"-c {key}={one}" for key, one in settings.items())
+    return arguments
 
 
 @asynccontextmanager
@@ -194,18 +219,7 @@ class Database:
         the server gives each transaction another connection (docs/guides/poolers.md), so that
         nothing is prepared, and each transaction is told what else a connection is.
         """
-        settings = {"role": role, **_SETTINGS}
-        arguments: dict[str, Any] = {
-            "application_name": name,
-            "connect_timeout": 5,
-            # Never a standby: neither of several hosts, nor behind a name that is about to move.
-            "target_session_attrs": "read-write",
-            **_SILENCE,
-        }
-        if pooled:
-            arguments["prepare_threshold"] = None
-        else:
-            arguments["options"] = " ".join(f"-c {key}={one}" for key, one in settings.items())
+        arguments = connection_arguments(name, role=role, pooled=pooled)
         engine = create_async_engine(
             sqlalchemy_url(url),
             # We send BEGIN ourselves, together with the tenant, in one round trip.
@@ -227,7 +241,7 @@ class Database:
             reconnect_timeout=5.0,
             open=False,
         )
-        return cls(engine, direct, (_told(settings),) if pooled else ())
+        return cls(engine, direct, (_told({"role": role, **_SETTINGS}),) if pooled else ())
 
     def connections(self) -> dict[str, int]:
         """Returns how many connections are in use, and how many wait for use."""
@@ -317,6 +331,25 @@ class Database:
             if not isinstance(error, ReadOnly):
                 self._look_after(self._direct.check)
             raise
+
+    async def swept(self, queries: Sequence[str], values: Mapping[str, object]) -> list[list[Row]]:
+        """A whole transaction of the sweeper's, of all tenants, in one round trip; rows by query.
+
+        It may write to the tables of the queue, and see the keys of what is runnable. Raises
+        StorageError.
+        """
+        async with self.direct(_NO_TENANT) as tx:
+            opening = (*tx.opening, f"SET LOCAL ROLE {tables.SWEEPER_ROLE}")
+            return await replace(tx, opening=opening).write_all(queries, values)
+
+    async def notify(self, notices: Sequence[tuple[str, str]]) -> None:
+        """Sends notifications, (channel, payload) each, in one statement. Raises StorageError."""
+        channels, payloads = [list(column) for column in zip(*notices, strict=True)]
+        if self._direct.closed:
+            await self._direct.open()
+        with self._heard():
+            async with _in_time(), self._direct.connection() as driver:
+                await driver.execute(_NOTIFY, (channels, payloads))
 
     @contextmanager
     def _heard(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from service.domain.state.vectors import Levels
 from storage.database import LAZILY, DirectTransaction, Transaction
 from storage.revisions import Claim
 
+# As `revision_statements.has_work` has it.
 _LOOK = """
 SELECT m.epoch, m.revision, m.applied_position, m.spec, m.attempts, m.flush_position,
     s.head, l.runs
@@ -24,7 +25,7 @@ JOIN session s ON s.session_key = m.session_key
 JOIN state_levels l ON l.session_key = m.session_key AND l.memory_id = m.memory_id
     AND l.revision = m.revision
 WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'state'
-    AND m.status = 'active' AND m.has_work AND m.ready_at <= now()
+    AND m.status = 'active' AND m.has_work::integer = 1 AND m.ready_at <= now()
 """
 
 _LOCK_HEAD = "SELECT head FROM session WHERE session_key = %(session)s FOR SHARE"

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Double,
+    Integer,
     bindparam,
     case,
     cast,
@@ -75,6 +76,15 @@ CLAIM = (
 )
 
 
+def has_work() -> ColumnElement[bool]:
+    """Whether a memory has work, where it is looked up by its key.
+
+    Said so that the index of all memories with work does not fit: when the planner knows of
+    none it takes that one, and goes through all that have some by now.
+    """
+    return cast(memory.c.has_work, Integer) == 1
+
+
 CLAIM_NAMES = tuple(column.key for column in CLAIM)
 
 
@@ -85,7 +95,7 @@ TAKE = Ready(
         memory.c.memory_id == bindparam("memory"),
         memory.c.kind == bindparam("of_kind"),
         memory.c.status == "active",
-        memory.c.has_work,
+        has_work(),
         memory.c.ready_at <= func.now(),
     )
     .values(

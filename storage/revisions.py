@@ -452,7 +452,7 @@ def _end_wait(*which: Any) -> Ready:
             memory.c.session_key == bindparam("session"),
             memory.c.kind == "prism",
             memory.c.status == "active",
-            memory.c.has_work,
+            statements.has_work(),
             memory.c.flush_position < bindparam("upto"),
             memory.c.applied_position < bindparam("upto"),
             or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, is_message)),

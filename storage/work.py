@@ -1,4 +1,4 @@
-"""What there is to do: the reconciler's look over all tenants, and the watchers'."""
+"""Work that no order of the queue shows, putting work off, and how far memories are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import sql
-from sqlalchemy import Column, Table, and_, func, or_, select, tuple_, update
+from sqlalchemy import Column, Table, and_, func, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -37,51 +37,26 @@ class Progress:
     waiting_cause: str | None = None
 
 
-async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` memories, answers and schema drafts each that could be worked on now.
+async def without_words(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
+    """Up to `limit` sessions whose chunks are to have words, while vectors wait for their time.
 
-    Needs `Database.sweeping`.
-    """
-    memories = (
-        select(memory.c.tenant_id, memory.c.session_key, memory.c.memory_id.label("item_id"))
-        .where(memory.c.has_work, memory.c.status == "active", memory.c.ready_at <= func.now())
-        .order_by(memory.c.ready_at)
-        .limit(limit)
-    )
-    looks = {WorkKind.MEMORY: memories}
-    for kind, (table, identity) in SETTLED.items():
-        looks[kind] = (
-            select(table.c.tenant_id, table.c.session_key, identity.label("item_id"))
-            .where(table.c.status == "pending", table.c.ready_at <= func.now())
-            .order_by(table.c.ready_at)
-            .limit(limit)
-        )
-    items: list[WorkItem] = []
-    for kind, statement in looks.items():
-        rows = await connection.execute(statement)
-        items += [WorkItem(kind=kind, **row._mapping) for row in rows]
-    return items
-
-
-async def unindexed(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` sessions whose chunks are to be indexed, those first that wait longest.
-
-    While vectors wait for their time, words do not. Needs `Database.sweeping`.
+    No order of the queue shows them. Needs `Database.sweeping`.
     """
     statement = (
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
         .where(
             session.c.has_unindexed,
-            or_(
-                session.c.index_ready_at <= func.now(),
-                and_(
-                    session.c.indexed_position < session.c.head,
-                    session.c.words_ready_at <= func.now(),
-                ),
-            ),
+            session.c.index_ready_at > func.now(),
+            session.c.indexed_position < session.c.head,
+            session.c.words_ready_at <= func.now(),
         )
-        .order_by(session.c.index_ready_at)
+        .order_by(session.c.tenant_id, session.c.index_ready_at)
         .limit(limit)
+    )
+    # By the index of what is to be indexed, whatever statistics say.
+    await connection.exec_driver_sql(
+        "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
+        " SET LOCAL enable_sort = off"
     )
     rows = await connection.execute(statement)
     return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
@@ -109,14 +84,21 @@ async def unembedded(
 
 
 async def put_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
-    """Leaves a memory, an answer or a schema draft for so long; no try is counted."""
+    """Leaves an item for so long, behind what is ready by then; no try is counted."""
+    later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    if item.kind is WorkKind.INDEX:
+        await tx.connection.execute(
+            update(session)
+            .where(session.c.session_key == item.session_key)
+            .values(index_ready_at=func.greatest(session.c.index_ready_at, later))
+        )
+        return
     table: Table
     identity: Column[Any]
     if item.kind is WorkKind.MEMORY:
         table, identity, status = memory, memory.c.memory_id, "active"
     else:
         (table, identity), status = SETTLED[item.kind], "pending"
-    later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     await tx.connection.execute(
         update(table)
         .where(

@@ -18,7 +18,6 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import migrations
-from service.dispatch.setup import install
 from service.embedded.postgres import PostgresServer
 from service.embedded.valkey import ValkeyServer
 from storage import search_setup
@@ -38,7 +37,6 @@ class Servers:
         self.postgres = postgres
         self.valkey = valkey
         migrations.upgrade(sqlalchemy_url(postgres.url))
-        install(postgres.url)
         search_setup.install_extensions(postgres.superuser_url)
         search_setup.install(postgres.url)
         self._template = conninfo_to_dict(postgres.url)["dbname"]

@@ -17,7 +17,6 @@ from typing import Any
 import psycopg
 
 import migrations
-from service.dispatch.setup import install
 from service.embedded import processes
 from service.embedded.postgres import NAME, PostgresServer
 from service.embedded.processes import ServerUser, free_port
@@ -147,7 +146,6 @@ class Pair:
         """A migrated database on a primary, followed by a replica; stopped at the end."""
         with PostgresServer(folder / "a") as made:
             migrations.upgrade(sqlalchemy_url(made.url))
-            install(made.url)
             programs, login = made._programs, (folder / "a" / "login.password").read_text()
         secret = (folder / "a" / "superuser.password").read_text().strip()
         (folder / "b").mkdir(mode=0o711)

@@ -5,13 +5,13 @@ their indexes has to learn where it is. The release before takes no notice. Ever
 run again.
 
 Revision: 0023
-After: 0017
+After: 0018
 """
 
 from alembic import op
 
 revision = "0023"
-down_revision = "0017"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 

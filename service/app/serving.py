@@ -61,11 +61,11 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     if not listening.is_local(config.listen):
         _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
     async with (
-        process(config, "serve") as (database, keys, dispatcher),
+        process(config, "serve") as (database, keys, signals, dispatcher),
         health(config, "serve", stop) as watch,
         AsyncExitStack() as stack,
     ):
-        hints = Hints(dispatcher.hint)
+        hints = Hints(dispatcher.hint, dispatcher.want)
         watcher = Watcher(database, reads=config.limits.max_waiting_reads)
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token, config.limits)
@@ -116,7 +116,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             reflects=config.reflection,
             unwritten=lambda: appender.unwritten_bytes,
         )
-        jobs = [hints.run, watcher.run, appender.run]
+        jobs = [signals.run, hints.run, watcher.run, appender.run]
         if telemetry.exports():
             jobs.append(DeploymentGauges(database, dispatcher).run)
         loops = [asyncio.create_task(job()) for job in jobs]

@@ -28,6 +28,7 @@ from service.usecases.reranking import Reranker
 from service.usecases.revise import Reviser
 from service.usecases.search import Searcher
 from service.worker import Worker
+from storage import queue
 
 
 async def work(
@@ -39,7 +40,7 @@ async def work(
     """Runs a worker until `stop` is set, with the caller that was `spawned` for it, if any.
     Raises CannotStart."""
     async with (
-        process(config, "work") as (database, keys, dispatcher),
+        process(config, "work") as (database, keys, signals, dispatcher),
         health(config, "work", stop) as watch,
         AsyncExitStack() as stack,
     ):
@@ -54,13 +55,15 @@ async def work(
         gateway = await open_gateway(
             config, database, keys, stack, prices, far=far, patience=patience, circuits=circuits
         )
-        hints = Hints(dispatcher.hint)
+        signals.subscribe(queue.CHANNEL, lambda _: dispatcher.wake())
+        hints = Hints(dispatcher.hint, dispatcher.want)
         facts = Facts(config).of
         embedder = embedder_of(config, database)
         reranker = Reranker(gateway, facts, keys.marker, config)
         searcher = Searcher(database, embedder, reranker.order, config)
         worker = Worker(
             database,
+            signals,
             dispatcher,
             hints,
             Advancer(

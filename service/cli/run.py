@@ -178,7 +178,6 @@ def migrate() -> None:
     Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL.
     """
     import migrations
-    from service.dispatch.setup import DispatchMismatch, install
     from service.llm.embedders import known_dimensions
     from storage import places, search_setup
     from storage.database import sqlalchemy_url
@@ -186,16 +185,13 @@ def migrate() -> None:
 
     config = read_config()
     url = _url(config.migration_database_url or config.database_url)
-    dispatch = _url(config.dispatch_database_url) if config.dispatch_database_url else url
-    for one in {url, dispatch}:
-        _refuse_pooler(one)
+    _refuse_pooler(url)
     try:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
             moved = places.note(url, anew=False)
-            install(dispatch)
             support = search_setup.install(url, known_dimensions(config))
-    except (StorageError, DispatchMismatch) as error:
+    except StorageError as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
     if moved:
@@ -225,7 +221,7 @@ def _refuse_pooler(url: str) -> None:
     if lost:
         raise CommandError(
             f"cannot migrate: {lost}; name the server itself in PALIMPSEST_MIGRATION_DATABASE_URL"
-            " and PALIMPSEST_DISPATCH_DATABASE_URL; see docs/guides/poolers.md"
+            " and PALIMPSEST_SIGNALS_DATABASE_URL; see docs/guides/poolers.md"
         )
 
 

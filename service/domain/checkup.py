@@ -243,8 +243,8 @@ def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Findin
 def judge_queue(
     *, queued: int, running: int, oldest_seconds: float, workers: int, silent: int
 ) -> list[Finding]:
-    """Hints that wait, and the workers that say that they live."""
-    said = f"{queued} hints wait, the oldest for {oldest_seconds:.0f} s; {running} in hand"
+    """Work that waits, and the workers that say that they live."""
+    said = f"{queued} items wait, the oldest for {oldest_seconds:.0f} s; {running} in hand"
     if queued and oldest_seconds > HINT_SECONDS:
         advice = "start more workers, or raise PALIMPSEST_WORKER_CONCURRENCY"
         findings = [warn("queue", said, advice)]

@@ -63,27 +63,25 @@ class FailPoint(Enum):
     HINTS_TAKEN = "hints.taken"
     #: It is passed on.
     HINTS_PASSED = "hints.passed"
-    #: The insert into the queue is sent.
+    #: Workers are about to be told.
     HINT_BEFORE = "hint.before"
-    #: It came back.
-    HINT_QUEUED = "hint.queued"
-    #: The reconciler has found work.
-    RECONCILE_FOUND = "reconcile.found"
-    #: It has hinted at it.
-    RECONCILED = "reconcile.hinted"
+    #: They are.
+    HINT_SENT = "hint.sent"
+    #: It is about to be noted that somebody waits for memories.
+    WANT_BEFORE = "want.before"
+    #: It is.
+    WANTED = "want.noted"
 
     # Dispatch.
-    #: A worker has fetched a job and not begun it.
-    JOB_TAKEN = "job.taken"
+    #: A worker is about to give back what is done, and to take more.
+    TAKE_BEFORE = "take.before"
+    #: It has taken items, and not begun them.
+    TAKEN = "take.taken"
     #: The worker begins with the item.
     WORK_BEGUN = "work.begun"
-    #: It is done with it; the job is still "doing".
+    #: It is done with it; nobody else may take it yet.
     WORK_ENDED = "work.ended"
-    #: The end of a job is written.
-    JOB_BEFORE_END = "job.before_end"
-    #: It is written.
-    JOB_ENDED = "job.ended"
-    #: Jobs of dead workers are about to be freed.
+    #: What dead workers have in hand is about to be freed.
     SWEEP_BEFORE = "sweep.before"
     #: They are.
     SWEPT = "sweep.swept"

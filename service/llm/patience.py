@@ -10,7 +10,7 @@ turns with everything else.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class _InHand:
     """Something that is worked on."""
 
     def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[float | None] | None = None
         #: Its calls that wait, by model.
         self.waits: dict[str, int] = {}
         #: Since when it has waited without a pause, in the loop's time.
@@ -90,27 +90,36 @@ class Patience:
             "palimpsest.llm.let_go", description="Work that was let go since its model is silent"
         )
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> float | None:
-        """Does the work; the seconds after which it is to be taken up again when it is let go."""
+    async def run(
+        self,
+        work: Coroutine[Any, Any, float | None],
+        *,
+        let_go: Callable[[float], Awaitable[None]],
+    ) -> float | None:
+        """Does the work; what it returns.
+
+        When it is let go, the seconds after which it is to be taken up again, behind `let_go`.
+        """
         held = _InHand()
 
-        async def within() -> None:
+        async def within() -> float | None:
             _in_hand.set(held)
-            await work
+            return await work
 
         held.task = asyncio.create_task(within())
         self._held[held] = None
         try:
-            await held.task
+            return await held.task
         except asyncio.CancelledError:
             current = asyncio.current_task()
             # Of the worker, or of the work alone.
             if held.back_seconds is None or (current is not None and current.cancelling()):
                 raise
-            return held.back_seconds
+            seconds = held.back_seconds
         finally:
             del self._held[held]
-        return None
+        await let_go(seconds)
+        return seconds
 
     @asynccontextmanager
     async def waiting(self, model: str) -> AsyncIterator[None]:

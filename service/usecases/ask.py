@@ -165,7 +165,7 @@ class Asker:
             reach(FailPoint.ASK_WRITTEN)
         reach(FailPoint.ASKED)
         key = session_key(tenant_id, questions[0].session)
-        self._hints.add(_memory_item(tenant_id, key, one) for one in woken)
+        self._hints.add((_memory_item(tenant_id, key, one) for one in woken), wanted=True)
         self._hints.add(
             _item(tenant_id, key, one.answer_id) for one in begun if isinstance(one, Reading)
         )

@@ -10,14 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from service.config import Config
-from service.dispatch.checkup import read_dispatch
 from service.domain import checkup as judge
 from service.domain.checkup import SILENT_SECONDS, Clock, Finding, Level, bad, ok, warn
 from service.domain.prism.losses import losses_of
 from service.llm.checkup import look_at_models
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
-from storage import clocks, conditions, database_state, places, pooling, waiting
+from storage import clocks, conditions, database_state, places, pooling, queue, waiting
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
@@ -63,8 +62,6 @@ class Checkup:
         for one in self._settings():
             yield one
         async for one in self._database():
-            yield one
-        for one in await self._dispatch():
             yield one
         yield await self._redis()
         for one in await look_at_models(self._config, self._hidden):
@@ -125,8 +122,8 @@ class Checkup:
     async def _pooler(self, url: str) -> Finding:
         """Whether connections are what they are taken for."""
         if self._config.is_pooled:
-            if self._config.dispatch_database_url is None:
-                said = "PALIMPSEST_DISPATCH_DATABASE_URL is not set, and LISTEN passes no pooler"
+            if self._config.signals_database_url is None:
+                said = "PALIMPSEST_SIGNALS_DATABASE_URL is not set, and LISTEN passes no pooler"
                 return bad("pooler", said, "set it to the server itself")
             return ok("pooler", "each transaction may have another connection to the server")
         try:
@@ -157,6 +154,8 @@ class Checkup:
             return
         yield await _clocks(database, facts)
         yield await _place(database)
+        for one in await self._queue(database):
+            yield one
         for one in await self._conditions(database):
             yield one
         async for one in self._tenants(database):
@@ -249,27 +248,20 @@ class Checkup:
             ("index", index),
         )
 
-    async def _dispatch(self) -> list[Finding]:
-        url = self._config.dispatch_database_url or self._config.database_url
-        if url is None:
-            return []
+    async def _queue(self, database: Database) -> list[Finding]:
         try:
-            found = await read_dispatch(
-                url.get_secret_value(), dead_after_seconds=self._config.dead_after_seconds
+            found = await queue.read_facts(
+                database, dead_after_seconds=self._config.dead_after_seconds
             )
-        except ConnectionError as error:
-            advice = "run `palimpsest migrate`; without hints work is found by the reconciler"
-            return [bad("queue", f"cannot be seen: {error}", advice)]
-        findings = judge.judge_queue(
-            queued=found.queued,
+        except StorageError as error:
+            return [bad("queue", f"cannot be seen: {error}", "run `palimpsest migrate`")]
+        return judge.judge_queue(
+            queued=max(found.ready - found.running, 0),
             running=found.running,
             oldest_seconds=found.oldest_seconds,
             workers=found.workers,
             silent=found.silent,
         )
-        if found.problem:
-            findings.append(warn("queue", found.problem, "see docs/guides/operations.md"))
-        return findings
 
     async def _redis(self) -> Finding:
         if self._config.redis_url is None and "redis_url" in self._hidden:

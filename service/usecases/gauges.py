@@ -66,8 +66,8 @@ class DeploymentGauges:
             ("memories", "Memories that do not go on or are behind", "state", self._memories),
             ("lag.chunks", "Chunks that memories are behind", "statistic", self._lag_chunks),
             ("lag.seconds", "Age of chunks that wait for memories", "statistic", self._lag_seconds),
-            ("queue.items", "Hints that wait, and items in hand", "state", self._queue_items),
-            ("queue.seconds", "Age of hints that wait", "statistic", self._queue_seconds),
+            ("queue.items", "Items that wait, and items in hand", "state", self._queue_items),
+            ("queue.seconds", "Age of items that wait", "statistic", self._queue_seconds),
         ):
             observe(f"palimpsest.{name}", description, label, read, by=by)
 

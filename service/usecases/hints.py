@@ -7,14 +7,19 @@ from itertools import islice
 import structlog
 
 from service.domain.fail_points import FailPoint, reach
-from service.domain.work import WorkItem
+from service.domain.work import WorkItem, WorkKind
 
 _log = structlog.get_logger("palimpsest.hints")
 
-#: Items that wait at the most; what is more is left to the reconciler.
+#: Passes items on.
+Passes = Callable[[Sequence[WorkItem]], Awaitable[None]]
+
+#: Items that wait at the most; what is more workers find by themselves.
 MAX_WAITING = 10_000
 #: Items that are passed on together.
 BATCH_ITEMS = 1000
+#: Between two batches, in seconds: what comes meanwhile goes together.
+PAUSE_SECONDS = 0.01
 #: How long passing some on may take: where hints go may stand still.
 HINT_SECONDS = 10.0
 
@@ -23,21 +28,27 @@ class Hints:
     """Collects work items and passes them on in batches.
 
     Call `add` after the commit that made the work. A hint may be lost with the process, or
-    where too many wait; the reconciler finds the work all the same.
+    where too many wait; workers find the work all the same.
     """
 
-    def __init__(self, hint: Callable[[Sequence[WorkItem]], Awaitable[None]]) -> None:
+    def __init__(self, hint: Passes, want: Passes | None = None) -> None:
+        """`want` takes memories that somebody waits for, which then go first."""
         self._hint = hint
-        self._waiting: dict[WorkItem, None] = {}
+        self._want = want
+        #: What is to be passed on, and whether somebody waits for it.
+        self._waiting: dict[WorkItem, bool] = {}
         self._some = asyncio.Event()
         #: Since this was last said in the log.
         self._lost = 0
 
-    def add(self, items: Iterable[WorkItem]) -> None:
-        """Passes `items` on soon; an item that waits already is passed on once."""
+    def add(self, items: Iterable[WorkItem], *, wanted: bool = False) -> None:
+        """Passes `items` on soon; an item that waits already is passed on once.
+
+        `wanted`: somebody waits for them.
+        """
         for item in items:
             if len(self._waiting) < MAX_WAITING or item in self._waiting:
-                self._waiting[item] = None
+                self._waiting[item] = wanted or self._waiting.get(item, False)
             else:
                 self._lost += 1
         if self._waiting:
@@ -49,10 +60,9 @@ class Hints:
             await self._some.wait()
             await self._pass_some_on()
             if self._lost:
-                _log.warning(
-                    "too many hints wait; the reconciler will find the work", lost=self._lost
-                )
+                _log.warning("too many hints wait; the work is found without", lost=self._lost)
                 self._lost = 0
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def flush(self) -> None:
         """Passes on what waits, at once."""
@@ -61,8 +71,7 @@ class Hints:
 
     async def _pass_some_on(self) -> None:
         batch = list(islice(self._waiting, BATCH_ITEMS))
-        for item in batch:
-            del self._waiting[item]
+        wanted = [item for item in batch if self._waiting.pop(item)]
         if not self._waiting:
             self._some.clear()
         if not batch:
@@ -70,10 +79,12 @@ class Hints:
         try:
             async with asyncio.timeout(HINT_SECONDS):
                 reach(FailPoint.HINTS_TAKEN)
+                if wanted and self._want is not None:
+                    await self._want([one for one in wanted if one.kind is WorkKind.MEMORY])
                 await self._hint(batch)
                 reach(FailPoint.HINTS_PASSED)
         except TimeoutError:
-            _log.warning("hints lost; the reconciler will find the work", cause="no reply in time")
+            _log.warning("hints lost; the work is found without", cause="no reply in time")
         except Exception:
             # Without the loop that calls this all work would wait for the reconciler.
-            _log.exception("hints lost; the reconciler will find the work")
+            _log.exception("hints lost; the work is found without")

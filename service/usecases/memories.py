@@ -304,7 +304,9 @@ class Memories:
         if stored.lingers:
             async with self._database.transaction(tenant_id) as tx:
                 woken = await revisions.end_wait(tx, *key, wanted)
-            self._hints.add([_item(tenant_id, stored.session_key, one) for one in woken])
+            self._hints.add(
+                [_item(tenant_id, stored.session_key, one) for one in woken], wanted=True
+            )
         looks = self._watcher.progress_of_read(tenant_id, key, deadline=deadline)
         async with aclosing(looks) as seen:
             async for progress in seen:

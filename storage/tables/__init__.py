@@ -24,6 +24,7 @@ from storage.tables.made import (
 )
 from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
+from storage.tables.queue import claim, wanted, worker
 from storage.tables.requests import request
 from storage.tables.search import chunk_vector, chunk_word
 from storage.tables.trees import tree_node
@@ -41,6 +42,7 @@ __all__ = [
     "chunk",
     "chunk_vector",
     "chunk_word",
+    "claim",
     "dead_letter",
     "deployment",
     "intent",
@@ -64,4 +66,6 @@ __all__ = [
     "tenant_budget",
     "trajectory_event",
     "tree_node",
+    "wanted",
+    "worker",
 ]

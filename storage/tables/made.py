@@ -77,7 +77,7 @@ answer = Table(
     CheckConstraint(
         "status IN ('pending', 'complete', 'failed', 'cancelled')", name="answer_status"
     ),
-    Index("answer_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index("answer_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")),
     Index(
         "answer_waiting",
         "waiting_model",
@@ -180,7 +180,9 @@ schema_draft = Table(
     PrimaryKeyConstraint("session_key", "draft_id", name="schema_draft_pkey"),
     of_session("schema_draft_session_fkey"),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
-    Index("schema_draft_runnable", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index(
+        "schema_draft_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")
+    ),
     Index(
         "schema_draft_waiting",
         "waiting_model",

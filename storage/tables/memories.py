@@ -92,7 +92,8 @@ memory = Table(
     CheckConstraint("kind IN ('prism', 'tree', 'state')", name="memory_kind"),
     CheckConstraint("status IN ('active', 'stalled', 'sealed')", name="memory_status"),
     Index(
-        "memory_runnable",
+        "memory_turns",
+        "tenant_id",
         "ready_at",
         postgresql_where=text("has_work AND status = 'active'"),
     ),

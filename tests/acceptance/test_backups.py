@@ -20,7 +20,6 @@ import palimpsest
 from palimpsest import errors
 from service.cli.commands import app
 from service.config import Config
-from service.dispatch.setup import install
 from service.domain.checkup import Finding, Level
 from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.embedded.postgres import PostgresServer
@@ -192,7 +191,6 @@ def backups() -> Iterator[Backups]:
             server.postgres.stop()
             server.postgres.start()
             migrations.upgrade(sqlalchemy_url(server.url))
-            install(server.url)
             places.note(server.url, anew=False)
             assert asyncio.run(place(server.url)).level is Level.OK
             yield back_up(server, folder, archive)
@@ -203,17 +201,14 @@ def test_a_dump_is_restored_to_a_new_server(backups: Backups, folder: Path) -> N
     with server.postgres:
         server.execute(*ROLES.strip().splitlines())
         url = server.postgres.superuser_url
-        # As the guide says: hints are not worth restoring, `migrate` makes their tables anew.
         shutil.copy(backups.dump, folder / "palimpsest.dump")
         (folder / "palimpsest.dump").chmod(0o644)
         server.run(
             "pg_restore",
             f"--dbname={url}",
             "--exit-on-error",
-            "--exclude-schema=dispatch",
             str(folder / "palimpsest.dump"),
         )
-        install(server.url)
         goes_on(server, backups)
 
 

@@ -418,10 +418,10 @@ def test_a_database_that_is_not_migrated_is_one_clear_line(servers: Servers) -> 
     assert "at " in succeed("migrate", PALIMPSEST_DATABASE_URL=superuser)
 
 
-def test_a_dispatch_database_that_is_not_there_is_one_clear_line(servers: Servers) -> None:
-    nowhere = {"PALIMPSEST_DISPATCH_DATABASE_URL": "postgresql://u:secret-word@127.0.0.1:1/d"}
+def test_a_database_for_signals_that_is_not_there_is_one_clear_line(servers: Servers) -> None:
+    nowhere = {"PALIMPSEST_SIGNALS_DATABASE_URL": "postgresql://u:secret-word@127.0.0.1:1/d"}
     done = run("serve", PALIMPSEST_DATABASE_URL=servers.new_database(), **nowhere)
-    assert_one_clear_line(done, "cannot reach the dispatch database")
+    assert_one_clear_line(done, "cannot reach PALIMPSEST_SIGNALS_DATABASE_URL")
     assert "secret-word" not in done.stderr
 
 

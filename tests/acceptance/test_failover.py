@@ -111,11 +111,11 @@ def health(address: str) -> list[int]:
 def connections(node: Node) -> int:
     """How many connections a server has by which our processes read and write.
 
-    One of the queue looks where it leads when it is used next.
+    One that only listens looks where it leads when it is lost.
     """
     return int(
         node.ask(
             "SELECT count(*) FROM pg_stat_activity WHERE usename = 'palimpsest'"
-            " AND application_name <> 'palimpsest-dispatch'"
+            " AND application_name NOT LIKE '%-signals'"
         )
     )

@@ -15,7 +15,6 @@ import pytest
 import migrations
 import palimpsest
 from palimpsest import errors
-from service.dispatch.setup import install
 from service.embedded.postgres import PostgresServer
 from storage.database import sqlalchemy_url
 from tests.acceptance.kept_memory import (
@@ -195,7 +194,6 @@ def test_nothing_acked_is_lost_when_the_database_dies(model: FakeModel) -> None:
         Path(name).chmod(0o755)
         with PostgresServer(Path(name) / "postgres") as postgres:
             migrations.upgrade(sqlalchemy_url(postgres.url))
-            install(postgres.url)
             with api(postgres.url) as (_, address), worker(postgres.url, **scripted(model)):
                 acked, position = asyncio.run(_append_through_crashes(address, postgres))
                 assert acked == position

@@ -64,7 +64,7 @@ def test_a_worker_that_stops_in_a_slow_call_hands_over_and_nothing_is_paid_twice
             assert held.asked.wait(150)
             indexed(servers, url)
             stop(first)
-        assert jobs(servers, url) == ["todo"]
+        assert in_hand(servers, url) == (0,)
         with worker(url, **environment(model)):
             held.go.set()
             revision, position, _ = asyncio.run(finish(address, token))
@@ -99,7 +99,7 @@ def test_a_worker_that_stops_between_two_steps_leaves_the_rest_to_others(
             assert first.wait(30 + SLACK_SECONDS) == 0, first.log()
             assert "Traceback" not in first.log()
         ended.set()
-        assert jobs(servers, url) == ["todo"]
+        assert in_hand(servers, url) == (0,)
         paid = len(model.prompts)
         with worker(url, **environment(model)):
             revision, position, ranges = asyncio.run(finish(address, token))
@@ -109,16 +109,15 @@ def test_a_worker_that_stops_between_two_steps_leaves_the_rest_to_others(
     assert paid < STEPS, "else nothing was handed over"
 
 
-def jobs(servers: Servers, url: str) -> list[str]:
-    """What there is to do, by whether somebody is at it."""
+def in_hand(servers: Servers, url: str) -> object:
+    """How many items workers have in hand."""
     with psycopg.connect(servers.as_superuser(url)) as look:
-        rows = look.execute("SELECT status::text FROM dispatch.procrastinate_jobs").fetchall()
-    return [status for (status,) in rows]
+        return look.execute("SELECT count(*) FROM claim").fetchone()
 
 
 def indexed(servers: Servers, url: str) -> None:
     """Waits until words are indexed, which is done beside the memory."""
-    query = "SELECT count(*) FROM dispatch.procrastinate_jobs WHERE args->>'kind' = 'index'"
+    query = "SELECT count(*) FROM session WHERE has_unindexed"
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as look:
         eventually("words are indexed", lambda: look.execute(query).fetchone() == (0,))
 

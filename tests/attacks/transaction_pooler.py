@@ -25,7 +25,7 @@ async def run(stage: Stage) -> Outcome:
         unnamed += [_refusal(through, command) for command in commands]
         settings = {
             "PALIMPSEST_DATABASE_POOLER": "transaction",
-            "PALIMPSEST_DISPATCH_DATABASE_URL": url,
+            "PALIMPSEST_SIGNALS_DATABASE_URL": url,
         }
         with (
             api(through, **settings) as (_, address),

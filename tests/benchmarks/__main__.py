@@ -3,10 +3,14 @@
 import argparse
 import importlib
 import json
+import signal
+import sys
+from types import FrameType
 
 NAMES = (
     "append",
     "apply",
+    "backlog",
     "calls",
     "context",
     "defaults",
@@ -16,6 +20,7 @@ NAMES = (
     "kv",
     "load",
     "message",
+    "pickup",
     "policy",
     "prompts",
     "read",
@@ -48,8 +53,15 @@ def main() -> None:
         module.add_arguments(parser)
     parser.add_argument("-h", "--help", action="help", help="show this and do nothing else")
     options = vars(parser.parse_args())
+    signal.signal(signal.SIGTERM, _end)
     name = options.pop("name")
     print(json.dumps({"name": name, **module.run(options.pop("seconds"), **options)}))
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    """Ends as if by itself, so that servers are stopped, and is not kept from that."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def stack(
     """A service with so many workers and a model that takes so long; `settings` are theirs.
 
     Questions that ask `QUESTION` get `ANSWER`, all other prompts `reply`. With
-    `hints_are_lost` the API's go to a queue where nobody works.
+    `hints_are_lost` the workers listen where nobody says anything.
     """
     asked = Habit(marker=QUESTION, seconds=model_seconds, reply=ANSWER)
     with (
@@ -103,10 +103,9 @@ def stack(
             "PALIMPSEST_LOG_LEVEL": "error",
             **settings,
         }
-        elsewhere = {"PALIMPSEST_DISPATCH_DATABASE_URL": servers.new_database()}
-        server, address = held.enter_context(
-            api(url, **environment, **(elsewhere if hints_are_lost else {}))
-        )
+        if hints_are_lost:
+            environment["PALIMPSEST_SIGNALS_DATABASE_URL"] = servers.new_database()
+        server, address = held.enter_context(api(url, **environment))
         made = Stack(
             servers=servers,
             url=url,

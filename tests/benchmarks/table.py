@@ -34,6 +34,11 @@ SIZES: dict[str, Sequence[str]] = {
     "message": ("--sessions", "100", "--rounds", "2"),
     "workers": (),
     "start": ("--times", "2"),
+    "pickup": ("--seconds", "60"),
+    "backlog": (
+        *("--sessions", "4000", "--behind", "1000", "--runnable", "2000"),
+        *("--asks", "100", "--seconds", "10"),
+    ),
     "recovery": ("--hints", "10", "--restarts", "5"),
     "isolation": ("--pairs", "2"),
     "soak": ("--minutes", "5"),

@@ -41,7 +41,7 @@ _WAITING = {
     "sessions without words": (
         "SELECT count(*) FROM session WHERE indexed_position < head OR embedded_position < head"
     ),
-    "jobs": "SELECT count(*) FROM dispatch.procrastinate_jobs",
+    "claims": "SELECT count(*) FROM claim",
     "leases": "SELECT count(*) FROM intent WHERE lease_until > now()",
 }
 

@@ -16,10 +16,10 @@ from service.usecases.consistency import Watcher
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
 from service.usecases.trees import Trees
-from storage import work
 from storage.database import Database
 from tests.integration.forests import KEY, SESSION, TREE, TREE_ID, make_tree
 from tests.integration.writing import drop_hints, submission
+from tests.runnable import runnable as runnable_now
 
 BACKLOG = 3
 
@@ -31,7 +31,7 @@ class Told(Hints):
         super().__init__(drop_hints)
         self.items: list[WorkItem] = []
 
-    def add(self, items: Iterable[WorkItem]) -> None:
+    def add(self, items: Iterable[WorkItem], *, wanted: bool = False) -> None:
         self.items += items
 
 
@@ -68,7 +68,7 @@ async def append(database: Database, hints: Hints, count: int) -> None:
 
 async def runnable(database: Database) -> set[Any]:
     async with database.sweeping() as connection:
-        return {item.item_id for item in await work.runnable(connection, 10)}
+        return {item.item_id for item in await runnable_now(connection, 10)}
 
 
 async def test_a_tree_that_reads_on_holds_up(database: Database) -> None:

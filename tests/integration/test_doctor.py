@@ -142,7 +142,6 @@ async def test_what_is_down_is_a_line_each() -> None:
     found = await look(config)
     assert levels(found) == {
         "database": [Level.BAD],
-        "queue": [Level.BAD],
         "redis": [Level.WARN],
         "model": [Level.OK, Level.BAD],
     }
@@ -211,17 +210,16 @@ async def test_what_the_role_may_not_see_is_said(
     assert levels(found).keys() == {"intents", "workers"}
 
 
-async def test_hints_that_wait_without_a_worker_are_bad(
+async def test_work_that_waits_without_a_worker_is_bad(
     config: Config, admin: "psycopg.AsyncConnection[Any]"
 ) -> None:
-    await admin.execute("SET search_path TO dispatch")
     await admin.execute(
-        "INSERT INTO dispatch.procrastinate_jobs (queue_name, task_name, lock, queueing_lock)"
-        " VALUES ('work', 'work', 'a', 'a')"
+        "INSERT INTO session (session_key, tenant_id, name, has_unindexed)"
+        " SELECT gen_random_uuid(), tenant_id, 'a', true FROM tenant"
     )
     found = await look(config)
     assert levels(found) == {"workers": [Level.BAD]}
-    assert found["queue"][0].said.startswith("1 hints wait")
+    assert found["queue"][0].said.startswith("1 items wait")
 
 
 @contextmanager

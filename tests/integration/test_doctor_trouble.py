@@ -62,11 +62,7 @@ INSERT INTO intent (session_key, key, tenant_id, purpose, model, lease_until, re
     reserved_micro_usd)
 VALUES ('{key}', '\\x01', '{tenant}', 'revise', 'm', now() - interval '2 hours', 1, 1)
 """
-_HINT = """
-INSERT INTO dispatch.procrastinate_jobs (queue_name, task_name, lock, queueing_lock)
-VALUES ('work', 'work', 'a', 'a')
-"""
-_WORKER = "INSERT INTO dispatch.procrastinate_workers (last_heartbeat) VALUES ({at})"
+_WORKER = "INSERT INTO worker (worker_id, beat_at) VALUES (gen_random_uuid(), {at})"
 #: What is broken by a statement: the finding's name, its level, and a part of what is said.
 BROKEN = {
     "a late answer": (_ANSWER, "answers", Level.WARN, "1 of 1 wait since more than 10 minutes"),
@@ -129,12 +125,6 @@ BROKEN = {
         Level.WARN,
         "1 live; 1 fell silent",
     ),
-    "a queue of another release": (
-        "COMMENT ON SCHEMA dispatch IS 'procrastinate 0.1'",
-        "queue",
-        Level.WARN,
-        "was made by 'procrastinate 0.1'",
-    ),
 }
 
 
@@ -152,16 +142,17 @@ async def test_what_is_broken_is_found_and_nothing_else(
     assert levels(found).keys() - {"workers"} <= {name}
 
 
-async def test_hints_that_wait_for_long_say_that_workers_are_few(
-    config: Config, admin: Admin
+async def test_work_that_waits_for_long_says_that_workers_are_few(
+    config: Config, stored: None, admin: Admin
 ) -> None:
-    await admin.execute("SET search_path TO dispatch")
-    await admin.execute(_HINT)
-    await admin.execute("UPDATE procrastinate_events SET at = now() - interval '2 minutes'")
+    await admin.execute(
+        "UPDATE memory SET has_work = true, ready_at = now() - interval '2 minutes'"
+    )
+    await admin.execute("UPDATE session SET has_unindexed = false")
     await admin.execute(_WORKER.format(at="now()").encode())
     found = await look(config)
     assert levels(found) == {"queue": [Level.WARN]}
-    assert found["queue"][0].said.startswith("1 hints wait, the oldest for 12")
+    assert found["queue"][0].said.startswith("1 items wait, the oldest for 12")
 
 
 async def test_a_memory_far_behind_is_named_with_what_it_leads_to(
@@ -197,7 +188,7 @@ async def test_a_database_that_is_empty_is_told(servers: Servers, config: Config
     assert config.database_url is not None
     url = config.database_url.get_secret_value().rpartition("/")[0] + f"/{name}"
     found = await look(config.model_copy(update={"database_url": SecretStr(url)}))
-    assert levels(found) == {"migrations": [Level.BAD], "queue": [Level.BAD]}
+    assert levels(found) == {"migrations": [Level.BAD]}
     assert found["migrations"][0].said == "the database is not migrated"
 
 

@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 from service.dispatch.port import DispatchStatistics
-from service.dispatch.procrastinate import ProcrastinateDispatcher
+from service.dispatch.queue import QueueDispatcher
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm import caller
 from service.rpc.interceptors import telemetry as rpc_telemetry
@@ -74,14 +74,14 @@ async def admin(servers: Servers, url: str) -> AsyncIterator[Admin]:
 
 
 @pytest.fixture
-async def dispatcher(url: str) -> AsyncIterator[ProcrastinateDispatcher]:
-    made = ProcrastinateDispatcher(url, heartbeat_seconds=5.0, dead_after_seconds=15.0)
-    async with made:
-        yield made
+def dispatcher(database: Database) -> QueueDispatcher:
+    return QueueDispatcher(
+        database, heartbeat_seconds=5.0, dead_after_seconds=15.0, look_seconds=1.0
+    )
 
 
 async def test_memories_that_are_behind_held_or_stalled_are_counted(
-    database: Database, admin: Admin, dispatcher: ProcrastinateDispatcher
+    database: Database, admin: Admin, dispatcher: QueueDispatcher
 ) -> None:
     collected = Collected()
     gauges = DeploymentGauges(database, dispatcher, by=collected.meter)
@@ -101,13 +101,13 @@ async def test_memories_that_are_behind_held_or_stalled_are_counted(
     await admin.execute(
         "UPDATE chunk SET created_at = now() - interval '1 hour' WHERE position = 1"
     )
-    await dispatcher.hint([ITEM])
     await gauges.measure()
     found = collected.figures()
     assert (found["memories", "behind"], found["memories", "held"]) == (1, 0)
     assert {found["lag.chunks", name] for name in ("sum", "p95", "max")} == {3}
     assert all(3600 <= found["lag.seconds", name] < 7200 for name in ("p95", "max"))
-    assert (found["queue.items", "queued"], found["queue.items", "running"]) == (1, 0)
+    # The memory, and the words of its session.
+    assert (found["queue.items", "queued"], found["queue.items", "running"]) == (2, 0)
     assert found["queue.seconds", "max"] > 0
 
     await admin.execute("UPDATE memory SET held_reason = 'x', ready_at = now() + interval '1 hour'")

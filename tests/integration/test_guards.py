@@ -11,12 +11,13 @@ from sqlalchemy import text
 import migrations
 from service.domain.prism.spec import PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
-from storage import memories, revisions, sessions, tables, work
+from storage import memories, revisions, sessions, tables
 from storage.database import Database, sqlalchemy_url
 from storage.errors import Violated
 from storage.revisions import Claim, Fenced, NewRevision
 from tests.harness import Servers
 from tests.integration.writing import append_texts
+from tests.runnable import runnable as runnable_now
 
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
@@ -220,14 +221,14 @@ async def test_the_sweeper_sees_what_is_runnable_and_nothing_else(
     database: Database, held: Claim
 ) -> None:
     async with database.sweeping() as connection:
-        (item,) = await work.runnable(connection, 10)
+        (item,) = await runnable_now(connection, 10)
         assert (item.session_key, item.item_id) == (KEY, MEMORY)
         with pytest.raises(Exception, match="permission denied"):
             await connection.execute(text("SELECT spec FROM memory"))
     async with database.transaction(DEFAULT_TENANT) as tx:
         await revisions.clear_work(tx, held)
     async with database.sweeping() as connection:
-        assert await work.runnable(connection, 10) == []
+        assert await runnable_now(connection, 10) == []
 
 
 def test_tables_and_migrations_agree(servers: Servers, url: str) -> None:

@@ -24,7 +24,6 @@ from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.revise import Reviser
 from storage import answers, budgets, revisions
-from storage import work as work_storage
 from storage.database import Database
 from storage.revisions import Fenced
 from storage.tables import memory, spend
@@ -43,6 +42,7 @@ from tests.integration.scripted import (
 from tests.integration.stored_answers import read_answer, store_question
 from tests.integration.test_budgets import reserve
 from tests.integration.writing import append_texts, drop_hints
+from tests.runnable import runnable as runnable_now
 
 DAY, TOTAL = BudgetPeriod.DAY, BudgetPeriod.TOTAL
 OF_MEMORY = BudgetOwner(scope=BudgetScope.MEMORY, session="s", memory="m")
@@ -76,7 +76,7 @@ def budgeted(database: Database, script: Script) -> Reviser:
 def books(database: Database, woken: list[WorkItem] | None = None) -> Budgets:
     hints = Hints(drop_hints)
     if woken is not None:
-        hints.add = lambda items: woken.extend(items)  # type: ignore[method-assign]
+        hints.add = lambda items, wanted=False: woken.extend(items)  # type: ignore[method-assign,misc]
     return Budgets(database, hints)
 
 
@@ -151,7 +151,7 @@ async def test_a_days_budget_goes_on_the_next_day(database: Database) -> None:
         await tx.connection.execute(update(memory).values(ready_at=memory.c.created_at))
     assert (await read(database)).held_reason is None, "it is about to try again"
     async with database.sweeping() as connection:
-        assert await work_storage.runnable(connection, 9) == [ITEM]
+        assert await runnable_now(connection, 9) == [ITEM]
     await budgeted(database, Script()).drain(ITEM)
     done = await read(database)
     assert (done.applied_position, done.held_reason) == (2, None)

@@ -13,11 +13,12 @@ from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.domain.work import WorkItem, WorkKind
 from service.usecases import index
 from service.usecases.index import Indexer
-from storage import chunk_index, sessions, verifying, work
+from storage import chunk_index, sessions, verifying
 from storage.chunk_index import IndexPlace
 from storage.chunk_text import AS_TEXT
 from storage.database import Database
 from tests.integration.writing import append_chunks, append_texts
+from tests.runnable import unindexed
 
 KEY = session_key(DEFAULT_TENANT, "s")
 ITEM = WorkItem(kind=WorkKind.INDEX, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=KEY)
@@ -62,7 +63,7 @@ async def place(database: Database) -> IndexPlace:
 
 async def noted(database: Database) -> list[WorkItem]:
     async with database.sweeping() as connection:
-        return list(await work.unindexed(connection, 10))
+        return list(await unindexed(connection, 10))
 
 
 async def rows(database: Database, query: str, **values: object) -> Sequence[tuple[object, ...]]:

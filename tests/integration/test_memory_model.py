@@ -36,13 +36,14 @@ from service.usecases.hints import Hints
 from service.usecases.history import History
 from service.usecases.memories import Memories
 from service.usecases.watch import Committed, Watches
-from storage import log, revisions, sessions, work
+from storage import log, revisions, sessions
 from storage.database import Database
 from storage.errors import StorageError
 from storage.memories import StoredMemory
 from tests.integration import memory_model as model
 from tests.integration.scripted import Script, reviser
 from tests.integration.writing import drop_hints, submission
+from tests.runnable import runnable as runnable_now
 
 SEED = int(os.environ.get("PALIMPSEST_TEST_MODEL_SEED", "1"))
 ROUNDS = int(os.environ.get("PALIMPSEST_TEST_MODEL_ROUNDS", "1"))
@@ -141,7 +142,7 @@ class World:
             worker = reviser(self.database, Scripted(self), CONFIG, window=20_000)
             with suppress(StorageError):
                 async with self.database.sweeping() as connection:
-                    items = await work.runnable(connection, 100)
+                    items = await runnable_now(connection, 100)
                 self.random.shuffle(items := list(items))
                 for item in items:
                     if item in self.in_hands and self.random.random() < 0.9:

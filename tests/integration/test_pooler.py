@@ -49,19 +49,19 @@ def test_a_pooler_that_nobody_named_is_refused_with_the_reason(either: str, comm
     assert "docs/guides/poolers.md" in said
 
 
-@pytest.mark.parametrize("dispatch", [False, True], ids=["none", "pooler"])
-def test_hints_need_the_server_itself(through: str, dispatch: bool) -> None:
+@pytest.mark.parametrize("signals", [False, True], ids=["none", "pooler"])
+def test_hints_need_the_server_itself(through: str, signals: bool) -> None:
     settings = {"PALIMPSEST_DATABASE_URL": through, "PALIMPSEST_DATABASE_POOLER": "transaction"}
-    if dispatch:
-        settings["PALIMPSEST_DISPATCH_DATABASE_URL"] = through
-    with pytest.raises(RuntimeError, match="PALIMPSEST_DISPATCH_DATABASE_URL"):
+    if signals:
+        settings["PALIMPSEST_SIGNALS_DATABASE_URL"] = through
+    with pytest.raises(RuntimeError, match="PALIMPSEST_SIGNALS_DATABASE_URL"):
         Process("serve", settings, "never")
 
 
 async def test_twenty_clients_behind_a_pooler_lose_and_mix_nothing(url: str, through: str) -> None:
     settings = {
         "PALIMPSEST_DATABASE_POOLER": "transaction",
-        "PALIMPSEST_DISPATCH_DATABASE_URL": url,
+        "PALIMPSEST_SIGNALS_DATABASE_URL": url,
     }
     with api(through, **settings) as (server, address), worker(through, **settings) as working:
         await asyncio.gather(*(live(address, number) for number in range(CLIENTS)))
@@ -104,4 +104,4 @@ async def test_doctor_tells_of_a_pooler(url: str, through: str) -> None:
     assert (await levels(database_url=through))["pooler"] is Level.BAD
     pooled = {"database_url": through, "database_pooler": "transaction"}
     assert (await levels(**pooled))["pooler"] is Level.BAD
-    assert (await levels(**pooled, dispatch_database_url=url))["pooler"] is Level.OK
+    assert (await levels(**pooled, signals_database_url=url))["pooler"] is Level.OK

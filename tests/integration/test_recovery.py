@@ -21,13 +21,14 @@ from service.usecases.failing import Pauses
 from service.usecases.hints import Hints
 from service.usecases.recovery import Recovery, StoredConditions
 from service.usecases.revise import Reviser
-from storage import checkup, conditions, memories, sessions, waiting, work
+from storage import checkup, conditions, memories, sessions, waiting
 from storage.database import Database
 from storage.memories import StoredMemory
 from tests.gateways import gateway
 from tests.integration.scripted import SPEC, Script
 from tests.integration.writing import append_texts
 from tests.prices import PLAIN
+from tests.runnable import runnable as runnable_now
 
 MODEL = "test/scripted"
 WRONG_KEY = ModelFailure("the key is wrong", retryable=False, fault=Fault.KEY_REFUSED)
@@ -90,7 +91,7 @@ class Deployment:
 
     async def runnable(self) -> set[WorkItem]:
         async with self.database.sweeping() as connection:
-            return set(await work.runnable(connection, 1000))
+            return set(await runnable_now(connection, 1000))
 
     async def conditions(self) -> list[Condition]:
         async with self.database.connection() as connection:

@@ -29,11 +29,12 @@ from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.schemas import Schemas, Wanted, occasion
 from service.usecases.waiting import WaitingRoom
-from storage import calls, schema_drafts, sessions, settling, work
+from storage import calls, schema_drafts, sessions, settling
 from storage.database import Database
 from tests.completions import completion
 from tests.gateways import gateway
 from tests.integration.writing import drop_hints
+from tests.runnable import runnable as runnable_now
 
 DOMAIN = "Opening hours and prices of the museums of a harbour town."
 QUERY = "When is the ship museum closed, and what is the price of a ticket?"
@@ -225,7 +226,7 @@ async def read(database: Database, item: WorkItem) -> schema_drafts.StoredSchema
 
 async def runnable(database: Database) -> Sequence[WorkItem]:
     async with database.sweeping() as connection:
-        return await work.runnable(connection, 10)
+        return await runnable_now(connection, 10)
 
 
 async def test_the_reconciler_finds_a_draft_until_it_is_settled(

@@ -42,7 +42,7 @@ def test_workers_and_callers_import_nothing_that_only_the_api_needs(process: str
 
 
 def test_callers_import_no_worker() -> None:
-    names = ("service.worker", "service.llm.gateway", "service.dispatch.procrastinate")
+    names = ("service.worker", "service.llm.gateway", "service.dispatch.queue")
     assert imported("from service.app import calling", (*names, "service.caller.server")) == [
         "service.caller.server"
     ]

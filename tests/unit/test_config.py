@@ -18,7 +18,7 @@ URL = "postgresql://u:secret-word@db"
     [
         ("DATABASE_URL", "nonsense", "is no URL postgresql://login:password@host:port/database"),
         ("MIGRATION_DATABASE_URL", f"{URL}:port/d", "is no URL postgresql://"),
-        ("DISPATCH_DATABASE_URL", "sqlite://secret-word", "is no URL postgresql://"),
+        ("SIGNALS_DATABASE_URL", "sqlite://secret-word", "is no URL postgresql://"),
         ("REDIS_URL", "secret-word:6379", "is no URL redis://"),
         ("LISTEN", "abc", "is not HOST:PORT"),
         ("MODEL_BASE_URL", "secret-word:8080/v1", "is no URL of an endpoint: give one such as"),

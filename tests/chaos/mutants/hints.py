@@ -1,76 +1,42 @@
-"""Hints that come twice, and workers that die amid a commit."""
+"""Workers that find a memory in other hands, and workers that die amid a commit."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from service.dispatch.port import Handler
-from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.domain import fail_points
 from service.domain.fail_points import FailPoint
-from service.domain.work import WorkItem
 from service.fail_points import FailedOnPurpose
-from storage import vectors
+from storage import queue, vectors
 from storage.database import Transaction
-from tests.chaos.mutants.changes import Patch, Sql
+from tests.chaos.mutants.changes import Body, Drop, Patch
 from tests.chaos.mutants.mutant import Chain, Layer, changes_of
 from tests.chaos.mutants.servers import server
 from tests.chaos.mutants.steps import COMPARED, REVISION_KEYS, key
-from tests.chaos.mutants.world import PATIENCE_SECONDS, PRISM, STATE, Gate, Worker, World
+from tests.chaos.mutants.world import PRISM, STATE, Gate, Worker, World
 
 
-@asynccontextmanager
-async def _dispatching(world: World, handler: Handler) -> AsyncIterator[ProcrastinateDispatcher]:
-    """A worker process that takes one hint at a time."""
-    stop = asyncio.Event()
-    made = ProcrastinateDispatcher(world.url, heartbeat_seconds=5.0, dead_after_seconds=60.0)
-    async with made:
-        running = asyncio.create_task(
-            made.run(handler, concurrency=1, stop=stop, stop_seconds=PATIENCE_SECONDS)
-        )
-        try:
-            yield made
-        finally:
-            stop.set()
-            await running
-
-
-async def hinted_twice(world: World) -> None:
-    """A hint for a memory comes while a worker has it in hand, and another worker is free."""
+async def in_other_hands(world: World) -> None:
+    """A worker has a memory in hand, and another one looks for work."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         await api.append("p", 1, 3)
-    item = world.item("m")
-    # Hinted last: whoever gets it was offered whatever came before.
-    last = replace(item, item_id=uuid4())
-    hold, done = Gate(), asyncio.Event()
+    hold = Gate()
     slow, quick = Worker(world, "slow", hold=hold), Worker(world, "quick")
-
-    async def handle_slowly(_: WorkItem) -> None:
-        await world.drain(slow, "m")
-
-    async def handle(taken: WorkItem) -> None:
-        if taken == last:
-            done.set()
-        else:
-            await world.drain(quick, "m")
-
-    async with _dispatching(world, handle_slowly) as first:
-        await first.hint([item])
-        await hold.wait()
-        async with _dispatching(world, handle) as other:
-            await other.hint([item])
-            await other.hint([last])
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await done.wait()
-            world.counted["stayed in the queue"] += (await other.statistics()).queued
-            hold.open()
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while (await other.statistics()).queued:
-                    await asyncio.sleep(0.02)
+    holder = uuid4()
+    await queue.beat(slow.database, holder, ())
+    taken = await queue.claim(slow.database, holder, [world.item("m")])
+    assert taken, "nobody else is there"
+    draining = asyncio.create_task(world.drain(slow, "m"))
+    await hold.wait()
+    found = await quick.take()
+    world.counted["left to its holder"] += not found
+    for item in found:
+        await world.drain(quick, "m")
+        assert item == world.item("m"), "there is no other work"
+    hold.open()
+    await draining
+    await queue.leave(slow.database, holder)
 
 
 async def died_amid_a_commit(world: World) -> None:
@@ -105,20 +71,21 @@ _KEYS = (*REVISION_KEYS, key("amendment", "amendment_pkey", "an amendment may be
 
 HINTS = (
     Chain(
-        name="two hints",
-        scenario=hinted_twice,
+        name="two workers",
+        scenario=in_other_hands,
         layers=(
             Layer(
-                name="lock",
-                what="any number of workers may be woken for a memory at once",
+                name="claim",
+                what="any number of workers may take a memory at once",
                 change=(
-                    Sql(
-                        of=r"INSERT INTO procrastinate_jobs",
-                        cut=r"t\.lock, t\.lock, t\.args",
-                        put="NULL, t.lock, t.args",
+                    Drop(table="claim", name="claim_pkey"),
+                    Body(
+                        function="take_work",
+                        cut=r"AND NOT EXISTS \(SELECT FROM claim held\s+WHERE[^)]*"
+                        r"r\.memory_id[^)]*\)(?=\s+ORDER BY r\.ready_at LIMIT)",
                     ),
                 ),
-                counter="stayed in the queue",
+                counter="left to its holder",
             ),
             Layer(
                 name="fence",

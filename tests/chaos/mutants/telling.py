@@ -1,10 +1,9 @@
-"""What is told, queued and indexed once: events, texts, hints, words."""
+"""What is told and indexed once: events, texts, hints, words."""
 
 import asyncio
 from typing import Any
 from unittest import mock
 
-from service.dispatch.procrastinate import ProcrastinateDispatcher
 from service.domain.telling import TextPiece
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.trajectory import Action, Event, EventKind
@@ -17,31 +16,8 @@ from tests.chaos.mutants.changes import Change, Drop, Patch, Sql
 from tests.chaos.mutants.mutant import Chain, Layer, Scenario
 from tests.chaos.mutants.reads import question
 from tests.chaos.mutants.servers import server
-from tests.chaos.mutants.waking import RECONCILER
+from tests.chaos.mutants.waking import LOOK
 from tests.chaos.mutants.world import PATIENCE_SECONDS, PRISM, Worker, World
-
-_JOBS = "SELECT count(*) FROM dispatch.procrastinate_jobs WHERE lock = %s"
-
-
-async def hinted_often(world: World) -> None:
-    """Hints for a memory come one after the other, and no worker is there."""
-    await world.begin(m=PRISM)
-    async with server(world, "a") as api:
-        await api.append("p", 1)
-    item = world.item("m")
-    made = ProcrastinateDispatcher(world.url, heartbeat_seconds=5.0, dead_after_seconds=60.0)
-    async with made:
-        for _ in range(3):
-            await made.hint([item])
-    ((waiting,),) = await world.run_sql(_JOBS, item.lock)
-    # Its triggers look where the path leads.
-    await world.run_sql("SET search_path TO dispatch")
-    await world.run_sql("DELETE FROM procrastinate_jobs WHERE lock = %s", item.lock)
-    await world.run_sql("RESET search_path")
-    if waiting == 1:
-        world.counted["queued once"] += 1
-    else:
-        world.wrong.append(f"a memory waits {waiting} times in the queue")
 
 
 async def taken_at_once(world: World) -> None:
@@ -74,7 +50,7 @@ def _hints_first(write: Any) -> Any:
         self._hints.add(_memory_of(tx, key) for key in keys)
         await self._hints.flush()
         add = self._hints.add
-        self._hints.add = lambda _: None  # type: ignore[method-assign, assignment]
+        self._hints.add = lambda _, wanted=False: None  # type: ignore[method-assign, misc]
         try:
             return await write(self, tx, entries)
         finally:
@@ -148,16 +124,6 @@ def _twice(table: str) -> tuple[Drop, Sql]:
     )
 
 
-_QUEUED_ONCE = (
-    Drop(
-        table="dispatch.procrastinate_jobs",
-        name="dispatch.procrastinate_jobs_queueing_lock_idx_v1",
-    ),
-    Sql(
-        of=r"INSERT INTO procrastinate_jobs",
-        cut=r"ON CONFLICT \(queueing_lock\) WHERE status = 'todo' DO NOTHING",
-    ),
-)
 _POSITION = Sql(
     of=r"^UPDATE session SET indexed_position",
     cut=r" AND session\.indexed_position = %\(\w+\)s(::\w+)?",
@@ -182,15 +148,8 @@ TELLING = (
                 change=(Patch(where=Appender, name="_write_locked", to=_hints_first),),
                 counter="worked",
             ),
-            RECONCILER,
+            LOOK,
         ),
-    ),
-    _one(
-        "many hints",
-        hinted_often,
-        "a memory may wait in the queue any number of times",
-        _QUEUED_ONCE,
-        "queued once",
     ),
     _one(
         "two events",

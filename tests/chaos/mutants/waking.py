@@ -8,7 +8,8 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.failures import ModelFailure
 from service.usecases.edit import Target
 from service.usecases.hints import Hints
-from storage import log, revisions, sessions, trees, work
+from storage import log, queue, revisions, sessions, trees
+from storage.queue import Taken
 from tests.chaos.mutants.changes import Body, Patch, Sql
 from tests.chaos.mutants.mutant import Chain, Layer
 from tests.chaos.mutants.servers import server
@@ -190,17 +191,17 @@ def _loses(_: Any) -> Any:
 
 
 def _finds_nothing(_: Any) -> Any:
-    async def nothing(*_: object) -> list[object]:
-        return []
+    async def nothing(*_: object, **named: object) -> Taken:
+        return Taken(items=(), ended={}, more=False)
 
     return nothing
 
 
 _ADVANCE = r"^(WITH moved AS \()?UPDATE memory SET (?=.*applied_position=).*WHERE"
-RECONCILER = Layer(
-    name="reconciler",
+LOOK = Layer(
+    name="look",
     what="nobody looks for work that nobody was told of",
-    change=(Patch(where=work, name="runnable", to=_finds_nothing),),
+    change=(Patch(where=queue, name="take", to=_finds_nothing),),
     counter="found",
 )
 
@@ -227,7 +228,7 @@ WAKING = (
                 change=(Patch(where=Hints, name="add", to=_loses),),
                 counter="hinted",
             ),
-            RECONCILER,
+            LOOK,
         ),
     ),
     Chain(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 from unittest import mock
+from uuid import uuid4
 
 import psycopg
 
@@ -41,8 +42,9 @@ from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.revise import Reviser
 from storage import errors as storage_errors
-from storage import sessions, work
+from storage import queue, sessions
 from storage.database import Database
+from storage.queue import Lane, Look
 from tests.chaos.history import Event, ModelCalled, Refused
 from tests.chaos.workload import NAME
 from tests.gateways import gateway
@@ -271,17 +273,15 @@ class World:
         try:
             return await worker.drain(self.item(name))
         except Exception as error:
-            # A worker goes on, and the reconciler brings the work back.
+            # A worker goes on, and finds the work again.
             self.counted[f"put off:{type(error).__name__}"] += 1
             return None
 
     async def settle(self) -> None:
-        """Works on what the reconciler finds, until it finds nothing more."""
+        """Works on what a look at the queue finds, until it finds nothing more."""
         worker = Worker(self, "settle")
         for _ in range(SETTLE_ROUNDS):
-            async with worker.database.sweeping() as connection:
-                found = await work.runnable(connection, 1000)
-            mine = [one for one in found if one.session_key == self.key]
+            mine = await worker.take()
             if not mine and not await self._waits():
                 return
             self.counted["found"] += len(mine)
@@ -330,6 +330,17 @@ class Worker:
         }
         self.answerer = Answerer(self.database, calls, facts, b"marker", config)
 
+    async def take(self) -> list[WorkItem]:
+        """What a look at the queue finds of the session: memories and answers."""
+        looks = [
+            Look(lane=lane, quota=1000, after=queue.NOBODY)
+            for lane in (Lane.ANSWERS, Lane.RECENT, Lane.BACKLOG)
+        ]
+        me = uuid4()
+        taken = await queue.take(self.database, me, done=(), looks=looks, total=1000)
+        await queue.leave(self.database, me)
+        return [item for _, item in taken.items if item.session_key == self.world.key]
+
     async def drain(self, item: WorkItem) -> float | None:
         """Advances a memory. Raises StorageError."""
         specs = {memory_id(self.world.key, name): s for name, s in self.world._specs.items()}
@@ -372,7 +383,7 @@ def _facts(_: str) -> ModelFacts:
 
 
 async def _lose(_: object) -> None:
-    """A dispatcher that loses all hints: the reconciler is the guarantee."""
+    """A dispatcher that loses all hints: what a worker looks for by itself is the guarantee."""
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from sqlalchemy import text
 import palimpsest
 from palimpsest import Tree, errors
 from service.domain.tenancy import DEFAULT_TENANT
-from storage import work
 from storage.database import Database
+from tests.runnable import runnable as runnable_now
 from tests.sending import send
 
 
@@ -71,7 +71,7 @@ async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database:
     for _ in range(3):
         await send(closing.session, "more")
     async with database.sweeping() as connection:
-        items = await work.runnable(connection, 1000)
+        items = await runnable_now(connection, 1000)
     info = (await closing.get()).info
     assert (info.status, info.head, info.applied_position) == ("sealed", 5, 0)
     async with database.transaction(DEFAULT_TENANT) as tx:

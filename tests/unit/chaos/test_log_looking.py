@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.log_looking import Looked, look
 
 TRACEBACK = "Traceback (most recent call last):\n  File x, line 1, in f\n"
-LOST = "cannot reach the dispatch database"
+LOST = "cannot reach PALIMPSEST_SIGNALS_DATABASE_URL"
 
 
 def _look(folder: Path, *lines: str) -> Looked:

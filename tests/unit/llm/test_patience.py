@@ -23,6 +23,11 @@ class World:
         #: The calls that models have, in the order in which they were asked.
         self.asked: list[tuple[str, asyncio.Future[None]]] = []
         self.running: list[asyncio.Task[float | None]] = []
+        #: The seconds of what was let go.
+        self.left: list[float] = []
+
+    async def let_go(self, seconds: float) -> None:
+        self.left.append(seconds)
 
     async def call(self, model: str) -> None:
         async with self.patience.waiting(model):
@@ -37,7 +42,7 @@ class World:
             for model in models:
                 await self.call(model)
 
-        task = asyncio.create_task(self.patience.run(work()))
+        task = asyncio.create_task(self.patience.run(work(), let_go=self.let_go))
         self.running.append(task)
         await settle()
         return task
@@ -138,8 +143,8 @@ async def test_work_that_asks_several_at_once_is_let_go_as_a_whole() -> None:
                 for _ in range(3):
                     tasks.create_task(it.call("a"))
 
-        seconds = await it.patience.run(tree())
-        assert seconds is not None
+        seconds = await it.patience.run(tree(), let_go=it.let_go)
+        assert [seconds] == it.left
         assert len(it.asked) == 2
 
 

@@ -1,0 +1,214 @@
+"""Dispatch by the tables that have the work: a worker takes what is runnable, when it has time.
+
+There is no queue to be filled and emptied, and none to be behind what the tables say. A worker
+that has places free looks at the lanes of `storage.queue`, when it is told of work, when a
+place becomes free, when something it put off is due, and every `look_seconds` in any case.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from itertools import islice
+
+import structlog
+
+from service.dispatch.hands import Hands
+from service.dispatch.port import DispatchStatistics, Handler
+from service.domain.fail_points import FailPoint, reach
+from service.domain.work import WorkItem
+from storage import queue
+from storage.database import Database
+from storage.errors import StorageError
+from storage.queue import Lane
+
+_log = structlog.get_logger("palimpsest.dispatch")
+
+#: Wait before the next look behind one that failed.
+RETRY_SECONDS = 1.0
+#: A look that left tenants out is followed by another one so soon.
+MORE_SECONDS = 0.05
+#: Times at which a worker looks by itself at the most; what is more is found a little later.
+MAX_DUE = 10_000
+
+
+class QueueDispatcher:
+    """See `service.dispatch.port.Dispatcher`."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        heartbeat_seconds: float,
+        dead_after_seconds: float,
+        look_seconds: float,
+    ) -> None:
+        self._database = database
+        self._heartbeat_seconds = heartbeat_seconds
+        self._dead_after_seconds = dead_after_seconds
+        self._look_seconds = look_seconds
+        self._some = asyncio.Event()
+        self._due = 0
+        self._offered: dict[WorkItem, None] = {}
+
+    def wake(self) -> None:
+        """Looks for work at once: somebody said that there is some."""
+        self._some.set()
+
+    async def hint(self, items: Sequence[WorkItem]) -> None:
+        """Tells the workers that there is work."""
+        if not items:
+            return
+        reach(FailPoint.HINT_BEFORE)
+        try:
+            await self._database.notify([(queue.CHANNEL, "")])
+            reach(FailPoint.HINT_SENT)
+        except StorageError as error:
+            _log.warning("hints lost; the work is found without", cause=str(error))
+
+    async def want(self, memories: Sequence[WorkItem]) -> None:
+        """Lets memories go first."""
+        if not memories:
+            return
+        try:
+            reach(FailPoint.WANT_BEFORE)
+            await queue.want(self._database, memories)
+            reach(FailPoint.WANTED)
+        except StorageError as error:
+            _log.warning("not told that somebody waits", cause=str(error))
+
+    async def offer(self, items: Sequence[WorkItem]) -> None:
+        """Takes items that no look at the lanes shows."""
+        self._offered.update(dict.fromkeys(items))
+        self._some.set()
+
+    async def run(
+        self, handler: Handler, *, concurrency: int, stop: asyncio.Event, stop_seconds: float
+    ) -> None:
+        """Works until `stop`; a lost database only interrupts it.
+
+        When `stop` is set, handlers may end within `stop_seconds`; then they are
+        cancelled. The same when `run` itself is cancelled.
+        """
+        hands = Hands(handler, concurrency, wake=self._some.set, come_back=self._come_back)
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: self._some.set())
+        beating = asyncio.create_task(self._beat(hands))
+        try:
+            while not stop.is_set():
+                seconds = await self._fill(hands)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._some.wait(), seconds)
+        finally:
+            stopping.cancel()
+            await hands.end(stop_seconds if stop.is_set() else 0)
+            beating.cancel()
+            await asyncio.gather(stopping, beating, return_exceptions=True)
+            await self._leave(hands)
+
+    async def _fill(self, hands: Hands) -> float:
+        """Gives back what is done, and takes as much as there is room for.
+
+        Returns after how many seconds to look again.
+        """
+        self._some.clear()
+        if not hands.known:
+            # Until it is known that this worker lives, others free what it takes.
+            return self._look_seconds
+        free = hands.free
+        done = hands.let_go()
+        looks = hands.turns.looks(free, hands.lanes) if free else ()
+        if not done and not looks:
+            return self._look_seconds
+        try:
+            reach(FailPoint.TAKE_BEFORE)
+            taken = await queue.take(
+                self._database,
+                hands.worker,
+                done=done,
+                looks=looks,
+                total=free,
+                bound=hands.turns.bound(hands.lanes),
+            )
+            reach(FailPoint.TAKEN)
+        except StorageError as error:
+            # What was done is given back with the next look.
+            hands.keep(done)
+            _log.warning("no work taken", cause=str(error))
+            return RETRY_SECONDS
+        hands.turns.count(taken)
+        for lane, item in taken.items:
+            hands.begin(lane, item)
+        await self._take_offered(hands)
+        return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
+
+    async def _take_offered(self, hands: Hands) -> None:
+        items = list(islice(self._offered, hands.free))
+        if not items:
+            return
+        try:
+            claimed = await queue.claim(self._database, hands.worker, items)
+        except StorageError as error:
+            _log.warning("no work taken", cause=str(error))
+            return
+        for item in items:
+            # What others have in hand is offered again, if it has to be.
+            self._offered.pop(item, None)
+        for item in claimed:
+            hands.begin(Lane.INDEX, item)
+
+    def _come_back(self, seconds: float) -> None:
+        """Looks again after so many seconds."""
+        if self._due < MAX_DUE:
+            self._due += 1
+            asyncio.get_running_loop().call_later(seconds, self._is_due)
+
+    def _is_due(self) -> None:
+        self._due -= 1
+        self._some.set()
+
+    async def _beat(self, hands: Hands) -> None:
+        while True:
+            try:
+                await queue.beat(self._database, hands.worker, hands.items)
+            except StorageError as error:
+                _log.warning("heartbeat not written", cause=str(error))
+            else:
+                if not hands.known:
+                    hands.known = True
+                    self._some.set()
+            await asyncio.sleep(self._heartbeat_seconds)
+
+    async def _leave(self, hands: Hands) -> None:
+        try:
+            await queue.leave(self._database, hands.worker)
+            # What this one leaves others go on with at once.
+            await self._database.notify([(queue.CHANNEL, "")])
+        except StorageError as error:
+            _log.warning("not signed off; what was in hand is freed later", cause=str(error))
+
+    async def sweep(self) -> int:
+        """Frees what dead workers held."""
+        reach(FailPoint.SWEEP_BEFORE)
+        try:
+            freed = await queue.sweep(self._database, dead_after_seconds=self._dead_after_seconds)
+        except StorageError as error:
+            _log.warning("cannot sweep", cause=str(error))
+            return 0
+        reach(FailPoint.SWEPT)
+        if freed:
+            self._some.set()
+        return freed
+
+    async def statistics(self) -> DispatchStatistics:
+        """Counts what there is to do. Raises ConnectionError."""
+        try:
+            facts = await queue.read_facts(
+                self._database, dead_after_seconds=self._dead_after_seconds
+            )
+        except StorageError as error:
+            raise ConnectionError(str(error)) from error
+        return DispatchStatistics(
+            queued=max(facts.ready - facts.running, 0),
+            running=facts.running,
+            oldest_queued_seconds=facts.oldest_seconds,
+        )
