@@ -5,6 +5,7 @@ makes the call; everybody else waits for the outcome, or until the lease has run
 They begin, are renewed and end in `storage.journal`.
 """
 
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import bindparam, delete, func, select, tuple_
@@ -26,12 +27,20 @@ async def forget(tx: Transaction, session_key: UUID) -> None:
     await tx.count(_FORGET, {"session": session_key})
 
 
-_DEAD = (
-    select(intent.c.session_key, intent.c.key)
-    .where(
-        intent.c.session_key == bindparam("session"),
+def _dead(session_key: Any) -> Any:
+    return select(intent.c.session_key, intent.c.key).where(
+        intent.c.session_key == session_key,
         intent.c.lease_until < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, DEAD_SECONDS),
     )
+
+
+def dead_intents(session_key: Any) -> Any:
+    """Returns SQL for whether a session has intents that `forget` would remove."""
+    return _dead(session_key).exists()
+
+
+_DEAD = (
+    _dead(bindparam("session"))
     # Several workers of a session do this at once; none waits for another.
     .with_for_update(skip_locked=True)
 )

@@ -22,6 +22,7 @@ NAMES = (
     "leases",
     "load",
     "long-session",
+    "message",
     "pickup",
     "policy",
     "prompts",

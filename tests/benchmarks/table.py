@@ -36,6 +36,7 @@ SIZES: dict[str, Sequence[str]] = {
     "words": (),
     "long-session": ("--tail", "30", "--chunks", "200000", "--calls", "100000"),
     "load": ("--sessions", "200", "--chunks", "10000"),
+    "message": ("--sessions", "100", "--rounds", "2"),
     "workers": (),
     "start": ("--times", "2"),
     "pickup": ("--seconds", "60"),

@@ -408,7 +408,6 @@ async def create(site: Site) -> None:
     async with site.undone() as tx:
         await sessions.create(tx, copy.key, copy.name)
         await sessions.lock_alone(tx, copy.key)
-        await memories.count(tx, copy.key)
         made = await memories.create(
             tx,
             session_key=copy.key,
