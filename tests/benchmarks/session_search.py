@@ -266,6 +266,8 @@ async def _while_indexing(url: str) -> dict[str, float]:
     finally:
         await worker.wait()
         await searches.close()
+    if worker.returncode:
+        raise SystemExit("the process that indexes has failed")
     p50, p95 = _percentiles(times)
     return {
         "p50_ms": p50,
