@@ -41,6 +41,7 @@ async def append(tx: Transaction, key: AnswerKey, pieces: Sequence[TextPiece]) -
         "restarts": [piece.restarts for piece in pieces],
     }
     written = await tx.connection.exec_driver_sql(_APPEND, values)
+    tx.changed.add(key[1])
     return written.rowcount == len(pieces)
 
 

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, bindparam, case, func, select
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Text,
+    bindparam,
+    case,
+    func,
+    select,
+)
 
 from storage.database import Transaction
 from storage.ready import Ready
@@ -28,14 +36,19 @@ class UsageLine:
     cost_micro_usd: int | None
 
 
+def _hidden(name: str) -> ScalarSelect[Any]:
+    """A value that the planner does not know, so that a plan is kept for all of them."""
+    return select(bindparam(name, type_=Text(collation="C"))).scalar_subquery()
+
+
 _OCCASION = Ready(
     select(call.c.occasion)
     .where(
         call.c.session_key == bindparam("session"),
         call.c.memory_id == bindparam("memory"),
         # A range, not LIKE: it finds its way in the index whatever the collation.
-        call.c.occasion >= bindparam("from"),
-        call.c.occasion < bindparam("before"),
+        call.c.occasion >= _hidden("from"),
+        call.c.occasion < _hidden("before"),
         call.c.reply.is_not(None),
     )
     .order_by(call.c.created_at.desc())

@@ -8,7 +8,7 @@ one only work inside them.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +30,8 @@ Row = tuple[Any, ...]
 #: What the placeholders of queries stand for: by name, or in their order, each its own.
 Values = Sequence[object] | Mapping[str, object]
 Connection = DriverConnection
+#: Is told the ids of memories, answers and schema drafts, in hexadecimal.
+Changed = Callable[[Sequence[str]], None]
 
 #: How long a caller waits for a free connection.
 POOL_SECONDS = 10.0
@@ -46,6 +48,12 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "60s",
     "synchronous_commit": "on",
     "TimeZone": "UTC",
+    # Every statement that comes often has an index, and plans are kept: one that was made while
+    # a table was empty would read all of it, for as long as nobody analyzes it. The same goes
+    # for the checks of keys, whose statements are PostgreSQL's own. Nor is any of them worth
+    # being compiled, which costs by estimates that are as wrong then.
+    "enable_seqscan": "off",
+    "jit": "off",
 }
 
 #: A host that vanished without a word is noticed by its silence: data that it does not
@@ -58,8 +66,15 @@ _SILENCE = {
 }
 
 
+#: A transaction goes on as another tenant's: for what belongs to many, of each in its turn.
+OF_TENANT = "SELECT set_config('app.tenant', %s, true)"
+
 #: A transaction that only reads, and sees one moment throughout.
 _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+#: For what a server that crashes may forget: its commit does not wait for the disk, but is
+#: there before any that comes after it.
+LAZILY = "SET LOCAL synchronous_commit = off"
 
 #: Without a transaction; the second is of a connection that is closed.
 _NOTHING_OPEN = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
@@ -148,6 +163,8 @@ class Transaction:
     connection: AsyncConnection
     #: The driver's own, of the same transaction.
     driver: Connection
+    #: Ids of what it changes that calls may wait for; told behind its commit.
+    changed: set[UUID] = field(default_factory=set)
 
     async def rows(self, statement: Ready | str, values: Mapping[str, object]) -> list[Row]:
         """Runs a statement of a hot path, whose plan the connection keeps; its rows."""
@@ -157,6 +174,14 @@ class Transaction:
     async def count(self, statement: Ready, values: Mapping[str, object]) -> int:
         """Runs a statement of a hot path that gives no rows; how many it has changed."""
         return (await self._run(statement, values)).rowcount
+
+    async def batch(
+        self, statements: Sequence[str], values: Mapping[str, object]
+    ) -> list[list[Row]]:
+        """Runs statements of a hot path in one round trip; their rows, in order."""
+        async with self.driver.flight():
+            cursors = [await self._run(one, values) for one in statements]
+        return [await _fetched(cursor) for cursor in cursors]
 
     async def _run(
         self, statement: Ready | str, values: Mapping[str, object]
@@ -184,6 +209,7 @@ class Database:
         #: What each transaction begins with, where a connection cannot keep it.
         self._opening = tuple(opening)
         self._checking: asyncio.Task[None] | None = None
+        self._hearers: list[Changed] = []
 
     @classmethod
     def connect(
@@ -225,6 +251,20 @@ class Database:
         )
         return cls(engine, direct, (_told({"role": role, **_SETTINGS}),) if pooled else ())
 
+    def on_change(self, hear: Changed) -> None:
+        """Has `hear` called behind each commit with the ids of what it changed, if any.
+
+        Behind and not with it: commits that notify wait for each other. Whoever dies in between
+        tells nobody, so those who are told also look for themselves now and then.
+        """
+        self._hearers.append(hear)
+
+    def _tell(self, changed: set[UUID]) -> None:
+        if changed:
+            words = [one.hex for one in changed]
+            for hear in self._hearers:
+                hear(words)
+
     def connections(self) -> dict[str, int]:
         """Returns how many connections are in use, and how many wait for use."""
         core: Any = self._engine.pool
@@ -243,15 +283,22 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, tenant_id: UUID, *, lazily: bool = False
+    ) -> AsyncIterator[Transaction]:
         """A transaction of one tenant: commits at the end, rolls back on an error.
 
-        READ COMMITTED: every invariant is one row or one key. Raises StorageError.
+        READ COMMITTED: every invariant is one row or one key. `lazily`: a server that crashes
+        within a second may forget it, but nothing that is committed after it without
+        forgetting that as well. Raises StorageError.
         """
         with _span("palimpsest.transaction"), self._heard():
-            begin = _begin("", self._opening, tenant_id)
+            opening = (*self._opening, LAZILY) if lazily else self._opening
+            begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
-                yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+                tx = Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+                yield tx
+        self._tell(tx.changed)
 
     @asynccontextmanager
     async def snapshot(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
@@ -296,13 +343,15 @@ class Database:
         try:
             with _span("palimpsest.transaction"), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
+                    tx = DirectTransaction(
+                        tenant_id=tenant_id, driver=driver, opening=self._opening
+                    )
                     try:
-                        yield DirectTransaction(
-                            tenant_id=tenant_id, driver=driver, opening=self._opening
-                        )
+                        yield tx
                     finally:
                         if driver.info.transaction_status not in _NOTHING_OPEN:
                             await driver.rollback()
+            self._tell(tx.changed)
         except Unreachable as error:
             # The server went away: the other idle connections are as dead as this one.
             if not isinstance(error, ReadOnly):
@@ -394,6 +443,8 @@ class DirectTransaction:
     driver: Connection
     #: What it begins with, where a connection cannot keep it.
     opening: tuple[str, ...] = ()
+    #: Ids of what it changed that calls may wait for; told when the connection goes back.
+    changed: set[UUID] = field(default_factory=set)
 
     async def read(self, query: str, values: Values, *, keep: bool = True) -> list[Row]:
         """A whole read-only transaction of one statement, in one round trip."""

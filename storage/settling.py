@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, Table, func, select, tuple_, update
+from sqlalchemy import Column, Table, func, update
 
 from service.domain.work import WorkItem, WorkKind
 from storage.database import Transaction
@@ -34,7 +34,10 @@ async def settle(
         .where(table.c.session_key == session_key, identity == item_id, table.c.status.in_(OPEN))
         .values(**values, waiting_model=None, waiting_cause=None)
     )
-    return (await tx.connection.execute(statement)).rowcount == 1
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        return False
+    tx.changed.add(item_id)
+    return True
 
 
 async def fail(tx: Transaction, item: WorkItem, failure: str) -> bool:
@@ -57,16 +60,31 @@ async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
     )
 
 
+# Each by its key, whatever the planner thinks of their number.
+_SETTLED = """
+SELECT w.number
+FROM unnest(%(sessions)s::uuid[], %(ids)s::uuid[]) WITH ORDINALITY AS w (session_key, id, number)
+CROSS JOIN LATERAL (
+    SELECT status FROM {table} WHERE session_key = w.session_key AND {identity} = w.id OFFSET 0
+) AS t
+WHERE t.status <> ALL(%(open)s)
+"""
+
+
 async def settled(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
     """Which of the items have ended, in one query for each kind."""
     found: set[WorkItem] = set()
     for kind, (table, identity) in SETTLED.items():
-        wanted = {(item.session_key, item.item_id): item for item in items if item.kind is kind}
+        wanted = [item for item in items if item.kind is kind]
         if not wanted:
             continue
-        statement = select(table.c.session_key, identity).where(
-            tuple_(table.c.session_key, identity).in_(list(wanted)), table.c.status.not_in(OPEN)
-        )
-        rows = await tx.connection.execute(statement)
-        found |= {wanted[session_key, item_id] for session_key, item_id in rows}
+        values = {
+            "sessions": [item.session_key for item in wanted],
+            "ids": [item.item_id for item in wanted],
+            "open": list(OPEN),
+        }
+        query = _SETTLED.format(table=table.name, identity=identity.name)
+        # The plan is not kept: one that was made for few rows would be used for many.
+        rows = await (await tx.driver.execute(query, values, prepare=False)).fetchall()
+        found |= {wanted[number - 1] for (number,) in rows}
     return found

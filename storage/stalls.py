@@ -58,6 +58,7 @@ async def stall(tx: Transaction, held: Claim) -> None:
     )
     if (await tx.connection.execute(stopped)).rowcount != 1:
         raise Fenced
+    tx.changed.add(held.memory_id)
 
 
 async def retry_some(
@@ -103,6 +104,7 @@ async def _let_go(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> int:
     )
     number = (await tx.connection.execute(woken)).rowcount
     if number:
+        tx.changed.update(memory_id for _, memory_id in keys)
         await tx.connection.execute(
             update(dead_letter)
             .where(

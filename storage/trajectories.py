@@ -39,6 +39,7 @@ async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
         event=fields,
     )
     await tx.connection.execute(statement.on_conflict_do_nothing())
+    tx.changed.add(key[1])
 
 
 async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: int = 0) -> int:

@@ -216,4 +216,5 @@ async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
     `revisions.lock`, and the session's head from `sessions.lock_head`.
     """
     values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
+    tx.changed.add(held.memory_id)
     return await tx.count(_WANT_SEAL, values) == 1

@@ -69,6 +69,7 @@ async def put_off_memory(
     )
     if (await tx.connection.execute(statement)).rowcount != 1:
         raise Fenced
+    tx.changed.add(held.memory_id)
 
 
 async def put_off(

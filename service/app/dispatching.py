@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from service.app.foundation import POOLERS, CannotStart, cancel, database_and_keys
 from service.config import Config
 from service.dispatch.queue import QueueDispatcher
 from service.usecases.clocks import ProcessClock
+from service.usecases.consistency import CHANGES
 from storage import pooling
 from storage.database import Database
 from storage.errors import StorageError
@@ -34,6 +36,7 @@ async def process(
             await _check_signals(config.signals_database_url.get_secret_value())
         url = (config.signals_database_url or config.database_url).get_secret_value()
         signals = Signals(database, url, name=f"palimpsest-{kind}-signals")
+        database.on_change(partial(signals.send, CHANGES))
         dispatcher = QueueDispatcher(
             database,
             heartbeat_seconds=config.heartbeat_seconds,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 
@@ -34,7 +35,7 @@ from service.usecases.append import Appender
 from service.usecases.ask import Asker
 from service.usecases.budgets import Budgets
 from service.usecases.comparing import Comparer
-from service.usecases.consistency import Watcher
+from service.usecases.consistency import CHANGES, Watcher
 from service.usecases.costs import Costs
 from service.usecases.edit import Editor
 from service.usecases.gauges import DeploymentGauges
@@ -67,7 +68,12 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         AsyncExitStack() as stack,
     ):
         hints = Hints(dispatcher.hint, dispatcher.want)
-        watcher = Watcher(database, reads=config.limits.max_waiting_reads)
+        watcher = Watcher(
+            database,
+            reads=config.limits.max_waiting_reads,
+            want=partial(hints.add, wanted=True),
+        )
+        signals.subscribe(CHANGES, watcher.wake)
         appender = Appender(database, hints, keys.token, config.limits)
         pages = Pages(keys.token, config.limits)
         memories = Memories(database, hints, watcher, keys.token, config.limits)

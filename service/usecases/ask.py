@@ -229,7 +229,8 @@ class Asker:
         assert stored is not None, "the log is never behind itself"
         key = (stored.session_key, stored.memory_id)
         applied, revision, cause = stored.applied_position, stored.revision, stored.waiting_cause
-        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+        looks = self._watcher.progress(tenant_id, key, deadline=deadline, is_wanted=True)
+        async with aclosing(looks) as seen:
             async for progress in seen:
                 refuse_stopped(question.memory, wanted, progress)
                 if progress.applied_position >= wanted:

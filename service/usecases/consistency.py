@@ -1,10 +1,10 @@
 """Consistency of reads: what a caller must see, and waiting until it is there."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import islice
 from uuid import UUID
 
 import structlog
@@ -19,21 +19,26 @@ from service.domain.errors import (
 )
 from service.domain.read_tokens import ReadToken, TokenInvalid
 from service.domain.reasons import Reason
-from service.domain.work import WorkItem
+from service.domain.work import WorkItem, WorkKind
 from service.usecases import guard_meters
-from service.usecases.listening import Found, Listener, Told, look
+from service.usecases.listening import NOTHING, Found, Listener, Told, look
 from service.usecases.waiting import WaitingRoom
-from storage import settling, work
+from storage import settling
 from storage.database import Database
 from storage.errors import StorageError
 from storage.memories import StoredMemory
-from storage.work import Progress
+from storage.progress import Progress, read_progress
 
 _log = structlog.get_logger("palimpsest.consistency")
 
-#: How often all waiting reads of a process are looked after, with one query each
-#: for memories and for each kind of what is made on demand.
-WATCH_SECONDS = 0.05
+#: Where commits of other processes are told: ids of what they changed, in hexadecimal.
+CHANGES = "palimpsest_changes"
+#: What changes within so long shares one look.
+GATHER_SECONDS = 0.01
+#: How often all that wait are looked after whatever was told, since it may have been lost.
+MISSED_SECONDS = 1.0
+#: Waits that one look is for at the most, and tenants that are looked at at once.
+LOOK_WAITS, LOOK_TENANTS = 256, 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +84,6 @@ def progress_of(stored: StoredMemory) -> Progress:
     return Progress(
         revision=stored.revision,
         applied_position=stored.applied_position,
-        head=stored.head,
         stall_cause=None if stored.stall is None else stored.stall.cause,
         stall_position=0 if stored.stall is None else stored.stall.position,
         held_reason=stored.held_reason,
@@ -149,73 +153,136 @@ _Key = tuple[UUID, UUID]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
-    """What one look found."""
+    """What one look found: by the ids of memories, and those that are settled."""
 
-    progress: dict[_Key, Progress] = field(default_factory=dict)
-    settled: set[WorkItem] = field(default_factory=set)
+    progress: dict[UUID, Progress] = field(default_factory=dict)
+    settled: set[UUID] = field(default_factory=set)
     #: What there is for those who listen to answers.
     told: dict[Listener, Found] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Wait:
+    """A call that waits for a memory, an answer or a schema."""
+
+    item: WorkItem
+    #: Of a call that hears the answer as it is made.
+    listener: Listener | None = None
+    #: Whether there may be something that it has not seen.
+    due: bool = True
+    #: Done when it is to go on; None while the call does something else than to wait.
+    news: asyncio.Future[None] | None = None
+    #: What the look found that it goes on with: how far the memory is, or whether the answer or
+    #: the schema is settled, and what there is to hear of the answer.
+    progress: Progress | None = None
+    settled: bool = False
+    found: Found = NOTHING
+
+    @property
+    def idle(self) -> bool:
+        """Whether the call does nothing but wait."""
+        return self.news is not None and not self.news.done()
+
+    def show(self, seen: _Seen) -> None:
+        """Ends the wait if a look found something new."""
+        identity = self.item.item_id
+        progress = seen.progress.get(identity, self.progress)
+        settled = identity in seen.settled
+        found = NOTHING if self.listener is None else seen.told.get(self.listener, NOTHING)
+        if progress != self.progress or settled or found != NOTHING:
+            self.progress, self.settled, self.found = progress, settled, found
+            self.end()
+
+    def end(self) -> None:
+        """Lets the call go on."""
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
 
 
 class Watcher:
     """Waits for memories, answers and schemas on behalf of all calls of a process.
 
+    Whoever commits a change tells so, by `wake`, and those who wait for what was changed are
+    looked after with one query for memories and for each kind of what is made on demand. What
+    is told may be lost, with the process that committed or where nobody listened: so all that
+    wait are looked after each MISSED_SECONDS too. That look is the guarantee; being told only
+    makes it soon. It is also what sees that a pause has ended by itself.
+
     Every wait raises Unavailable once the process stops.
     """
 
-    def __init__(self, database: Database, *, reads: int = Limits().max_waiting_reads) -> None:
-        """At most `reads` reads wait at once; asks and watches have bounds of their own."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        reads: int = Limits().max_waiting_reads,
+        want: Callable[[Sequence[WorkItem]], None] = lambda _: None,
+    ) -> None:
+        """At most `reads` reads wait at once; asks and watches have bounds of their own.
+
+        `want` is told each memory that somebody begins to wait for, to be worked on soon.
+        """
         self._database = database
+        self._want = want
         #: Where reads wait that are to see what a memory does not have yet.
         self._reads = WaitingRoom(reads, reason=Reason.TOO_MANY_READS, who="reads")
-        #: How many wait, by tenant and key.
-        self._memories: dict[tuple[UUID, _Key], int] = {}
-        #: How many wait for an answer or a schema.
-        self._made: dict[WorkItem, int] = {}
-        #: Those who hear answers as they are made.
-        self._listeners: set[Listener] = set()
-        self._seen = _Seen()
+        #: All that wait, by the id of what they wait for, in hexadecimal.
+        self._waits: dict[str, set[_Wait]] = {}
+        #: Those who are looked after next, in the order in which they came.
+        self._due: dict[_Wait, None] = {}
+        self._some_due = asyncio.Event()
         self._somebody = asyncio.Event()
-        self._looked = asyncio.Condition()
+        self._tenants = asyncio.Semaphore(LOOK_TENANTS)
         self._stopped = False
+        # What this process commits itself.
+        database.on_change(self.wake)
 
     async def stop(self) -> None:
         """Ends all that wait, and whoever begins to: another server is to be asked."""
-        async with self._looked:
-            self._stopped = True
-            self._looked.notify_all()
+        self._stopped = True
+        for wait in self._all():
+            wait.end()
+
+    def wake(self, words: Sequence[str] | None) -> None:
+        """Looks soon after those who wait for one of these ids; None: after all."""
+        if words is None:
+            self._look_soon(self._all())
+        else:
+            for word in words:
+                self._look_soon(self._waits.get(word, ()))
 
     async def progress(
-        self, tenant_id: UUID, key: _Key, *, deadline: float | None
+        self, tenant_id: UUID, key: _Key, *, deadline: float | None, is_wanted: bool = False
     ) -> AsyncGenerator[Progress]:
         """How far the memory is, now and at each change, until the deadline.
 
-        `deadline` is in the event loop's time; None never ends.
+        `deadline` is in the event loop's time; None never ends. `is_wanted`: what it has not
+        applied is waited for.
         """
-        last: Progress | None = None
-        with _Registered(self._memories, (tenant_id, key), self._somebody):
-            async for _ in self._looks(deadline):
-                seen = self._seen.progress.get(key)
-                if seen is not None and seen != last:
-                    last = seen
-                    yield seen
+        item = WorkItem(
+            kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key[0], item_id=key[1]
+        )
+        if is_wanted:
+            self._want([item])
+        with self._waiting(_Wait(item=item)) as wait:
+            while await self._has_news(wait, deadline):
+                assert wait.progress is not None, "that is what ends the wait"
+                yield wait.progress
 
     async def progress_of_read(
         self, tenant_id: UUID, key: _Key, *, deadline: float | None
     ) -> AsyncGenerator[Progress]:
         """As `progress`, for a read that waits. Raises Exhausted where too many do."""
         with self._reads.place():
-            async with aclosing(self.progress(tenant_id, key, deadline=deadline)) as seen:
+            looks = self.progress(tenant_id, key, deadline=deadline, is_wanted=True)
+            async with aclosing(looks) as seen:
                 async for progress in seen:
                     yield progress
 
     async def settled(self, item: WorkItem, *, deadline: float | None) -> bool:
         """Waits until the item is settled; False when the deadline came first."""
-        with _Registered(self._made, item, self._somebody):
-            async for _ in self._looks(deadline):
-                if item in self._seen.settled:
-                    return True
-        return False
+        with self._waiting(_Wait(item=item)) as wait:
+            return await self._has_news(wait, deadline)
 
     async def told(self, listener: Listener, *, deadline: float | None) -> AsyncGenerator[Told]:
         """The events of an answer, and its text if wanted, as they are written.
@@ -223,98 +290,127 @@ class Watcher:
         The last one says that the answer has ended; without that the deadline came first.
         Any number of listeners may hear the same answer, each at its own pace.
         """
-        item = listener.item
-        self._listeners.add(listener)
-        try:
-            with _Registered(self._made, item, self._somebody):
-                async for _ in self._looks(deadline):
-                    seen = self._seen
-                    told = listener.take(seen.told, settled=item in seen.settled)
-                    if told.events or told.pieces or told.settled:
-                        # Nobody looks for more before this was taken: a caller that does not
-                        # read its stream would have all that it has not heard read for it,
-                        # at every look that the others wait for.
-                        self._listeners.discard(listener)
-                        yield told
-                        self._listeners.add(listener)
-                    if told.settled:
-                        return
-        finally:
-            self._listeners.discard(listener)
+        with self._waiting(_Wait(item=listener.item, listener=listener)) as wait:
+            while await self._has_news(wait, deadline):
+                told = listener.take(wait.found, settled=wait.settled)
+                wait.due |= told.more
+                if told.events or told.pieces or told.settled:
+                    yield told
+                if told.settled:
+                    return
 
-    async def _looks(self, deadline: float | None) -> AsyncGenerator[None]:
+    @contextmanager
+    def _waiting(self, wait: _Wait) -> Iterator[_Wait]:
+        """Counts a call among those who wait."""
+        word = wait.item.item_id.hex
+        self._waits.setdefault(word, set()).add(wait)
+        self._somebody.set()
+        try:
+            yield wait
+        finally:
+            self._due.pop(wait, None)
+            waits = self._waits[word]
+            waits.remove(wait)
+            if not waits:
+                del self._waits[word]
+
+    async def _has_news(self, wait: _Wait, deadline: float | None) -> bool:
+        """Waits until a look has found something new; False when the deadline came first.
+
+        Between two of these nobody looks: for a caller that does not read its stream all that
+        it has not heard would be read, again and again.
+        """
         loop = asyncio.get_running_loop()
-        while deadline is None or loop.time() < deadline:
-            try:
-                async with asyncio.timeout_at(deadline), self._looked:
-                    if not self._stopped:
-                        await self._looked.wait()
-            except TimeoutError:
-                return
-            if self._stopped:
-                raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
-            yield
+        if deadline is not None and loop.time() >= deadline:
+            return False
+        wait.news = loop.create_future()
+        if self._stopped:
+            wait.end()
+        elif wait.due:
+            self._look_soon((wait,))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await wait.news
+        except TimeoutError:
+            return False
+        finally:
+            wait.news = None
+        if self._stopped:
+            raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+        return True
+
+    def _all(self) -> list[_Wait]:
+        return [wait for waits in self._waits.values() for wait in waits]
+
+    def _look_soon(self, waits: Iterable[_Wait]) -> None:
+        for wait in waits:
+            wait.due = True
+            # One that does something else is looked after when it waits again.
+            if wait.idle:
+                self._due[wait] = None
+                self._some_due.set()
 
     async def run(self) -> None:
         """Looks after those who wait until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_after_due())
+            tasks.create_task(self._look_after_all())
+
+    async def _look_after_due(self) -> None:
+        while True:
+            await self._some_due.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            waits = list(islice(self._due, LOOK_WAITS))
+            by_tenant: dict[UUID, list[_Wait]] = {}
+            for wait in waits:
+                del self._due[wait]
+                if wait.idle:
+                    wait.due = False
+                    by_tenant.setdefault(wait.item.tenant_id, []).append(wait)
+            if not self._due:
+                self._some_due.clear()
+            await asyncio.gather(*(self._look(*each) for each in by_tenant.items()))
+
+    async def _look_after_all(self) -> None:
         while True:
             await self._somebody.wait()
-            try:
-                self._seen = await self._look()
-            except StorageError as error:
-                # Those who wait go on until their deadlines.
-                self._seen = _Seen()
-                _log.warning("cannot look after waiting reads", cause=str(error))
-            except Exception:
-                # The loop must outlive a defect: else nobody who waits would be looked after
-                # any more, in this process.
-                self._seen = _Seen()
-                _log.exception("cannot look after waiting reads")
-            async with self._looked:
-                self._looked.notify_all()
-            if not self._memories and not self._made:
+            waits = self._all()
+            if not waits:
                 self._somebody.clear()
-            await asyncio.sleep(WATCH_SECONDS)
+            # Some of them at a time, so that nobody else waits for a look at thousands.
+            for first in range(0, len(waits), LOOK_WAITS):
+                await asyncio.sleep(MISSED_SECONDS * LOOK_WAITS / max(len(waits), LOOK_WAITS))
+                self._look_soon(waits[first : first + LOOK_WAITS])
 
-    async def _look(self) -> "_Seen":
+    async def _look(self, tenant_id: UUID, waits: Sequence[_Wait]) -> None:
+        try:
+            async with self._tenants:
+                seen = await self._see(tenant_id, waits)
+        except StorageError as error:
+            # Those who wait go on until their deadlines.
+            _log.warning("cannot look after waiting reads", cause=str(error))
+        except Exception:
+            # The loop must outlive a defect: else nobody who waits would be looked after
+            # any more, in this process.
+            _log.exception("cannot look after waiting reads")
+        else:
+            for wait in waits:
+                wait.show(seen)
+
+    async def _see(self, tenant_id: UUID, waits: Sequence[_Wait]) -> _Seen:
         seen = _Seen()
-        tenants = {tenant for tenant, _ in self._memories} | {i.tenant_id for i in self._made}
-        for tenant_id in tenants:
-            memories = [key for tenant, key in self._memories if tenant == tenant_id]
-            made = [item for item in self._made if item.tenant_id == tenant_id]
+        items = {one.item.item_id: one.item for one in waits}
+        memories = [item for item in items.values() if item.kind is WorkKind.MEMORY]
+        if memories:
+            keys = [(item.session_key, item.item_id) for item in memories]
+            async with self._database.direct(tenant_id) as direct:
+                seen.progress.update(await read_progress(direct, keys))
+        made = [item for item in items.values() if item.kind is not WorkKind.MEMORY]
+        if made:
             async with self._database.transaction(tenant_id) as tx:
-                if memories:
-                    seen.progress.update(await work.read_progress(tx, memories))
-                if made:
-                    seen.settled.update(await settling.settled(tx, made))
-                listening = [one for one in self._listeners if one.item.tenant_id == tenant_id]
+                seen.settled.update(one.item_id for one in await settling.settled(tx, made))
+                listening = [one.listener for one in waits if one.listener is not None]
                 if listening:
                     # Behind that look, so that no event is missed of what is settled.
                     seen.told.update(await look(tx, listening))
         return seen
-
-
-_Awaited = TypeVar("_Awaited")
-
-
-class _Registered(Generic[_Awaited]):
-    """Counts a waiting call for as long as it waits."""
-
-    def __init__(
-        self,
-        counts: dict[_Awaited, int],
-        key: _Awaited,
-        somebody: asyncio.Event,
-    ) -> None:
-        self._counts = counts
-        self._key = key
-        self._somebody = somebody
-
-    def __enter__(self) -> None:
-        self._counts[self._key] = self._counts.get(self._key, 0) + 1
-        self._somebody.set()
-
-    def __exit__(self, *_: object) -> None:
-        self._counts[self._key] -= 1
-        if not self._counts[self._key]:
-            del self._counts[self._key]

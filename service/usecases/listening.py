@@ -25,6 +25,8 @@ class Told:
     pieces: Sequence[TextPiece] = ()
     #: The answer has ended; nothing follows.
     settled: bool
+    #: There may be more already than one look brings.
+    more: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +37,8 @@ class Found:
     pieces: Sequence[TextPiece]
 
 
-#: What a look brings that did not know of the listener yet.
-_NOTHING = Found(events=(), pieces=())
+#: Of an answer that is as it was.
+NOTHING = Found(events=(), pieces=())
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -50,15 +52,14 @@ class Listener:
     #: Whether it listens to the text.
     hears_text: bool = field(default=False)
 
-    def take(self, found: Mapping["Listener", Found], *, settled: bool) -> Told:
+    def take(self, found: Found, *, settled: bool) -> Told:
         """What it has not heard of what a look found."""
-        brought = found.get(self, _NOTHING)
-        events = tuple(_in_order(brought.events, self.event))
-        pieces = tuple(_in_order(brought.pieces, self.piece))
+        events = tuple(_in_order(found.events, self.event))
+        pieces = tuple(_in_order(found.pieces, self.piece))
         self.event += len(events)
         self.piece += len(pieces)
-        all_seen = _all_seen(brought.events, self.event) and _all_seen(brought.pieces, self.piece)
-        return Told(events=events, pieces=pieces, settled=settled and self in found and all_seen)
+        all_seen = _all_seen(found.events, self.event) and _all_seen(found.pieces, self.piece)
+        return Told(events=events, pieces=pieces, settled=settled and all_seen, more=not all_seen)
 
 
 async def look(tx: Transaction, listeners: Collection[Listener]) -> Mapping[Listener, Found]:

@@ -11,7 +11,7 @@ from service.usecases.consistency import Watcher, not_applied_in_time, refuse_st
 from service.usecases.lookup import item_key, refuse_other_kind
 from service.usecases.memories import Memories
 from storage.memories import StoredMemory
-from storage.work import Progress
+from storage.progress import Progress
 
 
 class Rebuilder:

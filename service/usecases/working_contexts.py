@@ -30,7 +30,7 @@ from storage import contexts, vectors
 from storage.contexts import Bounds, StoredContext
 from storage.database import Database
 from storage.memories import StoredMemory
-from storage.work import Progress
+from storage.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

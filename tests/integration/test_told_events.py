@@ -106,7 +106,7 @@ async def test_an_event_waits_for_those_in_front_of_it(
     looks = watcher.told(Listener(item=item), deadline=None)
     async with aclosing(looks):
         coming = asyncio.ensure_future(anext(looks))
-        await asyncio.sleep(3 * consistency.WATCH_SECONDS)
+        await asyncio.sleep(30 * consistency.GATHER_SECONDS)
         assert not coming.done()
         await tell(database, item, 1)
         assert [event.ordinal for event in (await coming).events] == [1, 2, 3]
@@ -162,7 +162,7 @@ async def test_a_slow_listener_misses_nothing(database: Database, watcher: Watch
             await tell(database, item, len(heard) + 1, len(heard) + 2)
             if len(heard) > 4:
                 await settle(database, item)
-            await asyncio.sleep(2 * consistency.WATCH_SECONDS)
+            await asyncio.sleep(10 * consistency.GATHER_SECONDS)
     assert heard == list(range(1, len(heard) + 1))
     assert len(heard) >= 7
 

@@ -1,0 +1,372 @@
+"""Those who wait: only whose memory or answer changed is looked after, and nobody is forgotten."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.config import Limits
+from service.domain.errors import BudgetExhausted
+from service.domain.ledger import Asked
+from service.domain.specs import MemoryKind
+from service.domain.telling import TextPiece
+from service.domain.tenancy import DEFAULT_TENANT, memory_id
+from service.domain.tree.trajectory import Statistics
+from service.domain.work import WorkItem
+from service.usecases import consistency
+from service.usecases.consistency import Watcher
+from service.usecases.listening import Listener
+from service.usecases.watch import Watches
+from storage import (
+    answer_texts,
+    answers,
+    budgets,
+    revisions,
+    sessions,
+    stalls,
+    trajectories,
+    trees,
+    waiting,
+)
+from storage.database import Database
+from storage.signals import Signals
+from tests.integration.scripted import (
+    ITEM,
+    KEY,
+    MEMORY,
+    SPEC,
+    STATE,
+    TREE,
+    Script,
+    add_memory,
+    compressor,
+    make,
+    reviser,
+)
+from tests.integration.statements import Statement, statements
+from tests.integration.stored_answers import store_question
+from tests.integration.test_trajectories import EVENT
+
+NO_MONEY = BudgetExhausted("no money", {}, asked=Asked(tokens=1, micro_usd=None), resume_seconds=9)
+#: Longer than any test.
+NEVER = 3600.0
+#: Shorter than any look at all that wait was apart in earlier releases.
+A_WHILE_SECONDS = 0.3
+
+
+@asynccontextmanager
+async def watching(database: Database, **options: Any) -> AsyncIterator[Watcher]:
+    made = Watcher(database, **options)
+    running = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture
+def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is looked after unless something is told."""
+    monkeypatch.setattr(consistency, "MISSED_SECONDS", NEVER)
+
+
+@pytest.fixture
+async def other(url: str) -> AsyncIterator[Database]:
+    """As another process has it: what it commits is told to nobody here."""
+    made = Database.connect(url, pool_size=2, name="other")
+    yield made
+    await made.close()
+
+
+async def several(database: Database, number: int) -> list[tuple[UUID, UUID]]:
+    """Memories that are a chunk behind; their keys."""
+    await make(database, ["a"])
+    keys = [(KEY, memory_id(KEY, f"m{one}")) for one in range(1, number)]
+    for key in keys:
+        await add_memory(database, key[1], f"m{keys.index(key) + 1}", SPEC, head=1)
+    return [(KEY, MEMORY), *keys]
+
+
+async def first_looks(
+    stack: AsyncExitStack, watcher: Watcher, keys: Sequence[tuple[UUID, UUID]]
+) -> list[Any]:
+    """Waits for memories that have been looked at once."""
+    looks = [
+        await stack.enter_async_context(
+            aclosing(watcher.progress(DEFAULT_TENANT, key, deadline=None))
+        )
+        for key in keys
+    ]
+    for one in looks:
+        assert (await anext(one)).revision == 0
+    return looks
+
+
+def looked_at(sent: Sequence[Statement]) -> list[UUID]:
+    """The memories that somebody who waits was looked after for."""
+    return [
+        UUID(word)
+        for one in sent
+        if "WITH ORDINALITY" in one
+        for word in one.values["memories"].strip("{}").split(",")
+    ]
+
+
+async def step(database: Database) -> None:
+    """A step of the first memory."""
+    await reviser(database, Script()).drain(ITEM)
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_where_nothing_changes_nobody_looks(database: Database) -> None:
+    keys = await several(database, 8)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        looks = await first_looks(stack, watcher, keys)
+        coming = [asyncio.ensure_future(anext(one)) for one in looks]
+        with statements() as sent:
+            await asyncio.sleep(A_WHILE_SECONDS)
+        assert sent == []
+        for one in coming:
+            one.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_a_change_wakes_those_who_wait_for_it_alone(database: Database) -> None:
+    keys = await several(database, 8)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        looks = await first_looks(stack, watcher, keys)
+        again = await first_looks(stack, watcher, keys[:1])
+        coming = [asyncio.ensure_future(anext(one)) for one in (*looks, *again)]
+        with statements() as sent:
+            await step(database)
+            changed = await asyncio.gather(coming[0], coming[-1])
+        assert [one.applied_position for one in changed] == [1, 1]
+        assert set(looked_at(sent)) == {MEMORY}
+        assert not any(one.done() for one in coming[1:-1])
+        for one in coming:
+            one.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_changes_that_come_together_share_one_look(
+    database: Database, other: Database
+) -> None:
+    keys = await several(database, 8)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        looks = await first_looks(stack, watcher, keys)
+        async with other.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.exec_driver_sql("UPDATE memory SET seal_position = 7")
+        coming = [asyncio.ensure_future(anext(one)) for one in looks]
+        await asyncio.sleep(0)
+        with statements() as sent:
+            for _, identity in keys:
+                watcher.wake([identity.hex])
+            changed = await asyncio.gather(*coming)
+        assert [one.seal_position for one in changed] == [7] * 8
+        assert sorted(looked_at(sent)) == sorted(identity for _, identity in keys)
+        assert sum("WITH ORDINALITY" in one for one in sent) == 1
+
+
+@pytest.mark.parametrize("missed_seconds", [0.05, NEVER])
+async def test_what_was_told_to_nobody_is_found(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch, missed_seconds: float
+) -> None:
+    """By the look that does not depend on it, or because it may have been missed."""
+    monkeypatch.setattr(consistency, "MISSED_SECONDS", missed_seconds)
+    keys = await several(database, 3)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        looks = await first_looks(stack, watcher, keys)
+        coming = [asyncio.ensure_future(anext(one)) for one in looks]
+        await step(other)
+        if missed_seconds == NEVER:
+            await asyncio.sleep(A_WHILE_SECONDS)
+            assert not any(one.done() for one in coming)
+            watcher.wake(None)
+        assert (await coming[0]).applied_position == 1
+        assert not any(one.done() for one in coming[1:])
+        for one in coming:
+            one.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_what_changes_while_a_caller_is_busy_is_told_when_it_waits_again(
+    database: Database,
+) -> None:
+    (key,) = await several(database, 1)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        (looks,) = await first_looks(stack, watcher, [key])
+        with statements() as sent:
+            await step(database)
+            await asyncio.sleep(A_WHILE_SECONDS)
+        # Nobody reads ahead for it.
+        assert looked_at(sent) == []
+        assert (await anext(looks)).applied_position == 1
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_all_of_a_full_look_s_rest_comes_without_being_told(
+    database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.usecases.listening.LOOK_EVENTS", 2)
+    await make(database, ["a"])
+    item = await store_question(database, MEMORY, "?", revision=0, applied_position=0)
+    async with other.transaction(DEFAULT_TENANT) as tx:
+        for ordinal in range(1, 8):
+            await trajectories.append(tx, (KEY, item.item_id), replace(EVENT, ordinal=ordinal))
+    async with watching(database) as watcher:
+        looks = watcher.told(Listener(item=item), deadline=None)
+        async with aclosing(looks):
+            heard: list[int] = []
+            while len(heard) < 7:
+                heard += [one.ordinal for one in (await anext(looks)).events]
+    assert heard == list(range(1, 8))
+
+
+async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    wanted: list[Sequence[WorkItem]] = []
+    async with watching(database, want=wanted.append) as watcher:
+        watches = Watches(database, watcher, Limits())
+        watch = watches.watch(DEFAULT_TENANT, "s", "m", None, deadline=None)
+        async with (
+            aclosing(watch),
+            aclosing(
+                watcher.progress_of_read(DEFAULT_TENANT, (KEY, MEMORY), deadline=None)
+            ) as reads,
+        ):
+            await anext(watch)
+            following = asyncio.ensure_future(anext(watch))
+            await anext(reads)
+            assert wanted == [[ITEM]]
+            await step(database)
+            await asyncio.gather(anext(reads), following)
+    assert wanted == [[ITEM]]
+
+
+@pytest.mark.usefixtures("told_only")
+async def test_what_another_process_commits_is_told(
+    database: Database, other: Database, url: str
+) -> None:
+    here, there = (Signals(one, url, name="test") for one in (database, other))
+    other.on_change(partial(there.send, consistency.CHANGES))
+    keys = await several(database, 3)
+    async with watching(database) as watcher, AsyncExitStack() as stack:
+        listening = asyncio.Event()
+        here.subscribe(consistency.CHANGES, watcher.wake)
+        here.subscribe(consistency.CHANGES, lambda _: listening.set())
+        running = [asyncio.create_task(one.run()) for one in (here, there)]
+        await listening.wait()
+        looks = await first_looks(stack, watcher, keys)
+        coming = [asyncio.ensure_future(anext(one)) for one in looks]
+        with statements() as sent:
+            await step(other)
+            assert (await coming[0]).applied_position == 1
+        assert set(looked_at(sent)) == {MEMORY}
+        assert not any(one.done() for one in coming[1:])
+        for task in (*coming, *running):
+            task.cancel()
+        await asyncio.gather(*coming, *running, return_exceptions=True)
+
+
+# What is told
+
+
+class Told:
+    """The ids that are told."""
+
+    def __init__(self, database: Database) -> None:
+        self._words: list[str] = []
+        database.on_change(self._words.extend)
+
+    def take(self) -> list[str]:
+        """Those since the last time."""
+        taken = self._words.copy()
+        self._words.clear()
+        return taken
+
+
+async def test_a_step_is_told_behind_its_commit_and_what_is_rolled_back_never(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    told = Told(database)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.claim(tx, KEY, MEMORY)
+        assert held is not None
+    new = revisions.NewRevision(kind="step", to_position=1, digest=b"")
+
+    async def break_off() -> None:
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await sessions.lock_head(tx, KEY)
+            await revisions.commit_revision(tx, held, new, has_work=False)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        await break_off()
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.lock_head(tx, KEY)
+        await revisions.commit_revision(tx, held, new, has_work=False)
+        assert told.take() == []
+    assert told.take() == [MEMORY.hex]
+
+
+async def test_whatever_stops_a_memory_is_told_and_what_lets_it_go_on(database: Database) -> None:
+    await make(database, ["a"], TREE)
+    told = Told(database)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.TREE)
+        assert held is not None
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await waiting.put_off_memory(tx, held, model=None, cause="no reply", seconds=9)
+    assert told.take() == [MEMORY.hex]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await budgets.hold(tx, held, NO_MONEY)
+    assert told.take() == [MEMORY.hex]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await stalls.stall(tx, held)
+        await stalls.add_dead_letter(tx, held, to_position=1, cause="no", resolution=None)
+    assert told.take() == [MEMORY.hex]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await stalls.retry_some(tx, KEY, 9) == [(KEY, MEMORY)]
+    assert told.take() == [MEMORY.hex]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await trees.want_seal(tx, held, 1)
+    assert told.take() == [MEMORY.hex]
+
+
+async def test_a_state_memory_that_rests_is_told(database: Database) -> None:
+    await make(database, ["a"], STATE)
+    told = Told(database)
+    await compressor(database, Script()).drain(ITEM)
+    assert told.take() == [MEMORY.hex]
+
+
+async def test_all_of_an_answer_is_told(database: Database) -> None:
+    await make(database, ["a"])
+    item = await store_question(
+        database, MEMORY, "?", revision=0, applied_position=0, tells_text=True
+    )
+    key, told = (KEY, item.item_id), Told(database)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await trajectories.append(tx, key, EVENT)
+    assert told.take() == [item.item_id.hex]
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await answer_texts.append(tx, key, [TextPiece(ordinal=1, text="x")])
+    assert told.take() == [item.item_id.hex]
+    for is_first in (True, False):
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            assert is_first == await answers.complete(
+                tx, *key, text="x", citations=[], model="m", statistics=Statistics()
+            )
+        assert told.take() == [item.item_id.hex] * is_first
