@@ -331,15 +331,18 @@ async def read(
 CONTENT_BYTES = """(octet_length(c.role) + octet_length(c.text) + octet_length(c.observation)
     + octet_length(c.thought) + octet_length(c.action))"""
 
+# A range has as many chunks as positions. Without the limit the planner thinks of a ninth of a
+# long session, for each range.
 _IN_RANGES = f"""
-SELECT position, after FROM (
-    SELECT c.position, r.after,
-        sum({CONTENT_BYTES}) OVER (PARTITION BY r.after ORDER BY c.position) AS total
-    FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto)
-    JOIN chunk c ON c.session_key = %(session)s
-        AND c.position > r.after AND c.position <= r.upto
+SELECT sized.position, r.after
+FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto), LATERAL (
+    SELECT c.position,
+        sum({CONTENT_BYTES}) OVER (ORDER BY c.position ROWS UNBOUNDED PRECEDING) AS total
+    FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position > r.after AND c.position <= r.upto
+    ORDER BY c.position LIMIT r.upto - r.after
 ) AS sized
-WHERE total <= %(bytes)s OR position = after + 1
+WHERE total <= %(bytes)s OR sized.position = r.after + 1
 """  # noqa: S608 - all of it is ours
 
 
