@@ -1,12 +1,12 @@
 """Budgets: their rows, what is left of them, and the check before a call is begun.
 
-What was spent is in `spend`, which a trigger of the ledger writes; what calls under way
-may come to is in their `intent`. Both are read by one statement, so that a call that ends
-meanwhile is seen in the one or the other, never in neither.
+What was spent is in running sums, which a trigger of the ledger writes: one row of a session or
+a memory and a few of a tenant, however long its history. What calls under way may come to is in
+their `intent`. Both are read by one statement, so that a call that ends meanwhile is seen in the
+one or the other, never in neither.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -30,28 +30,41 @@ from storage.tables import budget, memory, session, tenant_budget
 #: and its outcome will not be stored any more.
 FORGOTTEN_SECONDS = 900
 
+# A sum has the figures of its newest day alone. Where the server's clock went back behind a
+# midnight that day has not come yet, and what was spent since is summed up from the rows.
 _SUMS = """
 CROSS JOIN (
     SELECT clock_timestamp() AS now, (clock_timestamp() AT TIME ZONE 'UTC')::date AS today
 ) c
 CROSS JOIN LATERAL (
+    SELECT coalesce(sum(CASE b.period WHEN 'day' THEN day_tokens ELSE tokens END), 0)::bigint
+            AS tokens,
+        coalesce(sum(CASE b.period WHEN 'day' THEN day_micro_usd ELSE micro_usd END), 0)::bigint
+            AS micro_usd,
+        coalesce(sum(CASE b.period WHEN 'day' THEN day_unpriced_calls ELSE unpriced_calls END),
+            0)::bigint AS unpriced,
+        coalesce(bool_or(b.period = 'day' AND day > c.today), false) AS is_ahead
+    FROM {sums} AND (b.period = 'total' OR day >= c.today)
+) s
+CROSS JOIN LATERAL (
     SELECT coalesce(sum(input_tokens + output_tokens), 0)::bigint AS tokens,
         coalesce(sum(cost_micro_usd), 0)::bigint AS micro_usd,
         coalesce(sum(unpriced_calls), 0)::bigint AS unpriced
-    FROM spend
-    WHERE {spend} AND day >= CASE b.period WHEN 'day' THEN c.today ELSE '-infinity'::date END
-) s
+    FROM spend WHERE s.is_ahead AND {spend} AND day >= c.today
+) a
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(reserved_tokens), 0)::bigint AS tokens,
         coalesce(sum(reserved_micro_usd), 0)::bigint AS micro_usd
     FROM intent
-    WHERE {intent} AND key <> %(key)s
+    WHERE {intent} AND key <> ALL (%(keys)s::bytea[])
         AND lease_until > c.now - interval '{forgotten} seconds'
 ) i
 """
 
 _COLUMNS = """b.period, b.limit_tokens, b.limit_micro_usd,
-    s.tokens AS spent_tokens, s.micro_usd AS spent_micro_usd, s.unpriced AS unpriced_calls,
+    CASE WHEN s.is_ahead THEN a.tokens ELSE s.tokens END AS spent_tokens,
+    CASE WHEN s.is_ahead THEN a.micro_usd ELSE s.micro_usd END AS spent_micro_usd,
+    CASE WHEN s.is_ahead THEN a.unpriced ELSE s.unpriced END AS unpriced_calls,
     i.tokens AS reserved_tokens, i.micro_usd AS reserved_micro_usd,
     (c.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_end,
     extract(epoch FROM ((c.today + 1)::timestamp AT TIME ZONE 'UTC') - c.now)::float8
@@ -69,25 +82,29 @@ _FIGURES = (
 )
 
 _OF_TENANT = f"""
-SELECT '' AS session, '' AS memory, {_COLUMNS}
+SELECT NULL::uuid AS session_key, NULL::uuid AS owner_id, '' AS session, '' AS memory, {_COLUMNS}
 FROM tenant_budget b
 {
     _SUMS.format(
+        sums="tenant_spend_sum WHERE tenant_id = b.tenant_id",
         spend="tenant_id = b.tenant_id",
         intent="tenant_id = b.tenant_id",
         forgotten=FORGOTTEN_SECONDS,
     )
 }
-WHERE b.tenant_id = %(tenant)s
+WHERE b.tenant_id = %(tenant)s::uuid
 """  # noqa: S608 - all of it stands above
 
 _OF_SESSION_OR_MEMORY = f"""
-SELECT n.name AS session, coalesce(m.name, '') AS memory, {_COLUMNS}
-FROM budget b
-JOIN session n ON n.session_key = b.session_key
-LEFT JOIN memory m ON m.session_key = b.session_key AND m.memory_id = b.owner_id
+SELECT b.session_key, b.owner_id,
+    (SELECT name FROM session n WHERE n.session_key = b.session_key) AS session,
+    coalesce((SELECT name FROM memory m
+        WHERE m.session_key = b.session_key AND m.memory_id = b.owner_id), '') AS memory,
+    {_COLUMNS}
+FROM {{budgets}} b
 {
     _SUMS.format(
+        sums="spend_sum WHERE session_key = b.session_key AND owner_id = b.owner_id",
         spend="session_key = b.session_key AND b.owner_id IN (session_key, owner_id)",
         intent="session_key = b.session_key AND b.owner_id IN (session_key, memory_id)",
         forgotten=FORGOTTEN_SECONDS,
@@ -95,47 +112,58 @@ LEFT JOIN memory m ON m.session_key = b.session_key AND m.memory_id = b.owner_id
 }
 """  # noqa: S608 - all of it stands above
 
-_OF_CALL = (
-    f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"
-    " WHERE b.session_key = %(session)s AND b.owner_id IN (%(session)s, %(owner)s)"
+# For statements that look up what they are given, one by one: by plans that are made once, and
+# that read no whole table, whatever the statistics were then.
+ONE_BY_ONE = (
+    "SELECT set_config('enable_seqscan', 'off', true),"
+    " set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
+_OWNERS = "unnest(%(sessions)s::uuid[], %(owners)s::uuid[]) AS w (session_key, owner_id)"
+_CONCERNING = f"""(
+    SELECT o.* FROM {_OWNERS} CROSS JOIN LATERAL (
+        SELECT * FROM budget
+        WHERE budget.session_key = w.session_key AND budget.owner_id = w.owner_id OFFSET 0
+    ) o
+)"""  # noqa: S608 - as above
+_OF_CALLS = f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY.format(budgets=_CONCERNING)}"
+_ALL = (
+    f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY.format(budgets='budget')}"
+    " WHERE b.tenant_id = %(tenant)s::uuid"
 )
 
 #: The tenant's come first, then by session, and a session's own before its memories'.
 _PAGE = (
-    f"SELECT * FROM ({_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"  # noqa: S608 - as above
-    " WHERE b.tenant_id = %(tenant)s) l"
+    f"SELECT * FROM ({_ALL}) l"  # noqa: S608 - as above
     " WHERE (%(named)s::text IS NULL OR l.session = %(named)s::text)"
     " AND (l.session, l.memory, l.period) > (%(after_session)s, %(after_memory)s, %(after_period)s)"
     " ORDER BY l.session, l.memory, l.period LIMIT %(limit)s"
 )
 
 _ONE = (
-    f"SELECT * FROM ({_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY}"  # noqa: S608 - as above
-    " WHERE b.tenant_id = %(tenant)s) l"
+    f"SELECT * FROM ({_ALL}) l"  # noqa: S608 - as above
     " WHERE l.session = %(session)s AND l.memory = %(memory)s AND l.period = %(period)s"
 )
 
 
 #: Whether any budget concerns calls of these owners; for `keys`.
-CONCERNED = """
+CONCERNED = f"""
 SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid)
-    OR EXISTS (SELECT 1 FROM budget WHERE (session_key, owner_id)
-               IN (SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[])))
-"""
-_PAIRS = "SELECT * FROM unnest(%(sessions)s::uuid[], %(owners)s::uuid[])"
+    OR EXISTS (SELECT 1 FROM {_CONCERNING} b)
+"""  # noqa: S608 - as above
 
-# Always in this order, or two calls would wait for each other.
+# Always in this order, that of `keys`, or two calls would wait for each other.
 _LOCK = (
     "SELECT period FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid"
     " ORDER BY period FOR UPDATE",
-    "SELECT period FROM budget WHERE (session_key, owner_id)"  # noqa: S608 - as above
-    f" IN ({_PAIRS})"
-    " ORDER BY session_key, owner_id = session_key DESC, owner_id, period FOR UPDATE",
+    f"SELECT o.period FROM {_OWNERS} CROSS JOIN LATERAL (SELECT period FROM budget"  # noqa: S608
+    " WHERE budget.session_key = w.session_key AND budget.owner_id = w.owner_id"
+    " ORDER BY period FOR UPDATE) o",
 )
+_CHECK = (*_LOCK, _OF_CALLS)
 
 
 def _standing(row: Sequence[Any]) -> Standing:
-    session, name, period, *figures = row
+    _, _, session, name, period, *figures = row
     scope = BudgetScope.MEMORY if name else BudgetScope.SESSION if session else BudgetScope.TENANT
     owner = BudgetOwner(scope=scope, session=session, memory=name)
     named = dict(zip(_FIGURES, figures, strict=True))
@@ -143,46 +171,52 @@ def _standing(row: Sequence[Any]) -> Standing:
 
 
 def keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
-    """What the placeholders of CONCERNED stand for."""
-    pairs = _pairs(scopes)
+    """What the placeholders of CONCERNED stand for: sessions, each before its memories."""
+    pairs = {
+        (one.session_key, owner) for one in scopes for owner in (one.session_key, one.owner_id)
+    }
+    in_order = sorted(pairs, key=lambda pair: (pair[0], pair[0] != pair[1], pair[1]))
     return {
         "tenant": tenant_id,
-        "sessions": [session for session, _ in pairs],
-        "owners": [owner for _, owner in pairs],
+        "sessions": [session for session, _ in in_order],
+        "owners": [owner for _, owner in in_order],
     }
 
 
-def _pairs(scopes: Iterable[CallScope]) -> set[tuple[UUID, UUID]]:
-    both = ((one, owner) for one in scopes for owner in (one.session_key, one.owner_id))
-    return {(scope.session_key, owner) for scope, owner in both}
+async def refusals(
+    tx: DirectTransaction, asked: Sequence[tuple[CallScope, Asked]]
+) -> list[BudgetExhausted | None]:
+    """Which of these calls budgets do not allow; None for one that they do.
 
-
-async def check_all(tx: DirectTransaction, asked: Sequence[tuple[CallScope, Asked]]) -> None:
-    """Raises BudgetExhausted when budgets do not allow all these calls together.
-
-    As `check`, behind the intents of all of them: each is checked with what the others
-    reserve.
+    As `check`, behind the intents of all of them. One that is allowed reserves what it may come
+    to before the next one is looked at.
     """
-    scopes = {scope.owner_id: scope for scope, _ in asked}
-    await tx.batch(_LOCK, keys(tx.tenant_id, scopes.values()))
-    standings: dict[UUID, list[Standing]] = {}
-    for owner, scope in scopes.items():
-        named = {"tenant": tx.tenant_id, "session": scope.session_key, "owner": owner, "key": b""}
-        (rows,) = await tx.batch((_OF_CALL,), named)
-        standings[owner] = [_standing(row) for row in rows]
+    named = keys(tx.tenant_id, (scope for scope, _ in asked))
+    named["keys"] = [one.key for _, one in asked]
+    *_, rows = await tx.batch(_CHECK, named)
+    return _refused(rows, asked)
+
+
+def _refused(
+    rows: Iterable[Sequence[Any]], asked: Iterable[tuple[CallScope, Asked]]
+) -> list[BudgetExhausted | None]:
+    standings = [((row[0], row[1]), _standing(row)) for row in rows]
+    found = []
     for scope, one in asked:
-        refused = refusal([_without(one, each) for each in standings[scope.owner_id]], one)
-        if refused is not None:
-            raise refused
+        concerned = _concerned(scope)
+        refused = refusal((each for of, each in standings if of in concerned), one)
+        if refused is None:
+            standings = [
+                (of, each.reserving(one) if of in concerned else each) for of, each in standings
+            ]
+        found.append(refused)
+    return found
 
 
-def _without(own: Asked, standing: Standing) -> Standing:
-    """A standing in which a call's own reservation does not count."""
-    return replace(
-        standing,
-        reserved_tokens=standing.reserved_tokens - own.tokens,
-        reserved_micro_usd=standing.reserved_micro_usd - (own.micro_usd or 0),
-    )
+def _concerned(scope: CallScope) -> set[tuple[UUID | None, UUID | None]]:
+    """What budgets of a call are set on; the tenant's have no keys."""
+    key = scope.session_key
+    return {(None, None), (key, key), (key, scope.owner_id)}
 
 
 async def check(
@@ -199,12 +233,11 @@ async def check(
     named = keys(tx.tenant_id, (scope,))
     if not (await tx.connection.exec_driver_sql(CONCERNED, named)).scalar_one():
         return
-    for statement in _LOCK:
+    for statement in (ONE_BY_ONE, *_LOCK):
         await tx.connection.exec_driver_sql(statement, named)
+    rows = await tx.connection.exec_driver_sql(_OF_CALLS, {**named, "keys": [key]})
     asked = Asked(tokens=tokens, micro_usd=micro_usd, key=key)
-    named |= {"session": scope.session_key, "owner": scope.owner_id, "key": key}
-    rows = await tx.connection.exec_driver_sql(_OF_CALL, named)
-    refused = refusal([_standing(row) for row in rows], asked)
+    (refused,) = _refused([tuple(row) for row in rows], ((scope, asked),))
     if refused is not None:
         raise refused
 
@@ -262,7 +295,7 @@ async def page(
             "after_memory": after[1],
             "after_period": after[2],
             "limit": limit,
-            "key": b"",
+            "keys": [],
         },
     )
     return [_standing(row) for row in rows]
@@ -270,7 +303,7 @@ async def page(
 
 async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Standing | None:
     """A budget with its standing; None when it is not set."""
-    values = {"tenant": tx.tenant_id, "key": b"", "period": period.value}
+    values = {"tenant": tx.tenant_id, "keys": [], "period": period.value}
     names = {"session": owner.session, "memory": owner.memory}
     row = (await tx.connection.exec_driver_sql(_ONE, {**values, **names})).one_or_none()
     return None if row is None else _standing(row)

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, bindparam, case, func, select
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Text,
+    bindparam,
+    case,
+    func,
+    select,
+)
 
 from storage.database import Transaction
 from storage.ready import Ready
@@ -28,14 +36,19 @@ class UsageLine:
     cost_micro_usd: int | None
 
 
+def _hidden(name: str) -> ScalarSelect[Any]:
+    """A value that the planner does not know, so that a plan is kept for all of them."""
+    return select(bindparam(name, type_=Text(collation="C"))).scalar_subquery()
+
+
 _OCCASION = Ready(
     select(call.c.occasion)
     .where(
         call.c.session_key == bindparam("session"),
         call.c.memory_id == bindparam("memory"),
         # A range, not LIKE: it finds its way in the index whatever the collation.
-        call.c.occasion >= bindparam("from"),
-        call.c.occasion < bindparam("before"),
+        call.c.occasion >= _hidden("from"),
+        call.c.occasion < _hidden("before"),
         call.c.reply.is_not(None),
     )
     .order_by(call.c.created_at.desc())
@@ -91,17 +104,17 @@ _SUMMED = (
 _OF_MEMORY = f"""
     SELECT purpose, model, {", ".join(_SUMMED)} FROM call c
     WHERE c.session_key = %(session)s AND c.memory_id {{memory}}
-        AND c.occasion >= w.occasion AND c.occasion <= w.occasion
+        AND c.occasion >= {{occasion}} AND c.occasion <= {{occasion}}
     ORDER BY c.memory_id, c.occasion OFFSET 0
 """  # noqa: S608 - all of it stands above
 _USAGE_OF = f"""
 SELECT w.occasion, purpose, model, count(*) AS calls,
     {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
 FROM unnest(%(occasions)s::text[]) AS w (occasion), LATERAL (
-    ({_OF_MEMORY.format(memory="IS NULL")})
+    ({_OF_MEMORY.format(memory="IS NULL", occasion="w.occasion")})
     UNION ALL
     SELECT c.* FROM unnest(%(memories)s::uuid[]) AS o (memory_id),
-        LATERAL ({_OF_MEMORY.format(memory="= o.memory_id")}) AS c
+        LATERAL ({_OF_MEMORY.format(memory="= o.memory_id", occasion="w.occasion")}) AS c
 ) AS made
 GROUP BY w.occasion, purpose, model ORDER BY w.occasion, purpose, model
 """  # noqa: S608 - as above
@@ -127,12 +140,11 @@ async def usage_of(
 
 #: Takes a session, the occasion of an answer's calls, and the answer. They are written of no
 #: memory, or of the one that is asked or was chosen. Each part has one way into the index.
-USAGE_OF_ANSWER = """
+USAGE_OF_ANSWER = f"""
 SELECT purpose, model, count(*), sum(input_tokens), sum(predicted_cached_tokens),
     sum(reported_cached_tokens), sum(output_tokens), sum(cost_micro_usd)
 FROM (
-    SELECT * FROM call
-    WHERE session_key = %(session)s AND memory_id IS NULL AND occasion = %(occasion)s
+    ({_OF_MEMORY.format(memory="IS NULL", occasion="%(occasion)s")})
     UNION ALL
     SELECT c.*
     FROM (
@@ -143,15 +155,11 @@ FROM (
         ) AS v (id)
         WHERE a.session_key = %(session)s AND a.answer_id = %(answer)s AND v.id IS NOT NULL
     ) AS m
-    CROSS JOIN LATERAL (
-        SELECT * FROM call
-        WHERE session_key = %(session)s AND memory_id = m.id AND occasion = %(occasion)s
-        OFFSET 0
-    ) AS c
+    CROSS JOIN LATERAL ({_OF_MEMORY.format(memory="= m.id", occasion="%(occasion)s")}) AS c
 ) AS found
 GROUP BY purpose, model
 ORDER BY purpose, model
-"""
+"""  # noqa: S608 - as above
 
 
 def lines(rows: Sequence[Sequence[Any]]) -> tuple[UsageLine, ...]:

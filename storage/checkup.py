@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from service.domain.checkup import INTENT_SECONDS, PENDING_SECONDS, STUCK_SECONDS, MemoryCounts
-from storage import clocks
+from storage import clocks, spend_sums
 from storage.database import Database, Transaction
 from storage.errors import StorageError, translated
 
@@ -144,7 +144,8 @@ FROM memory m
 JOIN session s ON s.session_key = m.session_key
 LEFT JOIN revision r ON r.session_key = m.session_key AND r.memory_id = m.memory_id
     AND r.revision = m.revision
-WHERE m.status = 'stalled' OR (m.status = 'active' AND m.has_work)
+WHERE m.status = 'stalled'
+    OR (m.status = 'active' AND m.has_work AND m.ready_at > '-infinity')
 ORDER BY 1
 """
 # As the limit on appends counts: see storage/log.py.
@@ -152,7 +153,7 @@ _BEHIND = """
 SELECT s.name || '/' || m.name AS name,
     least(s.head, coalesce(m.seal_position, s.head)) - m.applied_position AS behind
 FROM memory m JOIN session s ON s.session_key = m.session_key
-WHERE m.status = 'active' AND m.has_work AND NOT m.resting
+WHERE m.status = 'active' AND m.has_work AND m.ready_at > '-infinity' AND NOT m.resting
 ORDER BY 2 DESC, 1 LIMIT 1
 """
 
@@ -209,7 +210,7 @@ _PENDING = """
 SELECT count(*) AS pending,
     count(*) FILTER (WHERE created_at < now() - make_interval(secs => %(late)s)) AS late,
     coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest
-FROM {table} WHERE status = 'pending'
+FROM {table} WHERE status = 'pending' AND ready_at > '-infinity'
 """
 
 
@@ -235,6 +236,12 @@ async def read_intents(tx: Transaction) -> tuple[int, int]:
     with seen():
         row = (await tx.connection.exec_driver_sql(_INTENTS, {"late": INTENT_SECONDS})).one()
     return row.open, row.forgotten
+
+
+async def read_spend(tx: Transaction) -> bool:
+    """Whether the tenant's running sums are what its rows add up to. Raises StorageError."""
+    with seen():
+        return not await spend_sums.sums_off(tx, None)
 
 
 _INDEX = """

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, not_, or_, select, update
 
 from service.domain.chunks import LoggedChunk
 from service.domain.fail_points import FailPoint, reach
 from storage.chunk_text import AS_TEXT, length_of, words_of
+from storage.clocks import CLOCK
 from storage.database import Transaction
 from storage.log import CONTENT_BYTES, read_ranges
 from storage.ready import Ready
@@ -125,21 +126,45 @@ SELECT position FROM upto
 """  # noqa: S608 - all of it is ours
 
 
-_MOVE_INDEX = Ready(
-    update(session)
-    .where(
-        session.c.session_key == bindparam("session"),
-        session.c.indexed_position == bindparam("after"),
+def _moving(**more: Any) -> Ready:
+    return Ready(
+        update(session)
+        .where(
+            session.c.session_key == bindparam("session"),
+            session.c.indexed_position == bindparam("after"),
+        )
+        .values(indexed_position=bindparam("reached"), words_attempts=0, words_failure="", **more)
+        .returning(session.c.has_unindexed)
     )
-    .values(indexed_position=bindparam("reached"), words_attempts=0, words_failure="")
+
+
+_MOVE_INDEX = _moving()
+_IS_HEAD = session.c.head == bindparam("reached")
+#: The same, and `settle`, in one change of the row.
+_MOVE_AND_SETTLE = _moving(
+    has_unindexed=and_(session.c.has_unindexed, not_(_IS_HEAD)),
+    index_ready_at=case((_IS_HEAD, CLOCK.c.at), else_=session.c.index_ready_at),
 )
 
 
-async def write_words(tx: Transaction, session_key: UUID, after_position: int) -> int | None:
-    """Writes the words of the next chunks; the position that it came to.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """Words that were written."""
+
+    #: Up to here all chunks have words.
+    position: int
+    #: Nothing of the session is to be indexed any more, and that is noted.
+    settled: bool
+
+
+async def write_words(
+    tx: Transaction, session_key: UUID, after_position: int, *, settles: bool = False
+) -> Words | None:
+    """Writes the words of the next chunks.
 
     None when there are none, or somebody else was faster. A failure before is forgotten. The
-    session is locked only from the end of the writing to the end of the transaction.
+    session is locked only from the end of the writing to the end of the transaction. With
+    `settles` there are no vectors to write, and the work ends as with `settle`.
     """
     values = {
         "session": session_key,
@@ -150,8 +175,10 @@ async def write_words(tx: Transaction, session_key: UUID, after_position: int) -
     ((to_position,),) = await tx.rows(_WRITE_WORDS, values)
     if to_position is None:
         return None
+    moving = _MOVE_AND_SETTLE if settles else _MOVE_INDEX
     moved = {"session": session_key, "after": after_position, "reached": to_position}
-    return int(to_position) if await tx.count(_MOVE_INDEX, moved) == 1 else None
+    rows = await tx.rows(moving, moved)
+    return Words(position=int(to_position), settled=not rows[0][0]) if rows else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,6 +48,12 @@ _SETTINGS = {
     "idle_in_transaction_session_timeout": "60s",
     "synchronous_commit": "on",
     "TimeZone": "UTC",
+    # Every statement that comes often has an index, and plans are kept: one that was made while
+    # a table was empty would read all of it, for as long as nobody analyzes it. The same goes
+    # for the checks of keys, whose statements are PostgreSQL's own. Nor is any of them worth
+    # being compiled, which costs by estimates that are as wrong then.
+    "enable_seqscan": "off",
+    "jit": "off",
 }
 
 #: A host that vanished without a word is noticed by its silence: data that it does not
@@ -60,8 +66,15 @@ _SILENCE = {
 }
 
 
+#: A transaction goes on as another tenant's: for what belongs to many, of each in its turn.
+OF_TENANT = "SELECT set_config('app.tenant', %s, true)"
+
 #: A transaction that only reads, and sees one moment throughout.
 _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+#: For what a server that crashes may forget: its commit does not wait for the disk, but is
+#: there before any that comes after it.
+LAZILY = "SET LOCAL synchronous_commit = off"
 
 #: Without a transaction; the second is of a connection that is closed.
 _NOTHING_OPEN = (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
@@ -161,6 +174,14 @@ class Transaction:
     async def count(self, statement: Ready, values: Mapping[str, object]) -> int:
         """Runs a statement of a hot path that gives no rows; how many it has changed."""
         return (await self._run(statement, values)).rowcount
+
+    async def batch(
+        self, statements: Sequence[str], values: Mapping[str, object]
+    ) -> list[list[Row]]:
+        """Runs statements of a hot path in one round trip; their rows, in order."""
+        async with self.driver.flight():
+            cursors = [await self._run(one, values) for one in statements]
+        return [await _fetched(cursor) for cursor in cursors]
 
     async def _run(
         self, statement: Ready | str, values: Mapping[str, object]
@@ -262,13 +283,18 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
+    async def transaction(
+        self, tenant_id: UUID, *, lazily: bool = False
+    ) -> AsyncIterator[Transaction]:
         """A transaction of one tenant: commits at the end, rolls back on an error.
 
-        READ COMMITTED: every invariant is one row or one key. Raises StorageError.
+        READ COMMITTED: every invariant is one row or one key. `lazily`: a server that crashes
+        within a second may forget it, but nothing that is committed after it without
+        forgetting that as well. Raises StorageError.
         """
         with _span("palimpsest.transaction"), self._heard():
-            begin = _begin("", self._opening, tenant_id)
+            opening = (*self._opening, LAZILY) if lazily else self._opening
+            begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
                 tx = Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
                 yield tx

@@ -2,16 +2,14 @@
 
 An intent is there from before a call until its outcome is stored. Whoever holds its lease
 makes the call; everybody else waits for the outcome, or until the lease has run out.
-They begin and end in `storage.journal`.
+They begin, are renewed and end in `storage.journal`.
 """
 
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import bindparam, delete, func, select, tuple_
 
-from service.domain.fail_points import FailPoint, reach
-from service.domain.ledger import CallScope, Lease
 from storage.database import Transaction
 from storage.ready import Ready
 from storage.tables import intent
@@ -19,19 +17,6 @@ from storage.tables import intent
 #: An intent whose lease ended so long ago is nobody's any more. Far longer than a reply
 #: that waits for the database to come back.
 DEAD_SECONDS = 3600
-
-
-async def renew(
-    tx: Transaction, scope: CallScope, key: bytes, lease: Lease, lease_seconds: float
-) -> bool:
-    """Lets the lease hold from now on; False when somebody else has taken it."""
-    longer = (
-        update(intent)
-        .where(_is(scope.session_key, key), intent.c.fence == lease.fence)
-        .values(lease_until=func.now() + _seconds(lease_seconds))
-    )
-    reach(FailPoint.RENEWAL_BEFORE)
-    return (await tx.connection.execute(longer)).rowcount == 1
 
 
 async def forget(tx: Transaction, session_key: UUID) -> None:
@@ -42,20 +27,20 @@ async def forget(tx: Transaction, session_key: UUID) -> None:
     await tx.count(_FORGET, {"session": session_key})
 
 
-def _is(session_key: UUID, key: bytes) -> Any:
-    return and_(intent.c.session_key == session_key, intent.c.key == key)
+def _dead(session_key: Any) -> Any:
+    return select(intent.c.session_key, intent.c.key).where(
+        intent.c.session_key == session_key,
+        intent.c.lease_until < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, DEAD_SECONDS),
+    )
 
 
-def _seconds(seconds: float) -> Any:
-    return func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+def dead_intents(session_key: Any) -> Any:
+    """Returns SQL for whether a session has intents that `forget` would remove."""
+    return _dead(session_key).exists()
 
 
 _DEAD = (
-    select(intent.c.session_key, intent.c.key)
-    .where(
-        intent.c.session_key == bindparam("session"),
-        intent.c.lease_until < func.now() - _seconds(DEAD_SECONDS),
-    )
+    _dead(bindparam("session"))
     # Several workers of a session do this at once; none waits for another.
     .with_for_update(skip_locked=True)
 )

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from service.domain.ends import kept_reply
+from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
-from service.domain.ledger import Asked, Busy, Call, CallScope, Lease, Reservation
+from service.domain.ledger import Asked, Busy, Call, CallScope, HeldCall, Lease, Reservation
 from storage import budgets
-from storage.database import DirectTransaction
+from storage.database import OF_TENANT, DirectTransaction
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,14 +121,18 @@ _REPLY = (
 )
 
 _REPLIES = f"""
-SELECT session_key, key, {", ".join(_REPLY)}
-FROM call JOIN {_lists(_PLACE)} USING (session_key, key)
-WHERE reply IS NOT NULL
+SELECT w.session_key, w.key, {", ".join(_REPLY)}
+FROM {_lists(_PLACE)} CROSS JOIN LATERAL (
+    SELECT * FROM call c
+    WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
+) c
 """  # noqa: S608 - as above
 
 _LEFT = f"""
-SELECT session_key, key, extract(epoch FROM lease_until - clock_timestamp())::float8
-FROM intent JOIN {_lists(_PLACE)} USING (session_key, key)
+SELECT w.session_key, w.key, extract(epoch FROM lease_until - clock_timestamp())::float8
+FROM {_lists(_PLACE)} CROSS JOIN LATERAL (
+    SELECT * FROM intent i WHERE i.session_key = w.session_key AND i.key = w.key OFFSET 0
+) i
 """  # noqa: S608 - as above
 
 _LEASE = {"over_session": "uuid", "over_key": "bytea", "over_fence": "bigint"}
@@ -142,6 +147,24 @@ DELETE FROM intent i USING (
 WHERE i.session_key = w.session_key AND i.key = w.key
 RETURNING i.session_key, i.key, i.fence
 """  # noqa: S608 - as above
+
+# In the same order.
+_RENEW = f"""
+UPDATE intent i SET lease_until = now() + make_interval(secs => %s)
+FROM (
+    SELECT session_key, key, over_fence FROM intent
+    JOIN unnest({", ".join(f"%s::{of}[]" for of in _LEASE.values())}) AS w ({", ".join(_LEASE)})
+        ON session_key = over_session AND key = over_key AND fence = over_fence
+    ORDER BY session_key, key FOR NO KEY UPDATE OF intent
+) w
+WHERE i.session_key = w.session_key AND i.key = w.key
+RETURNING i.session_key, i.key, over_fence
+"""  # noqa: S608 - as above
+_RENEW_FREE = _RENEW.replace("OF intent", "OF intent SKIP LOCKED")
+
+# A lease that is renewed and then lost with the server is an older one, as if its holder had
+# stood still since: it renews it again, or another takes the call over, and one reply counts.
+_UNFLUSHED = "SET LOCAL synchronous_commit = off"
 
 
 _COLUMNS = {
@@ -180,26 +203,28 @@ RETURNING call_id
 # Of those whose reply was there already: it is not read again where it is ours.
 _THEIRS = f"""
 SELECT w.call_id, {", ".join(f"c.{name}" for name in _REPLY)}
-FROM call c JOIN {_lists({**_PLACE, "call_id": "uuid"})}
-    ON c.session_key = w.session_key AND c.key = w.key AND c.call_id <> w.call_id
-WHERE c.reply IS NOT NULL
+FROM {_lists({**_PLACE, "call_id": "uuid"})} CROSS JOIN LATERAL (
+    SELECT * FROM call c
+    WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
+) c
+WHERE c.call_id <> w.call_id
 """  # noqa: S608 - as above
 
 
 async def begin(
     tx: DirectTransaction, wanted: Sequence[Wanted], lease_seconds: float
-) -> list[ModelReply | Busy | Lease]:
+) -> list[ModelReply | Busy | Lease | BudgetExhausted]:
     """Begins a transaction and takes the rights to make calls; in the order of `wanted`.
 
     A call that is made already has its reply instead; one that another makes is busy, and
-    so is one that is wanted twice, the second time. Raises BudgetExhausted when the budgets
-    do not allow all that were taken together. The caller commits.
+    so is one that is wanted twice, the second time. The caller commits, but for a call that
+    budgets do not allow: then it begins again without that one, which leaves no trace.
     """
     by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
     # The replies only behind the rows: an outcome that is stored together with its row's
     # removal is either seen here, or the row was still there.
-    taken, replies, left, ((is_concerned,),) = await tx.begin(
-        (_TAKE, _REPLIES, _LEFT, budgets.CONCERNED),
+    _, taken, replies, left, ((is_concerned,),) = await tx.begin(
+        (budgets.ONE_BY_ONE, _TAKE, _REPLIES, _LEFT, budgets.CONCERNED),
         {
             **budgets.keys(tx.tenant_id, (one.scope for one in by_place.values())),
             **_columns(_WANTED, [_row(tx, one) for one in by_place.values()]),
@@ -212,14 +237,19 @@ async def begin(
     over = [(*place, fences.pop(place)) for place in said if place in fences]
     if over:
         await tx.batch((_END,), _columns(_LEASE, over))
+    refused: dict[tuple[UUID, bytes], BudgetExhausted | None] = {}
     if is_concerned and fences:
-        asked = [(by_place[place].scope, by_place[place].asked) for place in fences]
-        await budgets.check_all(tx, asked)
-    begun: list[ModelReply | Busy | Lease] = []
+        # Who came first is looked at first.
+        places = list(dict.fromkeys(one.place for one in wanted if one.place in fences))
+        asked = [(by_place[place].scope, by_place[place].asked) for place in places]
+        refused = dict(zip(places, await budgets.refusals(tx, asked), strict=True))
+    begun: list[ModelReply | Busy | Lease | BudgetExhausted] = []
     for one in wanted:
-        fence = fences.pop(one.place, None)
+        fence, refusal = fences.pop(one.place, None), refused.get(one.place)
         if one.place in said:
             begun.append(said[one.place])
+        elif refusal is not None:
+            begun.append(refusal)
         elif fence is not None:
             begun.append(Lease(fence=fence))
         else:
@@ -248,7 +278,7 @@ async def record(tx: DirectTransaction, outcomes: Sequence[Outcome]) -> list[Rec
     When somebody else's reply to the same call is there already, that counts.
     """
     reach(FailPoint.RECORD_BEFORE)
-    written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
+    _, written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
     reach(FailPoint.RECORD_WRITTEN)
     ids = {call_id for (call_id,) in written}
     over = {tuple(row) for rows in ended for row in rows}
@@ -282,8 +312,8 @@ def _recording(
     values = _columns(_COLUMNS, [_call_row(tx.tenant_id, one) for one in in_order])
     over = [_lease_of(one) for one in outcomes if one.is_last]
     if not over:
-        return (_WRITE, _THEIRS), values
-    return (_WRITE, _THEIRS, _END), values | _columns(_LEASE, over)
+        return (budgets.ONE_BY_ONE, _WRITE, _THEIRS), values
+    return (budgets.ONE_BY_ONE, _WRITE, _THEIRS, _END), values | _columns(_LEASE, over)
 
 
 def _lease_of(one: Outcome) -> tuple[UUID, bytes, int]:
@@ -319,13 +349,35 @@ def _call_row(tenant_id: UUID, one: Outcome) -> tuple[object, ...]:
     )
 
 
-async def give_up(tx: DirectTransaction, leases: Sequence[tuple[CallScope, bytes, Lease]]) -> None:
-    """Gives rights up, by key: the calls are not made. A whole transaction.
+async def give_up(tx: DirectTransaction, held: Sequence[HeldCall]) -> None:
+    """Gives rights up: the calls are not made. A whole transaction.
 
     Does nothing about those that somebody else has by now.
     """
-    over = [(scope.session_key, key, lease.fence) for scope, key, lease in leases]
-    await tx.write_all((_END,), _columns(_LEASE, over))
+    await tx.write_all((_END,), _columns(_LEASE, [one.lease_row for one in held]))
+
+
+async def renew(
+    tx: DirectTransaction, held: Sequence[HeldCall], lease_seconds: float, *, waits: bool
+) -> list[bool]:
+    """Lets leases hold from now on, of any tenants; False for one that somebody else has taken.
+
+    A whole transaction, which is not flushed. Unless it `waits`, an intent that somebody has
+    locked is left as it is, and False: its call ends just now, or is taken over, and the others
+    need not wait for that.
+    """
+    by_tenant: dict[UUID, list[tuple[UUID, bytes, int]]] = {}
+    for one in held:
+        by_tenant.setdefault(one.scope.tenant_id, []).append(one.lease_row)
+    queries, values = [budgets.ONE_BY_ONE, _UNFLUSHED], list[object]()
+    for tenant_id in sorted(by_tenant):
+        queries += [OF_TENANT, _RENEW if waits else _RENEW_FREE]
+        lists = _columns(_LEASE, by_tenant[tenant_id])
+        values += [str(tenant_id), float(lease_seconds), *lists.values()]
+    reach(FailPoint.RENEWAL_BEFORE)
+    found = await tx.write_all(queries, values)
+    renewed = {tuple(row) for rows in found[3::2] for row in rows}
+    return [one.lease_row in renewed for one in held]
 
 
 def _reply_of(

@@ -47,19 +47,29 @@ class NewChunk:
 # In the order of the keys, so that two group commits cannot wait for each other. A tree
 # that is being closed is behind by what it has still to read, however long the log gets; a
 # state memory that rests is not behind with the steps that wait for more.
+#
+# OFFSET 0 here and below, and ANY in place of joins: each row is looked up by its key, whatever
+# the planner believes of the tables. With statistics of a time when nothing was behind it would
+# go through all that is runnable, for each session, or through all of a table for a join.
 _LOCK_SESSIONS = """
 SELECT session_key, head, incarnation,
-    coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM memory
-              WHERE memory.session_key = session.session_key AND status = 'active'
-                  AND has_work AND NOT resting), head)
+    coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM (
+        SELECT applied_position, seal_position, status, has_work, resting FROM memory
+        WHERE memory.session_key = session.session_key OFFSET 0
+    ) AS own WHERE status = 'active' AND has_work AND NOT resting), head)
 FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
 """
 
 _READ_PRODUCERS = """
-SELECT session_key, producer_id, epoch, last_sequence FROM producer
-WHERE (session_key, producer_id) IN (SELECT * FROM unnest(%s::uuid[], %s::text[]))
+SELECT p.* FROM unnest(%s::uuid[], %s::text[]) AS w (session_key, producer_id)
+CROSS JOIN LATERAL (
+    SELECT session_key, producer_id, epoch, last_sequence FROM producer
+    WHERE producer.session_key = w.session_key AND producer.producer_id = w.producer_id
+    OFFSET 0
+) AS p
 """
 
+# A memory that gets work waits since now, unless it is to wait for longer (`ready_at`).
 _WRITE = """
 WITH producers AS (
     INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)
@@ -75,24 +85,24 @@ WITH producers AS (
     FROM unnest(%b::uuid[], %b::int8[], %b::text[], %b::int8[], %b::text[], %b::text[],
                 %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[],
                 %b::bool[]) AS t
-), heads AS (
-    SELECT * FROM unnest(%b::uuid[], %b::int8[], %b::int8[]) AS t (k, h, b)
 ), sessions AS (
-    UPDATE session SET head = h, content_bytes = content_bytes + b
-    FROM heads WHERE session_key = k
+    UPDATE session SET head = (%b::int8[])[array_position(%b::uuid[], session_key)],
+        content_bytes = content_bytes + (%b::int8[])[array_position(%b::uuid[], session_key)]
+    WHERE session_key = ANY(%b::uuid[])
 )
 UPDATE memory SET has_work = true, resting = false,
-    ready_at = CASE WHEN resting THEN clock.at ELSE ready_at END
-FROM heads, (SELECT now() AS at) AS clock
-WHERE session_key = k AND (NOT has_work OR resting) AND status <> 'sealed'
-    AND (wake_position IS NULL OR wake_position <= h)
+    ready_at = CASE WHEN resting THEN clock.at ELSE greatest(ready_at, clock.at) END
+FROM (SELECT now() AS at) AS clock
+WHERE session_key = ANY(%b::uuid[]) AND (NOT has_work OR resting) AND status <> 'sealed'
+    AND (wake_position IS NULL
+        OR wake_position <= (%b::int8[])[array_position(%b::uuid[], session_key)])
 RETURNING session_key, memory_id, status
 """
 #: The same with the requests that the chunks came by.
 _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0016. Its plans are kept by the connection.
+# function is in migrations/versions/0023. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM write_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s, {observed_first})
@@ -106,9 +116,13 @@ SELECT woken, applied FROM write_requests_if_unchanged(
 _CONTENT_TYPES = ("text", "text", "text", "text", "text", "text", "jsonb", "bytea")
 
 _READ_REPEATED = """
-SELECT session_key, producer_id, producer_sequence, position, digest FROM chunk
-WHERE (session_key, producer_id, producer_sequence)
-    IN (SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int8[]))
+SELECT c.* FROM unnest(%s::uuid[], %s::text[], %s::int8[]) AS w (session_key, producer_id, sequence)
+CROSS JOIN LATERAL (
+    SELECT session_key, producer_id, producer_sequence, position, digest FROM chunk
+    WHERE chunk.session_key = w.session_key AND chunk.producer_id = w.producer_id
+        AND chunk.producer_sequence = w.sequence
+    OFFSET 0
+) AS c
 """
 
 
@@ -172,6 +186,7 @@ async def write(
     added_bytes = dict.fromkeys(heads, 0)
     for new in chunks:
         added_bytes[new.producer[0]] += new.placed.submitted.size_bytes
+    keys, positions, sizes = list(heads), list(heads.values()), list(added_bytes.values())
     rows = await tx.run(
         _WRITE_REQUESTS if requests else _WRITE,
         (
@@ -183,9 +198,8 @@ async def write(
             [state.last_sequence for state in producers.values()],
             tx.tenant_id,
             *_columns(chunks),
-            list(heads),
-            list(heads.values()),
-            list(added_bytes.values()),
+            *(positions, keys, sizes, keys, keys),
+            *(keys, positions, keys),
         ),
     )
     return [

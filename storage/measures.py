@@ -38,7 +38,7 @@ WITH behind AS (
     FROM memory m
     JOIN session s ON s.session_key = m.session_key
     LEFT JOIN chunk c ON c.session_key = m.session_key AND c.position = m.applied_position + 1
-    WHERE m.has_work AND m.status = 'active' AND NOT m.resting
+    WHERE m.has_work AND m.status = 'active' AND m.ready_at > '-infinity' AND NOT m.resting
 )
 SELECT (SELECT count(*) FROM dead_letter WHERE resolution IS NULL) AS stalled,
     count(*) FILTER (WHERE is_held) AS held,

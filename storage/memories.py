@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
 from sqlalchemy import (
     ColumnElement,
     Select,
@@ -13,13 +14,11 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
-    insert,
     not_,
     or_,
     select,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import insert as upsert
 
 from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
@@ -27,7 +26,7 @@ from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage.database import DirectTransaction, Transaction
 from storage.ready import Ready
-from storage.tables import dead_letter, memory, prism_base, prism_value, revision, session
+from storage.tables import dead_letter, memory, session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +170,15 @@ def from_row(row: Sequence[Any]) -> StoredMemory:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """A memory that was made just now."""
+
+    memory: StoredMemory
+    #: How many memories its session has with it.
+    count: int
+
+
 async def create(
     tx: Transaction,
     *,
@@ -182,63 +190,31 @@ async def create(
     digest: bytes,
     value: str | None = None,
     rebuilt_from: str | None = None,
-) -> bool:
-    """Makes a memory at revision 0; False when its name is taken.
+) -> Made | None:
+    """Makes a memory at revision 0, in one round trip; None when its name is taken.
 
     `value` is that of a PRISM memory; others have none. The caller holds the session with
     `sessions.lock_alone`.
     """
-    new = (
-        upsert(memory)
-        .values(
-            session_key=session_key,
-            memory_id=memory_id,
-            tenant_id=tx.tenant_id,
-            name=name,
-            kind=kind_of(spec).value,
-            spec=spec.to_json(),
-            has_work=head > 0,
-            rebuilt_from=rebuilt_from,
-        )
-        .on_conflict_do_nothing(index_elements=["session_key", "memory_id"])
-        .returning(memory.c.memory_id)
-    )
-    if (await tx.connection.execute(new)).one_or_none() is None:
-        return False
-    keys = {"session_key": session_key, "memory_id": memory_id, "tenant_id": tx.tenant_id}
-    await tx.connection.execute(
-        insert(revision).values(
-            **keys,
-            revision=0,
-            from_position=0,
-            to_position=0,
-            kind="create",
-            epoch=0,
-            digest=digest,
-        )
-    )
-    if value is not None:
-        await tx.connection.execute(insert(prism_base).values(**keys, revision=0, value=value))
-        await tx.connection.execute(insert(prism_value).values(**keys, revision=0, value=value))
-    return True
-
-
-async def count(tx: Transaction, session_key: UUID) -> int:
-    """How many memories the session has."""
-    statement = select(func.count()).select_from(memory).where(memory.c.session_key == session_key)
-    return int((await tx.connection.execute(statement)).scalar_one())
-
-
-_GET = Ready(
-    _select_memories().where(
-        memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory")
-    )
-)
+    values = {
+        "session": session_key,
+        "memory": memory_id,
+        "tenant": tx.tenant_id,
+        "name": name,
+        "kind": kind_of(spec).value,
+        "spec": Jsonb(spec.to_json()),
+        "has_work": head > 0,
+        "rebuilt_from": rebuilt_from,
+        "digest": digest,
+        "value": value,
+    }
+    ((made,),), ((count,),), (row,) = await tx.batch((_CREATE, _COUNT, READ_ROW), values)
+    return Made(memory=from_row(row), count=count) if made else None
 
 
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
     """Reads a memory's row; None when there is none."""
-    rows = await tx.rows(_GET, {"session": session_key, "memory": memory_id})
+    rows = await tx.rows(READ_ROW, {"session": session_key, "memory": memory_id})
     return from_row(rows[0]) if rows else None
 
 
@@ -339,6 +315,28 @@ LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.mem
     AND d.resolution IS NULL"""
 
 WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
+
+_CREATE = """
+WITH made AS (
+    INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work, rebuilt_from)
+    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
+        %(rebuilt_from)s)
+    ON CONFLICT (session_key, memory_id) DO NOTHING
+    RETURNING session_key, memory_id, tenant_id
+), root AS (
+    INSERT INTO revision (session_key, memory_id, tenant_id, revision, from_position, to_position,
+                          kind, epoch, digest)
+    SELECT made.*, 0, 0, 0, 'create', 0, %(digest)s FROM made
+), base AS (
+    INSERT INTO prism_base (session_key, memory_id, tenant_id, revision, value)
+    SELECT made.*, 0, %(value)s FROM made WHERE %(value)s::text IS NOT NULL
+), newest AS (
+    INSERT INTO prism_value (session_key, memory_id, tenant_id, revision, value)
+    SELECT made.*, 0, %(value)s FROM made WHERE %(value)s::text IS NOT NULL
+)
+SELECT count(*) FROM made
+"""
+_COUNT = "SELECT count(*) FROM memory WHERE session_key = %(session)s"
 
 _READ_NEWEST = f"""
 SELECT {COLUMNS}, v.value {FROM}

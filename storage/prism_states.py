@@ -30,9 +30,11 @@ class PrismRows:
     applied_position: int
 
 
+# SELECT: a value that the planner does not know, so that a plan is kept for all of them.
 _BASE = """
     SELECT revision, value FROM prism_base
-    WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision <= %(revision)s
+    WHERE session_key = %(session)s AND memory_id = %(memory)s
+        AND revision <= (SELECT %(revision)s::bigint)
     ORDER BY revision DESC LIMIT 1"""
 
 _SNAPSHOT = _BASE.replace("prism_base", "prism_snapshot")
@@ -53,7 +55,7 @@ FROM saved, reached
 UNION ALL
 SELECT revision, ordinal, path, op, value, NULL FROM amendment
 WHERE session_key = %(session)s AND memory_id = %(memory)s
-    AND revision > (SELECT revision FROM saved) AND revision <= %(revision)s
+    AND revision > (SELECT revision FROM saved) AND revision <= (SELECT %(revision)s::bigint)
 ORDER BY 1, 2
 """
 _SHOWN_STATE = _STATE.format(saved=_BASE)

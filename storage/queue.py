@@ -179,13 +179,17 @@ _SIGN_OFF = "DELETE FROM worker WHERE worker_id = %(worker)s"
 
 _COUNT = """
 WITH ready AS (
-    SELECT ready_at FROM memory WHERE has_work AND status = 'active' AND ready_at <= now()
+    SELECT ready_at FROM memory
+    WHERE has_work AND status = 'active' AND ready_at > '-infinity' AND ready_at <= now()
     UNION ALL
-    SELECT ready_at FROM answer WHERE status = 'pending' AND ready_at <= now()
+    SELECT ready_at FROM answer
+    WHERE status = 'pending' AND ready_at > '-infinity' AND ready_at <= now()
     UNION ALL
-    SELECT ready_at FROM schema_draft WHERE status = 'pending' AND ready_at <= now()
+    SELECT ready_at FROM schema_draft
+    WHERE status = 'pending' AND ready_at > '-infinity' AND ready_at <= now()
     UNION ALL
-    SELECT index_ready_at FROM session WHERE has_unindexed AND index_ready_at <= now()
+    SELECT index_ready_at FROM session
+    WHERE has_unindexed AND index_ready_at > '-infinity' AND index_ready_at <= now()
 )
 SELECT count(*), coalesce(extract(epoch FROM now() - min(ready_at)), 0)::float8,
     (SELECT count(*) FROM claim),

@@ -5,6 +5,7 @@ an engine take several times as long as the driver takes to send it and to read 
 """
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from psycopg.types.json import Jsonb
@@ -35,6 +36,15 @@ class Ready:
             for bind in compiled.bind_names
             if isinstance(bind.type, JSONB)
         )
+
+    def within(self, text: str) -> "Ready":
+        """Makes a larger statement of this one, which stands at the `{}` of `text`.
+
+        What is added has its parameters as this has, and none that is JSON.
+        """
+        larger = copy(self)
+        larger.text = text.replace("{}", self.text, 1)
+        return larger
 
     def values(self, given: Mapping[str, object]) -> dict[str, object]:
         """All of its parameters: those that are given, and those that are always the same."""

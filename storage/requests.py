@@ -14,8 +14,12 @@ RequestKey = tuple[UUID, str]
 
 #: Takes the keys' sessions and their ids, as arrays.
 READ = """
-SELECT session_key, request_id, method, digest, first_position, last_position FROM request
-WHERE (session_key, request_id) IN (SELECT * FROM unnest(%s::uuid[], %s::text[]))
+SELECT r.* FROM unnest(%s::uuid[], %s::text[]) AS w (session_key, request_id)
+CROSS JOIN LATERAL (
+    SELECT session_key, request_id, method, digest, first_position, last_position FROM request
+    WHERE request.session_key = w.session_key AND request.request_id = w.request_id
+    OFFSET 0
+) AS r
 """
 
 #: Takes a tenant, then an array for each of `columns`.

@@ -13,9 +13,10 @@ from sqlalchemy import func, select
 from service.domain.fail_points import FailPoint, reach
 from service.domain.specs import MemoryKind, spec_from_json
 from service.domain.state.vectors import Levels
-from storage.database import DirectTransaction, Transaction
+from storage.database import LAZILY, DirectTransaction, Transaction
 from storage.revisions import Claim
 
+# As `revision_statements.has_work` has it.
 _LOOK = """
 SELECT m.epoch, m.revision, m.applied_position, m.spec, m.attempts, m.flush_position,
     s.head, l.runs
@@ -24,11 +25,8 @@ JOIN session s ON s.session_key = m.session_key
 JOIN state_levels l ON l.session_key = m.session_key AND l.memory_id = m.memory_id
     AND l.revision = m.revision
 WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'state'
-    AND m.status = 'active' AND m.has_work AND m.ready_at <= now()
+    AND m.status = 'active' AND m.has_work::integer = 1 AND m.ready_at <= now()
 """
-
-# A database that crashes may forget it: then somebody looks once more.
-_LAZILY = "SET LOCAL synchronous_commit = off"
 
 _LOCK_HEAD = "SELECT head FROM session WHERE session_key = %(session)s FOR SHARE"
 
@@ -106,7 +104,8 @@ async def rest(
         "ready_at": ready_at,
     }
     reach(FailPoint.STATE_REST_BEFORE)
-    _, heads, rested = await tx.write_all((_LAZILY, _LOCK_HEAD, _REST), values)
+    # A server that crashes may forget it: then somebody looks once more.
+    _, heads, rested = await tx.write_all((LAZILY, _LOCK_HEAD, _REST), values)
     reach(FailPoint.STATE_RESTED)
     if rested:
         tx.changed.add(held.memory_id)

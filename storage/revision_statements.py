@@ -20,17 +20,14 @@ from sqlalchemy import (
 )
 
 from service.domain.flows import NO_USE
+from storage.intents import dead_intents
 from storage.ready import Ready
 from storage.tables import (
-    amendment,
     chunk,
     dead_letter,
     memory,
-    prism_base,
-    prism_snapshot,
-    prism_value,
-    rejection,
     revision,
+    session,
 )
 
 # A constant: `startswith` puts it together with an operator that may depend on settings, which
@@ -75,7 +72,17 @@ CLAIM = (
     .correlate(memory)
     .scalar_subquery()
     .label("retries"),
+    dead_intents(bindparam("session")).correlate(memory).label("has_dead_intents"),
 )
+
+
+def has_work() -> ColumnElement[bool]:
+    """Whether a memory has work, where it is looked up by its key.
+
+    Said so that the index of all memories with work does not fit: when the planner knows of
+    none it takes that one, and goes through all that have some by now.
+    """
+    return cast(memory.c.has_work, Integer) == 1
 
 
 CLAIM_NAMES = tuple(column.key for column in CLAIM)
@@ -88,7 +95,7 @@ TAKE = Ready(
         memory.c.memory_id == bindparam("memory"),
         memory.c.kind == bindparam("of_kind"),
         memory.c.status == "active",
-        memory.c.has_work,
+        has_work(),
         memory.c.ready_at <= func.now(),
     )
     .values(
@@ -137,14 +144,29 @@ _OLDEST_SECONDS = (
 )
 
 
+#: Appends to the session wait from here to the end of the transaction.
+_HEAD = (
+    select(session.c.head)
+    .where(session.c.session_key == bindparam("held_session_key"))
+    .with_for_update(read=True)
+    .scalar_subquery()
+)
+
+
 @lru_cache(maxsize=64)
 def moving(
-    names: tuple[str, ...], *, by_hand: bool, consolidates: bool, reads: bool = False
+    names: tuple[str, ...],
+    *,
+    by_hand: bool,
+    consolidates: bool,
+    reads: bool = False,
+    rests: bool = False,
 ) -> Ready:
     """Returns the statement that moves a cursor and changes the columns `names`.
 
     Where the step `reads`, its row also has the age in seconds of the oldest chunk that it
-    read, or of the memory, which may be younger.
+    read, or of the memory, which may be younger. Where it `rests`, there is more to do if the
+    log has more.
     """
     changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     still_wanted: ColumnElement[Any] = memory.c.consolidate_position
@@ -154,7 +176,9 @@ def moving(
         still_wanted = case((since, memory.c.consolidate_position))
         changes["consolidate_position"] = still_wanted
     if not by_hand:
-        more = bindparam("more", type_=Boolean)
+        more: ColumnElement[bool] = bindparam("more", type_=Boolean)
+        if rests:
+            more = bindparam("new_applied_position", type_=BigInteger) < _HEAD
         changes["has_work"] = or_(more, still_wanted.is_not(None))
     return Ready(
         update(memory)
@@ -190,38 +214,91 @@ INSERT_REVISION = Ready(
         "schema_source",
     ),
 )
-INSERT_AMENDMENT = Ready(
-    insert(amendment), (*KEYS, "ordinal", "path", "op", "value", "op_corrected")
-)
-INSERT_REJECTION = Ready(insert(rejection), (*KEYS, "ordinal", "proposal", "reason"))
-INSERT_BASE = Ready(insert(prism_base), (*KEYS, "value"))
-INSERT_SNAPSHOT = Ready(insert(prism_snapshot), (*KEYS, "value"))
+
+_NEW_KEYS = "%(held_session_key)s, %(held_memory_id)s, %(held_revision)s + 1, %(tenant)s"
+_INTO = "(session_key, memory_id, revision, tenant_id"
+
+_REVISION = f"""
+made AS (
+    INSERT INTO revision {_INTO}, parent_revision, from_position, to_position, kind, epoch,
+        digest, comment, restored_revision, schema_source)
+    SELECT {_NEW_KEYS}, %(held_revision)s, %(held_applied_position)s, %(new_applied_position)s,
+        %(kind)s, %(held_epoch)s, %(digest)s, %(comment)s, %(restored_revision)s,
+        %(schema_source)s
+    FROM moved
+    RETURNING true
+)"""  # noqa: S608 - all of it is ours
+_AMENDMENTS = f""",
+amended AS (
+    INSERT INTO amendment {_INTO}, ordinal, path, op, value, op_corrected)
+    SELECT {_NEW_KEYS}, t.ordinal, t.path, t.op, t.value, t.corrected
+    FROM made, unnest(%(paths)s::text[], %(ops)s::text[], %(values)s::text[],
+        %(corrected)s::boolean[]) WITH ORDINALITY AS t (path, op, value, corrected, ordinal)
+)"""  # noqa: S608 - as above
+_REJECTIONS = f""",
+rejected AS (
+    INSERT INTO rejection {_INTO}, ordinal, proposal, reason)
+    SELECT {_NEW_KEYS}, t.ordinal, t.proposal, t.reason
+    FROM made, unnest(%(proposals)s::text[], %(reasons)s::text[])
+        WITH ORDINALITY AS t (proposal, reason, ordinal)
+)"""  # noqa: S608 - as above
+_BASE = f""",
+based AS (
+    INSERT INTO prism_base {_INTO}, value) SELECT {_NEW_KEYS}, %(new_base)s FROM made
+)"""  # noqa: S608 - as above
+_VALUE = """,
+valued AS (
+    UPDATE prism_value SET revision = %(held_revision)s + 1{changes} FROM made
+    WHERE session_key = %(held_session_key)s AND memory_id = %(held_memory_id)s
+    RETURNING unsaved_amendments
+)"""
+_SNAPSHOT = f""",
+saved AS (
+    INSERT INTO prism_snapshot {_INTO}, value)
+    SELECT {_NEW_KEYS}, %(new_value)s FROM valued WHERE unsaved_amendments = 0
+)"""  # noqa: S608 - as above
+_UNSAVED = "unsaved_amendments + cardinality(%(paths)s::text[])"
 
 
-@lru_cache(maxsize=8)
-def writing_value(*, valued: bool, saved: bool, adds: bool) -> Ready:
-    """The statement that moves a value on.
+@lru_cache(maxsize=256)
+def revising(
+    names: tuple[str, ...],
+    *,
+    by_hand: bool,
+    consolidates: bool,
+    reads: bool,
+    rests: bool,
+    amends: bool,
+    rejects: bool,
+    based: bool,
+    valued: bool,
+) -> Ready:
+    """Returns the statement that writes a revision of a PRISM memory: all of it, or nothing.
 
-    With another value (`valued`), behind a new base (`saved`), or with more amendments that
-    neither a base nor a snapshot has (`adds`).
+    It moves the cursor as `moving` does, then writes the revision's row, and whatever else
+    there is hangs on that: amendments
+    (`amends`), rejections (`rejects`), a new base (`based`), another value (`valued`), and a
+    snapshot once there are so many amendments that neither a base nor a snapshot has.
     """
-    changes: dict[str, Any] = {"revision": bindparam("new_revision")}
-    if valued:
-        changes["value"] = bindparam("new_value")
-    if saved:
-        changes["unsaved_amendments"] = 0
-    elif adds:
-        unsaved = prism_value.c.unsaved_amendments + bindparam("more", type_=Integer)
-        limit = bindparam("limit", type_=Integer)
-        changes["unsaved_amendments"] = case((unsaved >= limit, 0), else_=unsaved)
-    return Ready(
-        update(prism_value)
-        .where(
-            prism_value.c.session_key == bindparam("of_session"),
-            prism_value.c.memory_id == bindparam("of_memory"),
+    move = moving(names, by_hand=by_hand, consolidates=consolidates, reads=reads, rests=rests)
+    changes = ", value = %(new_value)s" if valued else ""
+    counts = amends and not based
+    if based:
+        changes += ", unsaved_amendments = 0"
+    elif counts:
+        changes += (
+            f", unsaved_amendments = CASE WHEN {_UNSAVED} < %(most_unsaved)s THEN {_UNSAVED}"
+            " ELSE 0 END"
         )
-        .values(changes)
-        .returning(prism_value.c.unsaved_amendments)
+    return move.within(
+        "WITH moved AS ({}),"
+        + _REVISION
+        + (_AMENDMENTS if amends else "")
+        + (_REJECTIONS if rejects else "")
+        + (_BASE if based else "")
+        + _VALUE.format(changes=changes)
+        + (_SNAPSHOT if counts else "")
+        + "\nSELECT * FROM moved"
     )
 
 

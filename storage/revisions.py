@@ -13,13 +13,11 @@ from uuid import UUID
 from opentelemetry import metrics
 from sqlalchemy import (
     Integer,
-    Table,
     and_,
     bindparam,
     case,
     cast,
     func,
-    insert,
     literal,
     or_,
     select,
@@ -36,18 +34,14 @@ from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from storage import revision_statements as statements
 from storage.clocks import CLOCK
-from storage.database import Transaction
+from storage.database import DirectTransaction, Transaction
 from storage.ready import Ready
-from storage.tables import amendment, chunk, memory, rejection
+from storage.tables import chunk, memory
 
 #: Amendments between two saved states: reading any revision applies fewer than that to
 #: the state before it. More of them where a state is so large that reading it costs more.
 SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
-#: Amendments or rejections that are sent at once; a chunk that is read in pieces may bring
-#: many more.
-WRITE_ROWS = 1000
-
 
 _APPLIED = metrics.get_meter("palimpsest").create_histogram(
     "palimpsest.applied",
@@ -93,6 +87,8 @@ class Claim:
     retries: int = 0
     #: What rejections mean for readers: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None = None
+    #: Its session has intents for `intents.forget`.
+    has_dead_intents: bool = False
 
     @property
     def prism(self) -> PrismSpec:
@@ -176,16 +172,76 @@ async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | N
 
 
 async def commit_revision(
-    tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool | None
+    tx: Transaction | DirectTransaction,
+    held: Claim,
+    new: NewRevision,
+    *,
+    has_work: bool | None,
+    rests: bool = False,
 ) -> bool:
-    """Writes the next revision of a PRISM memory as `advance` does; whether there is work."""
-    has_more = await advance(tx, held, new, has_work=has_work)
-    keys = _keys(tx, held)
-    await _write_log(tx, keys, new)
-    reach(FailPoint.REVISION_AMENDED)
-    await _write_states(tx, keys, new)
-    reach(FailPoint.REVISION_VALUED)
-    return has_more
+    """Writes the next revision of a PRISM memory in one statement; whether there is work.
+
+    With a direct transaction that is all of it, in one round trip. As `advance`, whose Fenced
+    it raises. With `rests` it looks by itself whether the log has more: appends to the session
+    wait from there to the commit.
+    """
+    assert new.value is not None or not new.amendments, "amendments change the value"
+    changes = _changes(held, new)
+    reads = new.kind == "step" and new.to_position > held.applied_position
+    statement = statements.revising(
+        tuple(changes),
+        by_hand=has_work is None,
+        consolidates=new.kind == "consolidation",
+        reads=reads,
+        rests=rests,
+        amends=bool(new.amendments),
+        rejects=bool(new.rejections),
+        based=new.base is not None,
+        valued=new.value is not None,
+    )
+    values = {
+        **_moved(held, changes),
+        **_brought(new),
+        "more": has_work,
+        "tenant": tx.tenant_id,
+    }
+    reach(FailPoint.REVISION_BEFORE)
+    if isinstance(tx, DirectTransaction):
+        rows = await tx.write(statement.text, statement.values(values))
+    else:
+        rows = await tx.rows(statement, values)
+    reach(FailPoint.REVISION_WRITTEN)
+    if not rows:
+        raise Fenced
+    if reads:
+        _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
+    return bool(rows[0][0])
+
+
+def _moved(held: Claim, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What `statements.moving` compares and changes."""
+    values = {f"held_{name}": getattr(held, name) for name in statements.HELD}
+    return values | {f"new_{name}": value for name, value in changes.items()}
+
+
+def _brought(new: NewRevision) -> dict[str, Any]:
+    """What `statements.revising` writes besides."""
+    return {
+        "kind": new.kind,
+        "digest": new.digest,
+        "comment": new.comment,
+        "restored_revision": new.restored_revision,
+        "schema_source": new.schema_source,
+        "paths": [str(one.path) for one in new.amendments],
+        "ops": [one.op.value for one in new.amendments],
+        "values": [canonical(one.value) for one in new.amendments],
+        "corrected": [one.op_corrected for one in new.amendments],
+        "proposals": [one.proposal for one in new.rejections],
+        "reasons": [one.reason for one in new.rejections],
+        "new_base": new.base,
+        "new_value": new.value,
+        "most_unsaved": SNAPSHOT_AMENDMENTS + len(new.value or "") // SNAPSHOT_BYTES_PER_AMENDMENT,
+    }
 
 
 async def advance(
@@ -210,10 +266,8 @@ async def advance(
         consolidates=new.kind == "consolidation",
         reads=reads,
     )
-    values = {f"held_{name}": getattr(held, name) for name in statements.HELD}
-    values |= {f"new_{name}": value for name, value in changes.items()}
     reach(FailPoint.ADVANCE_BEFORE)
-    rows = await tx.rows(moving, {**values, "more": has_work})
+    rows = await tx.rows(moving, {**_moved(held, changes), "more": has_work})
     if not rows:
         raise Fenced
     tx.changed.add(held.memory_id)
@@ -268,62 +322,6 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
     if new.losses is not None:
         changes["losses"] = new.losses
     return changes
-
-
-async def _write_log(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
-    if new.amendments:
-        rows = [
-            {
-                **keys,
-                "ordinal": ordinal,
-                "path": str(one.path),
-                "op": one.op.value,
-                "value": canonical(one.value),
-                "op_corrected": one.op_corrected,
-            }
-            for ordinal, one in enumerate(new.amendments, start=1)
-        ]
-        await _insert(tx, amendment, statements.INSERT_AMENDMENT, rows)
-    if new.rejections:
-        rows = [
-            {**keys, "ordinal": ordinal, "proposal": one.proposal, "reason": one.reason}
-            for ordinal, one in enumerate(new.rejections, start=1)
-        ]
-        await _insert(tx, rejection, statements.INSERT_REJECTION, rows)
-
-
-async def _insert(
-    tx: Transaction, table: Table, one: Ready, rows: Sequence[dict[str, Any]]
-) -> None:
-    if len(rows) == 1:
-        await tx.count(one, rows[0])
-        return
-    for start in range(0, len(rows), WRITE_ROWS):
-        await tx.connection.execute(insert(table), rows[start : start + WRITE_ROWS])
-
-
-async def _write_states(tx: Transaction, keys: dict[str, Any], new: NewRevision) -> None:
-    values: dict[str, Any] = {
-        "of_session": keys["session_key"],
-        "of_memory": keys["memory_id"],
-        "new_revision": keys["revision"],
-    }
-    if new.value is not None:
-        values["new_value"] = new.value
-    counts = False
-    if new.base is not None:
-        await tx.count(statements.INSERT_BASE, {**keys, "value": new.base})
-    elif new.amendments:
-        assert new.value is not None, "amendments change the value"
-        counts = True
-        values["limit"] = SNAPSHOT_AMENDMENTS + len(new.value) // SNAPSHOT_BYTES_PER_AMENDMENT
-        values["more"] = len(new.amendments)
-    writing = statements.writing_value(
-        valued=new.value is not None, saved=new.base is not None, adds=counts
-    )
-    ((unsaved_now,),) = await tx.rows(writing, values)
-    if counts and unsaved_now == 0:
-        await tx.count(statements.INSERT_SNAPSHOT, {**keys, "value": new.value})
 
 
 def _held(held: Claim) -> Any:
@@ -456,7 +454,7 @@ def _end_wait(*which: Any) -> Ready:
             memory.c.session_key == bindparam("session"),
             memory.c.kind == "prism",
             memory.c.status == "active",
-            memory.c.has_work,
+            statements.has_work(),
             memory.c.flush_position < bindparam("upto"),
             memory.c.applied_position < bindparam("upto"),
             or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, is_message)),

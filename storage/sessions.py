@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, bindparam, select, text
+from sqlalchemy import bindparam, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from storage.database import DirectTransaction, Transaction
@@ -52,8 +52,8 @@ _COLUMNS = (
 )
 
 
-def _stored(row: Row[*tuple[Any, ...]]) -> StoredSession:
-    return StoredSession(**row._mapping)
+def _stored(row: Sequence[Any]) -> StoredSession:
+    return StoredSession(**dict(zip(StoredSession.__dataclass_fields__, row, strict=True)))
 
 
 async def has_language(tx: Transaction, language: str) -> bool:
@@ -80,14 +80,20 @@ async def create(
     return None if row is None else _stored(row)
 
 
-_GET = Ready(select(*_COLUMNS).where(session.c.session_key == bindparam("session")))
+_ONE = select(*_COLUMNS).where(session.c.session_key == bindparam("session"))
+_GET = Ready(_ONE)
+_GET_SHARED = Ready(_ONE.with_for_update(read=True))
+_GET_ALONE = Ready(_ONE.with_for_update(key_share=True))
 
 
 async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """Reads a session; None when there is none."""
-    rows = await tx.rows(_GET, {"session": session_key})
-    names = StoredSession.__dataclass_fields__
-    return StoredSession(**dict(zip(names, rows[0], strict=True))) if rows else None
+    return await _read(tx, _GET, session_key)
+
+
+async def _read(tx: Transaction, how: Ready, session_key: UUID) -> StoredSession | None:
+    rows = await tx.rows(how, {"session": session_key})
+    return _stored(rows[0]) if rows else None
 
 
 async def existing(tx: DirectTransaction, keys: Sequence[UUID]) -> Collection[UUID]:
@@ -105,11 +111,7 @@ _HEAD = Ready(
 
 async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """As `get`, and keeps the head where it is until the transaction ends."""
-    statement = (
-        select(*_COLUMNS).where(session.c.session_key == session_key).with_for_update(read=True)
-    )
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else _stored(row)
+    return await _read(tx, _GET_SHARED, session_key)
 
 
 async def locked_head(tx: Transaction, session_key: UUID) -> int:
@@ -122,13 +124,7 @@ async def locked_head(tx: Transaction, session_key: UUID) -> int:
 
 async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """As `lock_head`, and nobody else has the session locked meanwhile."""
-    statement = (
-        select(*_COLUMNS)
-        .where(session.c.session_key == session_key)
-        .with_for_update(key_share=True)
-    )
-    row = (await tx.connection.execute(statement)).one_or_none()
-    return None if row is None else _stored(row)
+    return await _read(tx, _GET_ALONE, session_key)
 
 
 async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredSession]:

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg import sql
-from sqlalchemy import Column, Table, func, select, update
+from sqlalchemy import Column, Table, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.work import WorkItem, WorkKind
@@ -23,6 +23,8 @@ async def without_words(connection: AsyncConnection, limit: int) -> Sequence[Wor
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
         .where(
             session.c.has_unindexed,
+            # As the index has it.
+            session.c.index_ready_at > text("'-infinity'"),
             session.c.index_ready_at > func.now(),
             session.c.indexed_position < session.c.head,
             session.c.words_ready_at <= func.now(),

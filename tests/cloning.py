@@ -178,7 +178,6 @@ WITH picked AS MATERIALIZED (
 )
 UPDATE memory m SET has_work = true, ready_at = now() + make_interval(secs => %(seconds)s)
 FROM picked k WHERE m.session_key = k.session_key AND m.status = 'active' AND NOT m.has_work
-RETURNING m.session_key, m.memory_id, m.tenant_id
 """
 #: What the next chunk has in place of the newest one's.
 _NEXT = {
@@ -193,11 +192,11 @@ def put_behind(
     copies: Sequence[Copy],
     *,
     ready_in_seconds: float = -60.0,
-) -> Sequence[tuple[UUID, UUID, UUID]]:
+) -> None:
     """Appends to each session what it was appended last, so that its memories have work.
 
     They are ready so many seconds from now: as a rule they have waited for a minute already.
-    Nobody is told of them. Returns the session, id and tenant of each memory.
+    No worker is told of them.
     """
     names = [str(name) for (name,) in connection.execute(_COLUMNS, ("chunk",))]
     statement = sql.SQL(_BEHIND).format(
@@ -207,8 +206,6 @@ def put_behind(
             for name in names
         ),
     )
-    found: list[tuple[UUID, UUID, UUID]] = []
     for some in _batches(copies):
         values = {"keys": [one.key for one in some], "seconds": ready_in_seconds}
-        found += connection.execute(statement, values).fetchall()
-    return found
+        connection.execute(statement, values)

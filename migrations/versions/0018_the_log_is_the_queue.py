@@ -48,26 +48,31 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON worker TO palimpsest_sweeper;
 ALTER TABLE wanted ENABLE ROW LEVEL SECURITY;
 ALTER TABLE wanted FORCE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS wanted_swept ON wanted;
-CREATE POLICY wanted_swept ON wanted TO palimpsest_sweeper USING (true) WITH CHECK (true);
--- The same rows as ever. Written so, it does not bring the index of all that has work into
--- statements that have a memory's key.
-ALTER POLICY memory_runnable ON memory
-    USING (coalesce(has_work, false) AND status = 'active')
+CREATE POLICY wanted_swept ON wanted TO palimpsest_sweeper USING (true) WITH CHECK (true)
 """
 
-#: Turns between tenants, and the order within one.
+#: Turns between tenants, and the order within one. That a row is ready after -infinity is so of
+#: each: it keeps these indexes to whoever says it. Statistics of when nothing had work promise
+#: anybody else, who has the key of a memory, that this index is empty, and it would be read whole.
 INDEXES = {
-    "memory_turns": "memory (tenant_id, ready_at) WHERE has_work AND status = 'active'",
-    "answer_turns": "answer (tenant_id, ready_at) WHERE status = 'pending'",
-    "schema_draft_turns": "schema_draft (tenant_id, ready_at) WHERE status = 'pending'",
-    "session_turns": "session (tenant_id, index_ready_at) WHERE has_unindexed",
+    "memory_turns": "memory (tenant_id, ready_at) WHERE has_work AND status = 'active'"
+    " AND ready_at > '-infinity'",
+    "answer_turns": "answer (tenant_id, ready_at) WHERE status = 'pending'"
+    " AND ready_at > '-infinity'",
+    "schema_draft_turns": "schema_draft (tenant_id, ready_at) WHERE status = 'pending'"
+    " AND ready_at > '-infinity'",
+    "session_turns": "session (tenant_id, index_ready_at) WHERE has_unindexed"
+    " AND index_ready_at > '-infinity'",
 }
 #: What they stand in for.
 REPLACED = ("memory_runnable", "answer_runnable", "schema_draft_runnable", "session_unindexed")
 
 #: Of each lane: the rows, the kind of work, the column of its ids, which rows there is an index
 #: of, which of them are due, and in which order a tenant's are taken.
-_MEMORY = ("memory r", "memory", "r.memory_id", "r.has_work AND r.status = 'active'")
+_MEMORY = (
+    *("memory r", "memory", "r.memory_id"),
+    "r.has_work AND r.status = 'active' AND r.ready_at > '-infinity'",
+)
 _LANES = {
     "wanted": (
         *("wanted r", "memory", "r.memory_id", "true"),
@@ -79,11 +84,13 @@ _LANES = {
         "r.wanted_at",
     ),
     "answers": (
-        *("answer r", "answer", "r.answer_id", "r.status = 'pending'"),
+        *("answer r", "answer", "r.answer_id"),
+        "r.status = 'pending' AND r.ready_at > '-infinity'",
         *("r.ready_at <= v_now", "r.ready_at"),
     ),
     "schemas": (
-        *("schema_draft r", "schema", "r.draft_id", "r.status = 'pending'"),
+        *("schema_draft r", "schema", "r.draft_id"),
+        "r.status = 'pending' AND r.ready_at > '-infinity'",
         *("r.ready_at <= v_now", "r.ready_at"),
     ),
     "recent": (
@@ -93,7 +100,8 @@ _LANES = {
     ),
     "backlog": (*_MEMORY, "r.ready_at <= v_now", "r.ready_at"),
     "index": (
-        *("session r", "index", "r.session_key", "r.has_unindexed"),
+        *("session r", "index", "r.session_key"),
+        "r.has_unindexed AND r.index_ready_at > '-infinity'",
         *("r.index_ready_at <= v_now", "r.index_ready_at"),
     ),
 }

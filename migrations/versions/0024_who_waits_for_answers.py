@@ -5,13 +5,13 @@ made in any case; a server of it cannot show answers that are abandoned. Every s
 run again.
 
 Revision: 0024
-After: 0021
+After: 0023
 """
 
 from alembic import op
 
 revision = "0024"
-down_revision = "0021"
+down_revision = "0023"
 branch_labels = None
 depends_on = None
 

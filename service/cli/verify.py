@@ -31,15 +31,19 @@ class Wanted:
     #: By name or id; None: of a session the default one, else all.
     tenant: str | None
     as_json: bool
+    #: Whether sums that differ are set right.
+    repair: bool
 
 
 class Place(NamedTuple):
-    """A session of a tenant."""
+    """A session of a tenant, or what is the tenant's alone."""
 
     tenant: "Tenant"
-    session: str
+    session: str | None
 
     def __str__(self) -> str:
+        if self.session is None:
+            return f"tenant {self.tenant.name}"
         is_default = self.tenant.tenant_id == DEFAULT_TENANT
         return self.session if is_default else f"{self.tenant.name}/{self.session}"
 
@@ -58,21 +62,28 @@ def verify(
         bool, typer.Option("--all", help="All sessions: of every tenant, or of --tenant.")
     ] = False,
     tenant: TenantName = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="Set right the sums that budgets are checked against."),
+    ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Recompute a session from its log and amendments, and compare with what is stored.
 
     The log and its digests; every revision of every memory; trees against the text under
-    them; answers' citations; the search index. Reads the database (PALIMPSEST_DATABASE_URL)
-    beside the service, and changes nothing. A SESSION is the default tenant's, unless --tenant
-    names another. Exit code 1 when anything differs.
+    them; answers' citations; the search index; what was spent, and the sums that budgets are
+    checked against. Reads the database (PALIMPSEST_DATABASE_URL) beside the service, and changes
+    nothing, but with --repair these sums. A SESSION is the default tenant's, unless --tenant
+    names another. Exit code 1 when anything differs that was not repaired.
     """
     if (session is None) == (not every) or (every and memory is not None):
         raise CommandError("name one SESSION (and a --memory of it), or give --all")
+    if repair and memory is not None:
+        raise CommandError("--repair is for sessions or --all: leave --memory out")
     config = find_config(data_dir)
     url = database_url_of(config)
-    wanted = Wanted(session=session, memory=memory, tenant=tenant, as_json=as_json)
+    wanted = Wanted(session=session, memory=memory, tenant=tenant, as_json=as_json, repair=repair)
     if asyncio.run(_run(url, wanted, pooled=config.is_pooled)):
         raise typer.Exit(1)
 
@@ -89,7 +100,7 @@ async def _run(url: str, wanted: Wanted, *, pooled: bool) -> int:
     sessions = differences = 0
     try:
         async for place in _places(database, verifier, wanted):
-            sessions += 1
+            sessions += place.session is not None
             differences += await _verify(verifier, place, wanted)
     except (NoTenant, PalimpsestError) as error:
         # No such session, or memory of it.
@@ -108,13 +119,14 @@ async def _run(url: str, wanted: Wanted, *, pooled: bool) -> int:
 async def _places(
     database: "Database", verifier: "Verifier", wanted: Wanted
 ) -> AsyncIterator[Place]:
-    """The sessions that are to be verified."""
+    """What is to be verified."""
     if wanted.session is not None:
         yield Place(await _named(database, wanted.tenant), wanted.session)
         return
     async for tenant in _tenants(database, wanted.tenant):
         async for name in verifier.session_names(tenant.tenant_id):
             yield Place(tenant, name)
+        yield Place(tenant, None)
 
 
 async def _tenants(database: "Database", wanted: str | None) -> AsyncIterator["Tenant"]:
@@ -137,24 +149,33 @@ async def _named(database: "Database", wanted: str | None) -> "Tenant":
 
 
 async def _verify(verifier: "Verifier", place: Place, wanted: Wanted) -> int:
-    from service.usecases.verify import Found
+    from service.usecases.verify import SUM, Found
 
-    differences = 0
+    differences = sums = 0
     tenant_id = place.tenant.tenant_id
-    async with aclosing(verifier.verify(tenant_id, place.session, wanted.memory)) as told:
+    if place.session is None:
+        checked = verifier.verify_tenant(tenant_id)
+    else:
+        checked = verifier.verify(tenant_id, place.session, wanted.memory)
+    async with aclosing(checked) as told:
         async for one in told:
             if isinstance(one, Found):
                 differences += 1
+                sums += one.difference.name == SUM
                 _tell(place, one, as_json=wanted.as_json)
             else:
                 _progress(place, one)
+    if sums and wanted.repair:
+        await verifier.repair(tenant_id, place.session)
+        say(f"{place}: {sums} sums set right")
+        differences -= sums
     return differences
 
 
 def _tell(place: Place, found: "Found", *, as_json: bool) -> None:
     one = found.difference
     if as_json:
-        named = {"tenant": place.tenant.name, "session": place.session}
+        named = {"tenant": place.tenant.name, "session": place.session or ""}
         show_json({**named, "part": found.part, **asdict(one)})
     else:
         show(f"{place}  {found.part}, {one.place}: {one.said} ({one.name})")

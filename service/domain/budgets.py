@@ -1,7 +1,7 @@
 """Budgets: what may be spent in a day or altogether, and when a call is refused for it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -71,6 +71,14 @@ class Standing:
     day_end: datetime
     #: Seconds until then.
     day_seconds: float
+
+    def reserving(self, asked: Asked) -> "Standing":
+        """The same with one more call under way."""
+        return replace(
+            self,
+            reserved_tokens=self.reserved_tokens + asked.tokens,
+            reserved_micro_usd=self.reserved_micro_usd + (asked.micro_usd or 0),
+        )
 
 
 def refusal(standings: Iterable[Standing], asked: Asked) -> BudgetExhausted | None:

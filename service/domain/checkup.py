@@ -366,6 +366,14 @@ def judge_intents(open_calls: int, forgotten: int) -> Finding:
     return ok("intents", f"{open_calls} calls about to be made or under way")
 
 
+def judge_spend(*, adds_up: bool) -> Finding:
+    """The sums that budgets are checked against."""
+    if adds_up:
+        return ok("spend", "the running sums are what calls came to")
+    said = "the running sums are not what calls came to, and budgets are checked against them"
+    return bad("spend", said, "run `palimpsest verify --all --repair`")
+
+
 def judge_index(sessions: int, chunks: int, words_failure: str, failure: str) -> Finding:
     """The search index against the log."""
     said = f"{sessions} sessions have {chunks} chunks without words" if chunks else "up to date"

@@ -140,17 +140,20 @@ class FailPoint(Enum):
     #: It is.
     RENEWED = "renewal.committed"
 
-    # A revision, of a memory of any kind, within its transaction.
+    # A revision of a tree or a state memory, within its transaction.
     #: The compare-and-set of the cursor is sent.
     ADVANCE_BEFORE = "advance.before"
     #: The cursor is moved; before the revision's row.
     ADVANCE_MOVED = "advance.moved"
     #: The revision's row is written; before what it brings.
     ADVANCE_WRITTEN = "advance.written"
-    #: Amendments and rejections are written; before the value.
-    REVISION_AMENDED = "revision.amended"
-    #: Value, base and saved state are written.
-    REVISION_VALUED = "revision.valued"
+
+    # A revision of a PRISM memory.
+    #: The statement that writes all of it is sent; of a step, fold or consolidation the whole
+    #: transaction.
+    REVISION_BEFORE = "revision.before"
+    #: It came back.
+    REVISION_WRITTEN = "revision.written"
 
     # A step of a PRISM memory.
     #: The memory is claimed and read; before the commit.
@@ -161,12 +164,6 @@ class FailPoint(Enum):
     STEP_CHUNKS_READ = "step.chunks_read"
     #: All replies of the step are there; before its transaction.
     STEP_THOUGHT = "step.thought"
-    #: The transaction of a revision is open.
-    COMMIT_BEGUN = "commit.begun"
-    #: The session's head is locked: was that the last chunk?
-    COMMIT_HEAD_LOCKED = "commit.head_locked"
-    #: Everything is written; before the commit.
-    COMMIT_WRITTEN = "commit.written"
     #: Committed.
     COMMITTED = "commit.committed"
     #: The memory is at the head, which is locked; before it is left.

@@ -119,6 +119,21 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldCall:
+    """A call, and the right to make it."""
+
+    scope: CallScope
+    #: As in `Call`.
+    key: bytes
+    lease: Lease
+
+    @property
+    def lease_row(self) -> tuple[UUID, bytes, int]:
+        """What its intent is found by as long as it is ours."""
+        return self.scope.session_key, self.key, self.lease.fence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Busy:
     """Somebody else has the right to make the call."""
 

@@ -7,7 +7,7 @@ in the index, then the answer to the worker.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from service.domain.ends import End
 from service.domain.fail_points import FailPoint, reach
 from service.domain.faults import Fault
 from service.domain.flows import ModelReply
-from service.domain.ledger import Call, CallScope, Lease
+from service.domain.ledger import Call, CallScope, HeldCall, Lease
 from service.domain.prices import ModelPrices
 from service.llm.failures import ModelFailure
 from service.llm.labels import LABELS
@@ -53,8 +53,12 @@ class LeaseLost(Exception):
 class OutcomeLedger(Protocol):
     """Where leases are renewed and outcomes are kept, durably."""
 
-    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
-        """Lets the lease hold from now on; False when somebody else has taken it."""
+    async def renew(self, held: HeldCall) -> bool:
+        """Lets a lease hold from now on; False when somebody else has taken it."""
+        ...
+
+    async def renew_all(self, held: Sequence[HeldCall]) -> None:
+        """The same of many at once, of any tenants, for which nobody waits."""
         ...
 
     async def record(
@@ -87,6 +91,10 @@ class _UnderWay:
     recorded: tuple[Call, Lease] | None = None
     task: asyncio.Task[ModelReply] | None = None
 
+    def held(self) -> HeldCall:
+        """The call with the lease that it has now."""
+        return HeldCall(scope=self.order.scope, key=self.order.key, lease=self.lease)
+
 
 class Caller:
     """Makes calls for one or many workers."""
@@ -112,6 +120,9 @@ class Caller:
         self._running: set[asyncio.Task[ModelReply]] = set()
         #: By session and key.
         self._under_way: dict[tuple[UUID, bytes], _UnderWay] = {}
+        #: Renews their leases as long as there are any, and then is woken to end.
+        self._keeper: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
         #: By key, of the calls that are under way: what ends their tries.
         self._stops: dict[bytes, asyncio.Timeout | None] = {}
         self._called_off: set[bytes] = set()
@@ -141,6 +152,9 @@ class Caller:
         # From now on it can be called off, though its task has not begun.
         self._stops.setdefault(order.key, None)
         under_way = self._under_way[place] = _UnderWay(order=order, lease=order.lease)
+        self._idle.clear()
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep())
         under_way.task = asyncio.create_task(self._make(under_way))
         self._running.add(under_way.task)
         self._in_flight.add(1)
@@ -184,10 +198,15 @@ class Caller:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait((self._keeper,))
 
     def _forget(self, place: tuple[UUID, bytes], task: asyncio.Task[ModelReply]) -> None:
         # Before anybody who joined it goes on: that is told behind this.
         del self._under_way[place]
+        if not self._under_way:
+            self._idle.set()
         self._running.discard(task)
         self._in_flight.add(-1)
         if not task.cancelled():
@@ -208,66 +227,59 @@ class Caller:
         # An order may have waited: the lease must hold until it is renewed meanwhile.
         if time.monotonic() >= order.lease_deadline - self._renewal_seconds:
             await self._hold(under_way)
-        async with self._kept(under_way):
-            # Where another deployment can be asked, that is better than to wait; and of a place
-            # that does not reply, one call finds out.
-            tries = 1 if order.route.spare or order.probes else self._tries
-            told = None if order.on_text is None else Told(order.on_text)
-            for attempt in range(1, tries + 1):
-                if attempt > 1:
-                    # Who stood still, or had no database, may have lost it meanwhile.
-                    await self._hold(under_way)
-                async with self._slots.one(order.scope.owner_id, order.at_once):
-                    made = await self._try_whole(under_way, told)
-                failure = made.failure
-                last = failure is not None and (not failure.retryable or attempt == tries)
-                call = self._call_of(order, made)
-                reach(FailPoint.CALL_MADE)
-                reply = await self._record(under_way, call, last=last)
-                reach(FailPoint.CALL_RECORDED)
-                if reply is not None:
-                    if made.completion is not None:
-                        await self._learner.learn(order, call, reply)
-                    reach(FailPoint.CALL_COPIED)
-                    return reply
-                assert failure is not None, "a call without a reply has failed"
-                if last:
-                    raise failure
-                with suppress(ModelFailure):
-                    # Called off, it ends with the next try, which asks nobody.
-                    async with self._wanted(order):
-                        await self._sleep(_wait_seconds(failure, attempt, order.key))
+        # Where another deployment can be asked, that is better than to wait; and of a place
+        # that does not reply, one call finds out.
+        tries = 1 if order.route.spare or order.probes else self._tries
+        told = None if order.on_text is None else Told(order.on_text)
+        for attempt in range(1, tries + 1):
+            if attempt > 1:
+                # Who stood still, or had no database, may have lost it meanwhile.
+                await self._hold(under_way)
+            async with self._slots.one(order.scope.owner_id, order.at_once):
+                made = await self._try_whole(under_way, told)
+            failure = made.failure
+            last = failure is not None and (not failure.retryable or attempt == tries)
+            call = self._call_of(order, made)
+            reach(FailPoint.CALL_MADE)
+            reply = await self._record(under_way, call, last=last)
+            reach(FailPoint.CALL_RECORDED)
+            if reply is not None:
+                if made.completion is not None:
+                    await self._learner.learn(order, call, reply)
+                reach(FailPoint.CALL_COPIED)
+                return reply
+            assert failure is not None, "a call without a reply has failed"
+            if last:
+                raise failure
+            with suppress(ModelFailure):
+                # Called off, it ends with the next try, which asks nobody.
+                async with self._wanted(order):
+                    await self._sleep(_wait_seconds(failure, attempt, order.key))
         raise AssertionError("the last try returns or raises")
 
-    @asynccontextmanager
-    async def _kept(self, under_way: _UnderWay) -> AsyncIterator[None]:
-        """Renews the lease meanwhile."""
-        keeper = asyncio.create_task(self._keep(under_way))
-        try:
-            yield
-        finally:
-            keeper.cancel()
-            await asyncio.wait((keeper,))
-
-    async def _keep(self, under_way: _UnderWay) -> None:
-        while True:
-            await asyncio.sleep(self._renewal_seconds)
+    async def _keep(self) -> None:
+        """Renews the leases of all calls under way, together, until there are none."""
+        while self._under_way:
             try:
-                await self._renew(under_way, under_way.lease)
-                reach(FailPoint.RENEWED)
-            except Exception as error:
-                # The call is under way and will be paid, whatever the database does
-                # meanwhile: its reply must get its chance to be stored.
-                _log.warning("lease not renewed", cause=str(error))
+                async with asyncio.timeout(self._renewal_seconds):
+                    await self._idle.wait()
+            except TimeoutError:
+                await self._renew_all()
+        self._keeper = None
 
-    async def _renew(self, under_way: _UnderWay, lease: Lease) -> bool:
-        order = under_way.order
-        return await self._ledger.renew(order.scope, order.key, lease)
+    async def _renew_all(self) -> None:
+        try:
+            await self._ledger.renew_all([one.held() for one in self._under_way.values()])
+            reach(FailPoint.RENEWED)
+        except Exception as error:
+            # The calls are under way and will be paid, whatever the database does
+            # meanwhile: their replies must get their chance to be stored.
+            _log.warning("leases not renewed", cause=str(error))
 
     async def _hold(self, under_way: _UnderWay) -> None:
         """Renews the lease before a try. Raises LeaseLost."""
-        while not await self._renew(under_way, lease := under_way.lease):
-            if lease == under_way.lease:
+        while not await self._ledger.renew(held := under_way.held()):
+            if held.lease == under_way.lease:
                 raise LeaseLost
 
     async def _record(self, under_way: _UnderWay, call: Call, *, last: bool) -> ModelReply | None:

@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from service.domain.tenancy import session_key
-from service.usecases.ask import Answered, with_usage
+from service.usecases.ask import Answered, occasion
 from service.usecases.lookup import find_memory, session_not_found
-from storage import answer_list, sessions
+from storage import answer_list, calls, sessions
 from storage.answer_list import Place
 from storage.database import Database, Transaction
 from storage.listing import Listed
@@ -39,7 +39,18 @@ async def list_answers(
             limit=limit,
             max_bytes=max_bytes,
         )
-        answered = await with_usage(tx, listed.items)
+        found = listed.items
+        asked = {one.asked_memory for one in found}
+        chosen = {one.chosen.memory_id for one in found if one.chosen is not None}
+        usage = await calls.usage_of(
+            tx,
+            key,
+            [occasion(one.answer_id) for one in found],
+            [one for one in asked | chosen if one is not None],
+        )
+    answered = [
+        Answered(answer=one, usage=tuple(usage.get(occasion(one.answer_id), ()))) for one in found
+    ]
     return Listed(items=answered, more=listed.more)
 
 

@@ -32,7 +32,7 @@ from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
 from service.usecases.waiting import BUSY_RETRY_SECONDS, WaitingRoom
-from storage import answers, calls, revisions, sessions, settling, waiting
+from storage import answers, revisions, sessions, settling, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -389,23 +389,6 @@ def _item(tenant_id: UUID, session_key: UUID, answer_id: UUID) -> WorkItem:
     return WorkItem(
         kind=WorkKind.ANSWER, tenant_id=tenant_id, session_key=session_key, item_id=answer_id
     )
-
-
-async def with_usage(tx: Transaction, stored: Sequence[StoredAnswer]) -> Sequence[Answered]:
-    """Answers of one session with what they cost."""
-    if not stored:
-        return []
-    asked = {one.asked_memory for one in stored}
-    chosen = {one.chosen.memory_id for one in stored if one.chosen is not None}
-    usage = await calls.usage_of(
-        tx,
-        stored[0].session_key,
-        [occasion(one.answer_id) for one in stored],
-        [one for one in asked | chosen if one is not None],
-    )
-    return [
-        Answered(answer=one, usage=tuple(usage.get(occasion(one.answer_id), ()))) for one in stored
-    ]
 
 
 def occasion(answer_id: UUID) -> str:

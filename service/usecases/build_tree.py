@@ -87,7 +87,8 @@ class Builder:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.TREE)
             if held is None:
                 return None
-            await intents.forget(tx, held.session_key)
+            if held.has_dead_intents:
+                await intents.forget(tx, held.session_key)
             growth = await trees.read_growth(tx, held)
         reach(FailPoint.TREE_TAKEN)
         spec = held.tree

@@ -236,6 +236,9 @@ class Checkup:
         async def intents(tx: Transaction) -> list[Finding]:
             return [judge.judge_intents(*await look.read_intents(tx))]
 
+        async def spend(tx: Transaction) -> list[Finding]:
+            return [judge.judge_spend(adds_up=await look.read_spend(tx))]
+
         async def index(tx: Transaction) -> list[Finding]:
             return [judge.judge_index(*await look.read_index(tx))]
 
@@ -245,6 +248,7 @@ class Checkup:
             ("answers", answers),
             ("drafts", drafts),
             ("intents", intents),
+            ("spend", spend),
             ("index", index),
         )
 

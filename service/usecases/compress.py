@@ -131,7 +131,8 @@ class Compressor:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.STATE)
             if held is None:
                 return None
-            await intents.forget(tx, held.session_key)
+            if held.has_dead_intents:
+                await intents.forget(tx, held.session_key)
             state = await vectors.read_state(tx, held.session_key, held.memory_id, held.revision)
             paid = await calls.find_occasion(
                 tx, held.session_key, held.memory_id, f"compress:{held.revision + 1}:"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from service.domain.errors import BudgetExhausted
 from storage.errors import StorageError, Unreachable
 
 Entry = TypeVar("Entry")
@@ -81,7 +80,7 @@ class Groups(Generic[Entry, Result]):
     async def _commit(self, tenant_id: UUID, group: Sequence[_Waiting[Entry, Result]]) -> None:
         try:
             results = await self._write(tenant_id, [one.entry for one in group])
-        except (StorageError, BudgetExhausted) as error:
+        except StorageError as error:
             if len(group) > 1 and not isinstance(error, Unreachable):
                 # One entry's trouble is not the others'; each gets its own transaction.
                 await asyncio.gather(*(self._commit(tenant_id, (one,)) for one in group))

@@ -36,6 +36,8 @@ class HeldPrism:
     fold_state: FoldState
     #: Chunks behind the cursor that were read already.
     pending: Sequence[SizedChunk] = ()
+    #: The log had no more than these a moment ago.
+    has_all: bool = False
     #: Where the next step ends, when a worker that died had paid for it already.
     paid_position: int | None = None
     #: A proposal of the next step found no room: the memory is consolidated first.
@@ -72,6 +74,7 @@ class HeldPrism:
             memory=memory,
             fold_state=FoldState.from_json(new.fold_state, held.revision),
             pending=pending,
+            has_all=False,
             paid_position=None,
             crowded=False,
         )

@@ -23,7 +23,7 @@ from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
 from service.usecases.failing import cause_of
 from storage import chunk_index, posting_lists, work
-from storage.chunk_index import IndexPlace, NewVector, Overtaken
+from storage.chunk_index import IndexPlace, NewVector, Overtaken, Words
 from storage.database import Database, Transaction
 from storage.errors import Unreachable
 
@@ -87,7 +87,8 @@ class Indexer:
                 if await self._write_lists(item, place, listed, place.indexed_position) is None:
                     return None
             elif place.indexed_position < place.head and place.may_write_words:
-                if not await self._write_words(item, place):
+                words = await self._write_words(item, place)
+                if words is None or words.settled:
                     return None
             elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
                 if not await self._write_vectors(item, self._embedder, place):
@@ -133,21 +134,25 @@ class Indexer:
                 await chunk_index.rest(tx, item.session_key)
             reach(FailPoint.INDEX_SETTLED)
 
-    async def _write_words(self, item: WorkItem, place: IndexPlace) -> bool:
-        """Writes a batch; False when somebody else is at it."""
+    async def _write_words(self, item: WorkItem, place: IndexPlace) -> Words | None:
+        """Writes a batch; None when somebody else is at it."""
         after = place.indexed_position
+        # Lists are written behind the words, so that a session with some to come is not done.
+        lists = posting_lists.is_due(place.listed_position, place.head)
         async with self._writing_words(item, place) as tx:
-            reached = await chunk_index.write_words(tx, item.session_key, after)
+            words = await chunk_index.write_words(
+                tx, item.session_key, after, settles=self._embedder is None and not lists
+            )
             reach(FailPoint.WORDS_WRITTEN)
         reach(FailPoint.WORDS_COMMITTED)
-        if reached is None:
-            return False
-        _INDEXED.add(reached - after)
+        if words is None:
+            return None
+        _INDEXED.add(words.position - after)
         listed: int | None = place.listed_position
-        if posting_lists.is_due(place.listed_position, reached, before=after):
+        if posting_lists.is_due(place.listed_position, words.position, before=after):
             while listed is not None:
-                listed = await self._write_lists(item, place, listed, reached)
-        return True
+                listed = await self._write_lists(item, place, listed, words.position)
+        return words
 
     async def _write_lists(
         self, item: WorkItem, place: IndexPlace, after: int, indexed: int
@@ -158,8 +163,9 @@ class Indexer:
 
     @asynccontextmanager
     async def _writing_words(self, item: WorkItem, place: IndexPlace) -> AsyncIterator[Transaction]:
+        # Words that are forgotten are written again, with the place that they came to.
         try:
-            async with self._database.transaction(item.tenant_id) as tx:
+            async with self._database.transaction(item.tenant_id, lazily=True) as tx:
                 yield tx
         except Exception as error:
             # A statement that takes too long, or that the database refuses: it goes on as it

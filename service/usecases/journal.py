@@ -6,14 +6,15 @@ from uuid import UUID
 
 import structlog
 
+from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelReply
-from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.ledger import Busy, Call, CallScope, HeldCall, Lease, Reservation
 from service.usecases import guard_meters
 from service.usecases.call_meters import CallMeters
 from service.usecases.grouping import Groups
 from service.usecases.guard_meters import Guard
-from storage import intents, journal
+from storage import journal
 from storage.database import Database
 from storage.errors import Busy as DatabaseBusy
 from storage.errors import StorageError, Unreachable
@@ -25,6 +26,8 @@ _log = structlog.get_logger("palimpsest.journal")
 STORE_SECONDS = 120.0
 #: Pause between two tries.
 STORE_PAUSE_SECONDS = 0.5
+#: Leases of one transaction, at the most: whoever ends a call meanwhile waits for it.
+RENEWED_TOGETHER = 250
 
 #: What beginning a call comes to.
 _Begun = ModelReply | Busy | Lease
@@ -33,14 +36,18 @@ _Begun = ModelReply | Busy | Lease
 class Journal:
     """Keeps calls in the database; the gateway's `CallLedger`.
 
-    Calls that begin, or end, while a commit is under way share the next one.
+    Calls that begin, or end, while a commit is under way share the next one. Renewals of leases
+    are not flushed.
     """
 
     def __init__(self, database: Database, *, lease_seconds: float) -> None:
         self._database = database
         self._lease_seconds = lease_seconds
         self._meters = CallMeters()
-        self._beginnings: Groups[Wanted, _Begun] = Groups(self._begin, abandoned=self._give_up)
+        self._beginnings: Groups[Wanted, _Begun | BudgetExhausted] = Groups(
+            self._begin, abandoned=self._give_up
+        )
+        self._renewals: Groups[HeldCall, bool] = Groups(self._renew)
         self._outcomes: Groups[Outcome, Recorded] = Groups(self._record)
 
     async def begin(self, scope: CallScope, key: bytes, wanted: Reservation) -> _Begun:
@@ -48,39 +55,73 @@ class Journal:
 
         Raises BudgetExhausted for a call that a budget does not allow.
         """
-        return await self._beginnings.put(
+        begun = await self._beginnings.put(
             scope.tenant_id, Wanted(scope=scope, key=key, reservation=wanted)
         )
+        if isinstance(begun, BudgetExhausted):
+            raise begun
+        return begun
 
-    async def _begin(self, tenant_id: UUID, wanted: Sequence[Wanted]) -> Sequence[_Begun]:
+    async def _begin(
+        self, tenant_id: UUID, wanted: Sequence[Wanted]
+    ) -> Sequence[_Begun | BudgetExhausted]:
+        found: dict[int, _Begun | BudgetExhausted] = {}
+        while left := [n for n in range(len(wanted)) if n not in found]:
+            begun = await self._begin_all(tenant_id, [wanted[n] for n in left])
+            by_number = dict(zip(left, begun, strict=True))
+            refused = {n: one for n, one in by_number.items() if isinstance(one, BudgetExhausted)}
+            # What budgets refuse undoes the others, which begin anew without it.
+            found |= refused or by_number
+        return [found[n] for n in range(len(wanted))]
+
+    async def _begin_all(
+        self, tenant_id: UUID, wanted: Sequence[Wanted]
+    ) -> Sequence[_Begun | BudgetExhausted]:
+        """Begins all of them, or none where a budget refuses one."""
         async with self._database.direct(tenant_id) as tx:
             reach(FailPoint.INTENT_BEFORE)
             begun = await journal.begin(tx, wanted, self._lease_seconds)
             reach(FailPoint.INTENT_WRITTEN)
-            await tx.commit()
-            reach(FailPoint.INTENT_COMMITTED)
-            return begun
+            if not any(isinstance(one, BudgetExhausted) for one in begun):
+                await tx.commit()
+                reach(FailPoint.INTENT_COMMITTED)
+        return begun
 
-    async def _give_up(self, tenant_id: UUID, begun: Sequence[tuple[Wanted, _Begun]]) -> None:
+    async def _give_up(
+        self, tenant_id: UUID, begun: Sequence[tuple[Wanted, _Begun | BudgetExhausted]]
+    ) -> None:
         """Whoever wanted these calls is gone: the next one need not wait for their leases."""
-        leases = [
-            (wanted.scope, wanted.key, lease) for wanted, lease in begun if isinstance(lease, Lease)
+        held = [
+            HeldCall(scope=wanted.scope, key=wanted.key, lease=lease)
+            for wanted, lease in begun
+            if isinstance(lease, Lease)
         ]
-        if not leases:
+        if not held:
             return
         try:
             async with self._database.direct(tenant_id) as tx:
-                await journal.give_up(tx, leases)
+                await journal.give_up(tx, held)
         except StorageError as error:
             _log.warning("leases are left to run out", cause=str(error))
 
-    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
-        """Lets the lease hold from now on; False when somebody else has taken it."""
-        async with self._database.transaction(scope.tenant_id) as tx:
-            is_held = await intents.renew(tx, scope, key, lease, self._lease_seconds)
+    async def renew(self, held: HeldCall) -> bool:
+        """Lets a lease hold from now on; False when somebody else has taken it."""
+        is_held = await self._renewals.put(held.scope.tenant_id, held)
         if not is_held:
             guard_meters.kept(Guard.CALL_LEASE)
         return is_held
+
+    async def _renew(self, tenant_id: UUID, held: Sequence[HeldCall]) -> Sequence[bool]:
+        async with self._database.direct(tenant_id) as tx:
+            return await journal.renew(tx, held, self._lease_seconds, waits=True)
+
+    async def renew_all(self, held: Sequence[HeldCall]) -> None:
+        """Lets leases of any tenants hold from now on, those that nobody else has taken."""
+        in_order = sorted(held, key=lambda one: one.scope.tenant_id)
+        for first in range(0, len(in_order), RENEWED_TOGETHER):
+            some = in_order[first : first + RENEWED_TOGETHER]
+            async with self._database.direct(some[0].scope.tenant_id) as tx:
+                await journal.renew(tx, some, self._lease_seconds, waits=False)
 
     async def record(
         self, scope: CallScope, call: Call, lease: Lease, *, last: bool

@@ -118,7 +118,7 @@ class Memories:
                 if first is None
                 else first.digest,
             )
-            if not made:
+            if made is None:
                 raise AlreadyExists(
                     Reason.MEMORY_EXISTS,
                     f"session {session!r} has a memory {name!r} already",
@@ -126,7 +126,7 @@ class Memories:
                 )
             if first is not None:
                 await vectors.add_first(tx, key, identity, first.current)
-            if await memories.count(tx, key) > self._limits.max_memories:
+            if made.count > self._limits.max_memories:
                 raise Exhausted(
                     Reason.TOO_MANY_MEMORIES,
                     f"a session has at most {self._limits.max_memories} memories",
@@ -136,10 +136,8 @@ class Memories:
             if rebuilt_from is not None and first is None:
                 # It reads the log as it is now, and whoever asked waits for that.
                 await revisions.flush(tx, key, identity, held.head)
-            stored = await memories.get(tx, key, identity)
-        assert stored is not None, "it was made in this transaction"
-        self.wake(tenant_id, stored)
-        return stored
+        self.wake(tenant_id, made.memory)
+        return made.memory
 
     async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """A memory's row. Raises NotFound."""

@@ -103,17 +103,21 @@ class Reviser:
         return state
 
     async def _take(self, item: WorkItem) -> HeldPrism | None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        # Lazily: before anything comes of the claim, an intent or a revision is on disk, and
+        # then it is too.
+        async with self._database.transaction(item.tenant_id, lazily=True) as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
                 return None
-            await intents.forget(tx, held.session_key)
+            if held.has_dead_intents:
+                await intents.forget(tx, held.session_key)
             rows = await prism_states.read_for_prompts(
                 tx, held.session_key, held.memory_id, held.revision, held.prism.encoding
             )
             paid = await calls.find_occasion(
                 tx, held.session_key, held.memory_id, f"revise:{held.revision + 1}:"
             )
+            found = await log.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
             reach(FailPoint.STEP_READ)
         reach(FailPoint.STEP_TAKEN)
         assert rows is not None, "the cursor's foreign key holds the revision"
@@ -122,6 +126,7 @@ class Reviser:
         facts = self._facts(model)
         # A large memory takes long; leases are renewed meanwhile.
         memory, task_tokens = await beside(self._loaded, spec, rows, facts)
+        pending = await beside(_sized, found, facts.count)
         return HeldPrism(
             tenant_id=item.tenant_id,
             held=held,
@@ -133,6 +138,8 @@ class Reviser:
                 facts.window_tokens, task_tokens, self._config.limits.max_memory_bytes
             ),
             fold_state=FoldState.from_json(held.fold_state, held.revision),
+            pending=tuple(pending),
+            has_all=len(found) < READ_CHUNKS,
             paid_position=None if paid is None else int(paid.rpartition(":")[2]),
         )
 
@@ -200,18 +207,18 @@ class Reviser:
         """The state with enough chunks for a step, or all there are."""
         pending = list(state.pending)
         tokens = sum(one.tokens for one in pending)
-        while len(pending) < MAX_STEP_CHUNKS:
+        while len(pending) < MAX_STEP_CHUNKS and not state.has_all:
             reached = pending[-1].position if pending else state.held.applied_position
             if tokens >= state.spec.chunk_tokens and reached >= (state.paid_position or 0):
                 break
             async with self._database.transaction(state.tenant_id) as tx:
                 found = await log.read(tx, state.held.session_key, reached, READ_CHUNKS)
-            reach(FailPoint.STEP_CHUNKS_READ)
             sized = await beside(_sized, found, state.facts.count)
             tokens += sum(one.tokens for one in sized)
             pending += sized
             if len(found) < READ_CHUNKS:
                 break
+        reach(FailPoint.STEP_CHUNKS_READ)
         return replace(state, pending=tuple(pending))
 
     async def _linger(self, state: HeldPrism, group: Sequence[SizedChunk]) -> float | None:
@@ -361,16 +368,12 @@ class Reviser:
 
         Returns whether there is more to do.
         """
-        held = state.held
         with self._span("palimpsest.commit", state):
-            async with self._database.transaction(state.tenant_id) as tx:
-                reach(FailPoint.COMMIT_BEGUN)
-                has_work = True
-                if may_rest:
-                    has_work = await sessions.locked_head(tx, held.session_key) > new.to_position
-                    reach(FailPoint.COMMIT_HEAD_LOCKED)
-                has_work = await revisions.commit_revision(tx, held, new, has_work=has_work)
-                reach(FailPoint.COMMIT_WRITTEN)
+            # In one round trip: appends to the session wait for whoever is about to leave.
+            async with self._database.direct(state.tenant_id) as tx:
+                has_work = await revisions.commit_revision(
+                    tx, state.held, new, has_work=True, rests=may_rest
+                )
         reach(FailPoint.COMMITTED)
         STEPS.add(1, {"kind": new.kind})
         return has_work
@@ -379,7 +382,7 @@ class Reviser:
         """Leaves a memory that is at the head, unless something came just now."""
         async with self._database.transaction(state.tenant_id) as tx:
             if await sessions.locked_head(tx, state.held.session_key) > state.held.applied_position:
-                return state
+                return replace(state, has_all=False)
             reach(FailPoint.REST_BEFORE)
             rested = await revisions.clear_work(tx, state.held)
             reach(FailPoint.REST_WRITTEN)

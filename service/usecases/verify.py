@@ -4,7 +4,7 @@ Each part is read in one snapshot, page by page, so that a session of any size i
 beside the service that works on it.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
@@ -15,21 +15,24 @@ from service.domain.tenancy import memory_id, session_key
 from service.domain.verifying.differences import Difference
 from service.domain.verifying.log import LogCheck
 from service.usecases.verify_memories import verify_memory
-from storage import sessions, verifying
+from storage import sessions, spend_sums, verifying
 from storage.database import Database, Transaction
+from storage.spend_sums import SumOff
 from storage.verifying import SessionRow
 
 #: Chunks between two words of progress.
 PROGRESS_CHUNKS = 10_000
 #: Sessions of one page of the list.
 PAGE_SESSIONS = 200
+#: The name of a difference that can be repaired.
+SUM = "spend.sum"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Looked:
     """How far a verification is."""
 
-    #: "log", "memory m", "answers" or "index".
+    #: "log", "memory m", "answers", "index" or "spend".
     part: str
     #: What was looked at so far: chunks, revisions, answers …
     count: int
@@ -88,10 +91,26 @@ class Verifier:
                             yield Found(part=part, difference=difference)
             yield Looked(part=part, count=count, is_done=True)
         if memory is None:
-            for check in (self._answers, self._words, self._vectors):
+            for check in (self._answers, self._words, self._vectors, self._spend):
                 async with aclosing(check(tenant_id, key)) as found:
                     async for one in found:
                         yield one
+
+    async def verify_tenant(self, tenant_id: UUID) -> AsyncGenerator[Found | Looked]:
+        """The same of what is of no session: the tenant's sums. Raises StorageError."""
+        async with self._database.snapshot(tenant_id) as tx:
+            off = await spend_sums.sums_off(tx, None)
+        for one in off:
+            yield _sum_found("the tenant", one)
+        yield Looked(part="spend", count=1, is_done=True)
+
+    async def repair(self, tenant_id: UUID, session: str | None) -> None:
+        """Sets right the sums of a session, or of the tenant, beside the service.
+
+        Raises StorageError.
+        """
+        async with self._database.transaction(tenant_id) as tx:
+            await spend_sums.mend(tx, None if session is None else session_key(tenant_id, session))
 
     async def _names(
         self, tenant_id: UUID, session: str, key: UUID, memory: str | None
@@ -105,6 +124,20 @@ class Verifier:
             said = f"session {session!r} has no memory {memory!r}"
             raise NotFound(Reason.MEMORY_NOT_FOUND, said, {"session": session, "memory": memory})
         return names if memory is None else [memory]
+
+    async def _spend(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
+        async with self._database.snapshot(tenant_id) as tx:
+            names = dict(await verifying.memory_ids(tx, key))
+            days = await spend_sums.days_off(tx, key)
+            off = await spend_sums.sums_off(tx, key)
+        for day in days:
+            place = f"{_owner(names, key, day.owner_id)} on {day.day}"
+            said = f"it is off by {-(day.calls + day.failed_calls):+,} calls,"
+            said += f" {-day.tokens:+,} tokens and {-day.micro_usd:+,} micro-dollars"
+            yield _found("spend", "spend.day", place, said)
+        for one in off:
+            yield _sum_found(_owner(names, key, one.owner_id), one)
+        yield Looked(part="spend", count=len(names) + 1, is_done=True)
 
     async def _log(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         check = LogCheck()
@@ -166,6 +199,16 @@ async def _session(tx: Transaction, key: UUID) -> SessionRow:
     row = await verifying.read_session(tx, key)
     assert row is not None, "sessions are never deleted"
     return row
+
+
+def _owner(names: Mapping[UUID, str], session_key: UUID, owner_id: UUID) -> str:
+    return "session" if owner_id == session_key else f"memory {names.get(owner_id, owner_id)}"
+
+
+def _sum_found(place: str, off: SumOff) -> Found:
+    said = f"its sum is off by {-off.tokens:+,} tokens and {-off.micro_usd:+,} micro-dollars,"
+    said += f" for {off.day} by {-off.day_tokens:+,} and {-off.day_micro_usd:+,}"
+    return _found("spend", SUM, place, said)
 
 
 def _found(part: str, name: str, place: str, said: str) -> Found:

@@ -4,7 +4,16 @@ Every table that belongs to a session has `session_key` first in every key and
 `tenant_id` beside it for row-level security.
 """
 
-from storage.tables.calls import budget, call, call_sum, intent, spend, tenant_budget
+from storage.tables.calls import (
+    budget,
+    call,
+    call_sum,
+    intent,
+    spend,
+    spend_sum,
+    tenant_budget,
+    tenant_spend_sum,
+)
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
 from storage.tables.log import (
     chunk,
@@ -63,10 +72,12 @@ __all__ = [
     "schema_draft",
     "session",
     "spend",
+    "spend_sum",
     "state_levels",
     "state_vector",
     "tenant",
     "tenant_budget",
+    "tenant_spend_sum",
     "trajectory_event",
     "tree_node",
     "wanted",

@@ -1,5 +1,7 @@
 """Model calls, what they came to, and what they may come to."""
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -11,6 +13,7 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     PrimaryKeyConstraint,
+    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -97,8 +100,8 @@ intent = Table(
 spend = Table(
     "spend",
     metadata,
-    # The ledger's sums by day. A trigger of `call` writes them, so that they are what
-    # is in the ledger whoever writes there.
+    # The ledger's sums by day. A trigger of `call` writes them, and those below, so that they
+    # are what is in the ledger whoever writes there.
     Column("session_key", Uuid, nullable=False),
     # The memory, or the session for calls that no memory made.
     Column("owner_id", Uuid, nullable=False),
@@ -163,6 +166,45 @@ call_sum = Table(
         name="call_sum_pkey",
     ),
     of_session("call_sum_session_fkey"),
+)
+
+
+def _sums() -> tuple[Column[Any], ...]:
+    """What budgets are about: in all, and of the newest day that is known of, in UTC."""
+    return (
+        count("tokens"),
+        count("micro_usd"),
+        count("unpriced_calls"),
+        Column("day", Date, nullable=False),
+        count("day_tokens"),
+        count("day_micro_usd"),
+        count("day_unpriced_calls"),
+    )
+
+
+spend_sum = Table(
+    "spend_sum",
+    metadata,
+    # What is in `spend` of a memory, or of all that belongs to a session, in one row: a budget
+    # is looked at before each call. It has no foreign key: it is made of what has one.
+    Column("session_key", Uuid, nullable=False),
+    # As in `budget`.
+    Column("owner_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    *_sums(),
+    PrimaryKeyConstraint("session_key", "owner_id", name="spend_sum_pkey"),
+)
+
+
+tenant_spend_sum = Table(
+    "tenant_spend_sum",
+    metadata,
+    # The same of a tenant: the sum of its rows. Each connection adds to the one of its slot, so
+    # that calls that are recorded at once do not wait for each other.
+    Column("tenant_id", Uuid, nullable=False),
+    Column("slot", SmallInteger, nullable=False),
+    *_sums(),
+    PrimaryKeyConstraint("tenant_id", "slot", name="tenant_spend_sum_pkey"),
 )
 
 

@@ -114,7 +114,12 @@ session = Table(
     Index("session_by_name", "tenant_id", "name"),
     # What belongs to the session names both.
     Index("session_tenant", "session_key", "tenant_id", unique=True),
-    Index("session_turns", "tenant_id", "index_ready_at", postgresql_where=text("has_unindexed")),
+    Index(
+        "session_turns",
+        "tenant_id",
+        "index_ready_at",
+        postgresql_where=text("has_unindexed AND index_ready_at > '-infinity'"),
+    ),
 )
 
 

@@ -87,7 +87,12 @@ answer = Table(
         "status IN ('pending', 'complete', 'failed', 'cancelled', 'abandoned')",
         name="answer_status",
     ),
-    Index("answer_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")),
+    Index(
+        "answer_turns",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
+    ),
     # For the bound of what is pending: see `count_pending_answer`.
     Index(
         "answer_pending",
@@ -200,7 +205,10 @@ schema_draft = Table(
     of_session("schema_draft_session_fkey"),
     CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
     Index(
-        "schema_draft_turns", "tenant_id", "ready_at", postgresql_where=text("status = 'pending'")
+        "schema_draft_turns",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
     ),
     Index(
         "schema_draft_pending",

@@ -95,7 +95,15 @@ memory = Table(
         "memory_turns",
         "tenant_id",
         "ready_at",
-        postgresql_where=text("has_work AND status = 'active'"),
+        # The last is so of each, and keeps this index to who says it: migration 0018.
+        postgresql_where=text("has_work AND status = 'active' AND ready_at > '-infinity'"),
+    ),
+    # What a budget holds, for whoever raises it.
+    Index(
+        "memory_held",
+        "tenant_id",
+        "session_key",
+        postgresql_where=text("held_reason IS NOT NULL"),
     ),
     Index(
         "memory_waiting",

@@ -235,13 +235,18 @@ SPOILT = {
     "index.vectors  ": "UPDATE chunk_vector SET to_character = 10000 WHERE position = 5",
     "index.vectors   ": "UPDATE chunk_vector SET embedding = '{1,1}' WHERE position = 5",
     "index.vectors    ": "UPDATE chunk_vector SET part = 3 WHERE position = 5",
+    "spend.day": "UPDATE spend SET failed_calls = failed_calls + 1",
+    "spend.day ": "DELETE FROM spend",
+    "spend.sum": "UPDATE spend_sum SET tokens = tokens + 1",
+    "spend.sum ": "UPDATE spend_sum SET day_micro_usd = day_micro_usd - 1",
+    "spend.sum  ": "DELETE FROM spend_sum",
 }
 
 
 # What does not get into each other's way is spoilt in one copy.
 BESIDE = (
     (("chunk", "producer", "request", "session"), ("state",), ("revision", "prism")),
-    (("tree",), ("index", "answer"), ("memory",)),
+    (("tree",), ("index", "answer"), ("memory",), ("spend",)),
 )
 
 
@@ -294,3 +299,21 @@ def test_the_command_says_what_differs_and_fails(
     assert told[0]["name"] == "chunk.digest"
     assert told[0]["place"] == "position 5"
     assert runner.invoke(app, ["verify"]).exit_code == 1
+
+
+def test_sums_that_differ_are_set_right_when_that_is_asked_for(
+    copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_DATABASE_URL", copy.url)
+    runner = CliRunner()
+    copy.spoil("UPDATE spend_sum SET tokens = tokens + 1")
+    copy.spoil("UPDATE tenant_spend_sum SET day_tokens = 0")
+    spoilt = runner.invoke(app, ["verify", "--all"])
+    assert spoilt.exit_code == 1
+    assert "tenant default  spend, the tenant: its sum is off by" in spoilt.stdout
+    assert runner.invoke(app, ["verify", SESSION, "-m", "p", "--repair"]).exit_code == 1
+    mended = runner.invoke(app, ["verify", "--all", "--repair"])
+    assert mended.exit_code == 0, mended.output
+    assert "tenant default: 1 sums set right" in mended.stderr
+    well = runner.invoke(app, ["verify", "--all"])
+    assert (well.exit_code, well.stdout) == (0, "1 session verified: nothing differs\n")

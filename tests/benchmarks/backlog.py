@@ -119,6 +119,7 @@ class _Measuring:
         quick = self._append("nothing behind")
         worker = self._start()
         few = self._drain_few()
+        self._work_off()
         quiet = self._alone("nothing behind")
         worker.stop()
         fetch[str(self._fill(self._behind))] = self._fetch()
@@ -216,12 +217,16 @@ class _Measuring:
         self._say(f"appends with {what}: {figures}")
         return figures
 
-    def _drain_few(self) -> float:
-        """Memories a second of a backlog that is none, of several the median."""
+    def _work_off(self) -> None:
+        """Waits until nothing has work."""
         while count_behind(self._connection) or count_unindexed(self._connection):
             # It counts all sessions, which is not for free.
             time.sleep(BEHIND_LOOK_SECONDS)
         wait_until_idle(self._made.workers[-1])
+
+    def _drain_few(self) -> float:
+        """Memories a second of a backlog that is none, of several the median."""
+        self._work_off()
         rates: list[float] = []
         for _ in range(FEW_TIMES):
             since = clock(self._connection)

@@ -16,8 +16,7 @@ OTHER_TENANT = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0002")
 
 _TABLES = """
 SELECT c.oid::regclass::text FROM pg_class c
-WHERE c.relkind = 'r' AND c.relnamespace IN (
-    SELECT oid FROM pg_namespace WHERE nspname IN ('public', 'dispatch'))
+WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace
 """
 #: Nothing analyzes the tables any more; they are vacuumed as ever.
 _NO_ANALYZE = """
@@ -54,7 +53,7 @@ def copy_sessions(
 
 
 class Backlog:
-    """Copies of which some are behind."""
+    """Copies of which some are behind. No worker is told of it: it looks by itself."""
 
     def __init__(self, connection: psycopg.Connection[Any], copies: Sequence[Copy]) -> None:
         self._connection = connection

@@ -46,6 +46,15 @@ _WAITING = {
 }
 
 
+#: What calls came to, wherever it is summed up.
+_SUMS = {
+    "the ledger": "SELECT sum(input_tokens + output_tokens) FROM call",
+    "the days": "SELECT sum(input_tokens + output_tokens) FROM spend",
+    "the sums of sessions": "SELECT sum(tokens) FROM spend_sum WHERE owner_id = session_key",
+    "the sums of tenants": "SELECT sum(tokens) FROM tenant_spend_sum",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
     """What model calls came to."""
@@ -82,7 +91,9 @@ def spent(url: str, paid: Path, firings: Sequence[Firing], sleep_seconds: float)
 def wrongs(url: str, told: Sequence[Told]) -> list[str]:
     """Every broken promise, a sentence each."""
     with psycopg.connect(url, row_factory=namedtuple_row) as connection:
-        return [wrong for one in told for wrong in _Session(connection, one).wrongs()]
+        sums = {name: _count(connection, query) for name, query in _SUMS.items()}
+        wrong = [] if len({*sums.values()}) == 1 else [f"calls came to different sums: {sums}"]
+        return [*wrong, *(each for one in told for each in _Session(connection, one).wrongs())]
 
 
 def _count(connection: psycopg.Connection[Any], query: str) -> int:

@@ -15,7 +15,7 @@ from service.config import Config, Limits
 from service.dispatch.turns import Turns
 from service.domain.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.budgets import BudgetPeriod
-from service.domain.ledger import CallScope, Lease
+from service.domain.ledger import CallScope, HeldCall, Lease
 from service.domain.specs import MemorySpec
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
@@ -35,7 +35,9 @@ from storage import (
     history,
     intents,
     interest,
+    journal,
     log,
+    log_ends,
     memories,
     prism_states,
     queue,
@@ -68,6 +70,8 @@ from tests.integration.writing import drop_hints, submission
 NAME = "m"
 #: The kinds of sessions, by what memory they have.
 SPECS: dict[str, MemorySpec] = {"prism": SPEC, "state": STATE, "tree": TREE}
+#: What a worker has in hand at the most.
+PLACES = 16
 TEXT = "The ship lies in another harbour now, and the crew is paid."
 
 
@@ -251,6 +255,8 @@ async def read(site: Site) -> None:
         assert await history.list_revisions(tx, *key, -1, 100)
         assert await calls.usage(tx, key[0])
         await calls.usage_of(tx, key[0], ["answer:x"], [key[1]])
+        await log_ends.newest(tx, key[0], 0, 1, 2**20)
+        await log_ends.first(tx, key[0], 0, 1, 2**20)
 
 
 async def flush(site: Site) -> None:
@@ -276,23 +282,32 @@ async def watch(site: Site) -> None:
             await write(direct, keys, waiter=site.waiter, seconds=3600)
 
 
-async def look_for_work(site: Site) -> None:
-    """What workers do to get their work, and what they look for beside it."""
-    worker = uuid4()
-    turns = Turns(concurrency=16)
-    await queue.beat(site.database, worker, ())
+async def take_work(site: Site) -> None:
+    """A worker's look at all lanes, and what else it tells of itself."""
+    worker, turns = uuid4(), Turns(PLACES)
+    await queue.want(site.database, [item_of(copy) for copy in site.some(2)])
     taken = await queue.take(
-        site.database, worker, done=(), looks=turns.looks(16, ()), total=16, bound=turns.bound(())
+        site.database,
+        worker,
+        done=(),
+        looks=turns.looks(PLACES, ()),
+        total=PLACES,
+        bound=turns.bound(()),
     )
     items = [item for _, item in taken.items]
-    await queue.want(site.database, [one for one in items if one.kind is WorkKind.MEMORY])
     await queue.beat(site.database, worker, items)
-    done = [Done(item=item, more=False) for item in items]
-    await queue.take(site.database, worker, done=done, looks=(), total=0)
     await queue.sweep(site.database, dead_after_seconds=60)
+    done = [Done(item=item, more=True) for item in items]
+    await queue.take(site.database, worker, done=done, looks=(), total=0)
+    await queue.claim(site.database, worker, [item_of(site.next())])
     await queue.leave(site.database, worker)
     async with site.database.sweeping() as connection:
         await work.without_words(connection, 10)
+
+
+async def wait_for_models(site: Site) -> None:
+    """Which models something waits for."""
+    async with site.database.sweeping() as connection:
         await waiting.list_waiting(connection)
 
 
@@ -303,8 +318,10 @@ async def hold(site: Site) -> None:
     scope = CallScope(
         tenant_id=DEFAULT_TENANT, session_key=key, memory_id=memory, occasion="revise:1:1"
     )
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        lease = HeldCall(scope=scope, key=bytes(32), lease=Lease(fence=1))
+        await journal.renew(direct, [lease], 10.0, waits=True)
     async with site.undone() as tx:
-        await intents.renew(tx, scope, bytes(32), Lease(fence=1), 10.0)
         await intents.forget(tx, key)
         held = await revisions.lock(tx, key, memory)
         assert held is not None
@@ -391,7 +408,6 @@ async def create(site: Site) -> None:
     async with site.undone() as tx:
         await sessions.create(tx, copy.key, copy.name)
         await sessions.lock_alone(tx, copy.key)
-        await memories.count(tx, copy.key)
         made = await memories.create(
             tx,
             session_key=copy.key,
@@ -433,7 +449,8 @@ PATHS: dict[str, Path] = {
     "read": Path(does=read),
     "flush": Path(does=flush),
     "watch": Path(does=watch, rows=100, pages=1500),
-    "look for work": Path(does=look_for_work),
+    "take work": Path(does=take_work, rows=200),
+    "wait for models": Path(does=wait_for_models),
     "hold": Path(does=hold),
     "check budgets": Path(does=check_budgets),
     "ask": Path(does=ask),

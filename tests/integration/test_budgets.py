@@ -17,7 +17,7 @@ from service.usecases.journal import Journal
 from storage import budgets, journal
 from storage.database import Database, Transaction
 from storage.journal import Outcome, Recorded, Wanted
-from storage.tables import intent, spend, tenant
+from storage.tables import intent, spend, spend_sum, tenant, tenant_spend_sum
 from tests.harness import Servers
 from tests.integration.scripted import KEY, MEMORY, make
 from tests.integration.statements import statements
@@ -92,6 +92,12 @@ async def reserve(tx: Transaction, key: bytes, tokens: int, micro_usd: int = 0) 
             reserved_micro_usd=micro_usd,
         )
     )
+
+
+async def a_day_later(tx: Transaction) -> None:
+    """What was spent is yesterday's."""
+    for table in (spend, spend_sum, tenant_spend_sum):
+        await tx.connection.execute(update(table).values(day=table.c.day - 1))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -172,7 +178,7 @@ async def test_a_days_budget_forgets_at_midnight_utc_and_a_total_never(
     assert today.value.resume_seconds is not None
     assert 0 < today.value.resume_seconds <= 86_400
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(update(spend).values(day=spend.c.day - 1))
+        await a_day_later(tx)
     await check(database, 100)
     await put(database, "memory", TOTAL, limit_tokens=150)
     with pytest.raises(BudgetExhausted, match="150 tokens in total"):
@@ -341,6 +347,8 @@ async def _begin(pool: Database, scope: CallScope, key: bytes, tokens: int) -> L
     async with pool.direct(DEFAULT_TENANT) as tx:
         wanted = Wanted(scope=scope, key=key, reservation=asked)
         (begun,) = await journal.begin(tx, (wanted,), 60.0)
+        if isinstance(begun, BudgetExhausted):
+            raise begun
         await tx.commit()
     assert isinstance(begun, Lease)
     return begun

@@ -84,7 +84,9 @@ async def test_servers_that_are_well_have_no_complaint_but_no_worker(config: Con
     assert levels(found) == {"workers": [Level.WARN]}
     assert found["database"][0].said.startswith("PostgreSQL ")
     assert "Valkey" in found["redis"][0].said
-    assert {"memories", "answers", "drafts", "intents", "index", "clock", "rights"} <= set(found)
+    assert {"memories", "answers", "drafts", "intents", "spend", "index", "clock", "rights"} <= set(
+        found
+    )
 
 
 async def test_clocks_of_processes_are_compared(

@@ -68,6 +68,12 @@ BROKEN = {
     "a late answer": (_ANSWER, "answers", Level.WARN, "1 of 1 wait since more than 10 minutes"),
     "a late draft": (_DRAFT, "drafts", Level.WARN, "1 of 1 wait since more than 10 minutes"),
     "a forgotten intent": (_INTENT, "intents", Level.WARN, "1 calls were begun and never ended"),
+    "sums that are off": (
+        "INSERT INTO tenant_spend_sum VALUES ('{tenant}', 3, 1, 0, 0, now()::date, 0, 0, 0)",
+        "spend",
+        Level.BAD,
+        "the running sums are not what calls came to",
+    ),
     "a full memory": (
         'UPDATE memory SET losses = \'{{"no_room":'
         ' {{"count": 7, "steps": 2, "since_position": 1}}}}\'',

@@ -26,7 +26,7 @@ from service.usecases.revise import Reviser
 from storage import answers, budgets, revisions
 from storage.database import Database
 from storage.revisions import Fenced
-from storage.tables import memory, spend
+from storage.tables import memory
 from tests import gateways
 from tests.integration.scripted import (
     CONFIG,
@@ -40,7 +40,7 @@ from tests.integration.scripted import (
     reviser,
 )
 from tests.integration.stored_answers import read_answer, store_question
-from tests.integration.test_budgets import reserve
+from tests.integration.test_budgets import a_day_later, reserve
 from tests.integration.writing import append_texts, drop_hints
 from tests.runnable import runnable as runnable_now
 
@@ -146,8 +146,8 @@ async def test_a_days_budget_goes_on_the_next_day(database: Database) -> None:
             )
         )
         assert (await tx.connection.execute(midnight)).scalar_one(), "it is due at midnight UTC"
-        # A day later: what was spent is yesterday's, and the hour has come.
-        await tx.connection.execute(update(spend).values(day=spend.c.day - 1))
+        # And the hour has come.
+        await a_day_later(tx)
         await tx.connection.execute(update(memory).values(ready_at=memory.c.created_at))
     assert (await read(database)).held_reason is None, "it is about to try again"
     async with database.sweeping() as connection:

@@ -220,7 +220,8 @@ async def test_a_batch_ends_at_its_bytes_and_has_one_chunk_at_least(
     async with database.transaction(DEFAULT_TENANT) as tx:
         after: int | None = 0
         while after is not None:
-            after = await chunk_index.write_words(tx, KEY, after)
+            words = await chunk_index.write_words(tx, KEY, after)
+            after = None if words is None else words.position
             reached.append(after)
     assert reached == [2, 3, 4, None]
 

@@ -9,16 +9,22 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
+from service.domain.budgets import BudgetPeriod
 from service.domain.ends import End
+from service.domain.errors import BudgetExhausted
 from service.domain.flows import ModelReply, Purpose
-from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
-from service.domain.tenancy import DEFAULT_TENANT
-from service.usecases.journal import Journal
-from storage import intents
+from service.domain.ledger import Busy, Call, CallScope, HeldCall, Lease, Reservation
+from service.domain.tenancy import DEFAULT_TENANT, session_key
+from service.usecases.journal import RENEWED_TOGETHER, Journal
+from storage import budgets, intents
 from storage.database import Database, DirectTransaction
 from storage.journal import Outcome, Recorded, record
 from tests.harness import Servers
 from tests.integration.scripted import ITEM, KEY, MEMORY, Script, make, reviser
+from tests.integration.statements import statements
+from tests.integration.test_spend import OTHER, owners
+
+__all__ = ["owners"]
 
 SCOPE = CallScope(
     tenant_id=DEFAULT_TENANT, session_key=KEY, memory_id=MEMORY, occasion="revise:1:1"
@@ -42,6 +48,10 @@ CALL = Call(
 #: What the ledger says of CALL, to whoever asks.
 PAID = ModelReply(text="paid", model="m/x", input_tokens=7, cached_tokens=4, output_tokens=3)
 FAILED = replace(CALL, reply=None, failure="no")
+
+
+def held(lease: Lease) -> HeldCall:
+    return HeldCall(scope=SCOPE, key=b"k", lease=lease)
 
 
 async def count(database: Database, table: str) -> Any:
@@ -112,11 +122,11 @@ async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(
     journal = Journal(database, lease_seconds=0.05)
     first = await journal.begin(SCOPE, b"k", WANTED)
     assert isinstance(first, Lease)
-    assert await journal.renew(SCOPE, b"k", first), "late, but nobody else wanted it"
+    assert await journal.renew(held(first)), "late, but nobody else wanted it"
     await asyncio.sleep(0.1)
     second = await journal.begin(SCOPE, b"k", WANTED)
     assert second == Lease(fence=first.fence + 1)
-    assert not await journal.renew(SCOPE, b"k", first)
+    assert not await journal.renew(held(first))
     # A reply of the first one counts all the same: it was paid for. The intent is the
     # second one's, until it finds the reply.
     assert await journal.record(SCOPE, CALL, first, last=False)
@@ -167,7 +177,7 @@ async def test_a_lease_of_before_is_none_of_an_intent_that_began_again(
     third = await journal.begin(SCOPE, b"k", WANTED)
     assert isinstance(third, Lease)
     assert third.fence > second.fence
-    assert not await journal.renew(SCOPE, b"k", first)
+    assert not await journal.renew(held(first))
     await journal.record(SCOPE, FAILED, first, last=True)
     assert await count(database, "intent") == 1, "it is the third one's"
 
@@ -272,7 +282,7 @@ async def test_who_goes_away_while_a_call_begins_leaves_no_lease_behind(
         await asyncio.sleep(0.01)
         again = await other.begin(SCOPE, b"k", WANTED)
     assert isinstance(again, Lease)
-    assert await other.renew(SCOPE, b"k", again)
+    assert await other.renew(held(again))
 
 
 async def test_beginning_and_recording_take_three_round_trips(
@@ -329,3 +339,90 @@ async def test_a_reply_whose_commit_was_not_heard_of_is_its_own_when_stored_agai
         assert recorded == Recorded(is_new=True, reply=PAID, was_held=True)
     assert await count(database, "call") == 1
     assert await count(database, "intent") == 0
+
+
+async def test_leases_of_many_tenants_are_renewed_by_few_commits_that_nobody_waits_for(
+    owners: Database,
+) -> None:
+    journal = Journal(owners, lease_seconds=60)
+    calls = []
+    for tenant_id in (DEFAULT_TENANT, OTHER):
+        scope = CallScope(
+            tenant_id=tenant_id,
+            session_key=session_key(tenant_id, "a"),
+            memory_id=None,
+            occasion="o",
+        )
+        keys = [number.to_bytes(2, "big") for number in range(RENEWED_TOGETHER)]
+        leases = await asyncio.gather(*(journal.begin(scope, key, WANTED) for key in keys))
+        for key, lease in zip(keys, leases, strict=True):
+            assert isinstance(lease, Lease)
+            calls.append(HeldCall(scope=scope, key=key, lease=lease))
+    lost = replace(calls[7], lease=Lease(fence=1))
+    with statements() as sent:
+        await Journal(owners, lease_seconds=600).renew_all([*calls[:7], lost, *calls[8:]])
+    assert [one for one in sent if one.startswith(("BEGIN", "COMMIT"))] == ["BEGIN", "COMMIT"] * 2
+    unflushed = "SET LOCAL synchronous_commit = off"
+    assert [one for one in sent if "synchronous_commit" in one] == [unflushed] * 2
+    for tenant_id, left in ((DEFAULT_TENANT, 1), (OTHER, 0)):
+        async with owners.transaction(tenant_id) as tx:
+            found = await tx.connection.execute(
+                text("SELECT key FROM intent WHERE lease_until < now() + interval '5 minutes'")
+            )
+            assert [row.key for row in found] == [calls[7].key] * left
+            kept = await tx.connection.execute(text("SHOW synchronous_commit"))
+            assert kept.scalar_one() == "on", "it was for that transaction alone"
+
+
+async def test_a_lease_that_somebody_has_in_hand_keeps_no_other_waiting(
+    database: Database,
+) -> None:
+    await make(database, ["a"])
+    journal = Journal(database, lease_seconds=60)
+    calls = []
+    for key in (b"1", b"2", b"3"):
+        lease = await journal.begin(SCOPE, key, WANTED)
+        assert isinstance(lease, Lease)
+        calls.append(HeldCall(scope=SCOPE, key=key, lease=lease))
+    later = Journal(database, lease_seconds=600)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.execute(text("SELECT 1 FROM intent WHERE key = '2' FOR UPDATE"))
+        await later.renew_all(calls)
+    short = text("SELECT key FROM intent WHERE lease_until < now() + interval '5 minutes'")
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert [row.key for row in await tx.connection.execute(short)] == [b"2"]
+    await later.renew_all(calls)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert [row.key for row in await tx.connection.execute(short)] == []
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_renewal_that_is_lost_with_the_server_loses_no_reply_and_no_reservation(
+    database: Database, taken: bool
+) -> None:
+    """It was not flushed: behind a crash of the server the lease is as it was before it."""
+    await make(database, ["a"])
+    journal, other = (Journal(database, lease_seconds=60) for _ in range(2))
+    lease = await journal.begin(SCOPE, b"k", WANTED)
+    assert isinstance(lease, Lease)
+    assert await journal.renew(held(lease))
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.execute(
+            text("UPDATE intent SET lease_until = now() - interval '1 second'")
+        )
+        await budgets.put(
+            tx, None, BudgetPeriod.TOTAL, limit_tokens=WANTED.tokens, limit_micro_usd=None
+        )
+    with pytest.raises(BudgetExhausted):
+        await other.begin(SCOPE, b"another", WANTED)
+    if taken:
+        second = await other.begin(SCOPE, b"k", WANTED)
+        assert second == Lease(fence=lease.fence + 1)
+        assert not await journal.renew(held(lease))
+        assert await journal.record(SCOPE, CALL, lease, last=False) == PAID
+        again = replace(CALL, reply="again")
+        assert await other.record(SCOPE, again, second, last=False) == PAID
+    else:
+        assert await journal.renew(held(lease)), "nobody else wanted it"
+        assert await journal.record(SCOPE, CALL, lease, last=False) == PAID
+    assert (await count(database, "intent"), await count(database, "call")) == (0, 1)

@@ -17,12 +17,12 @@ from service.domain.tree.segmenting import Segmenter
 from service.domain.work import WorkItem
 from service.rpc import convert
 from service.splitter import first_piece
-from service.usecases.ask import with_usage
+from service.usecases.ask import Answered, occasion
 from service.usecases.readers import log_range
 from service.usecases.readers.browsed_log import BrowsedLog, Hit
 from service.usecases.readers.tails import read_tail
 from service.usecases.trajectories import Example
-from storage import log_ends
+from storage import calls, log_ends
 from storage.answers import StoredAnswer
 from storage.database import Database
 from tests.gateways import gateway
@@ -30,7 +30,17 @@ from tests.integration.asked import WINDOW, Words, ask_log
 from tests.integration.browsing import KEY, held, pack, write
 from tests.integration.compressed_rows import STATE, make_state
 from tests.integration.ranks import Ranked
-from tests.integration.scripted import CONFIG, MEMORY, TREE, Script, answerer, make
+from tests.integration.scripted import (
+    CONFIG,
+    ITEM,
+    MEMORY,
+    TREE,
+    Script,
+    answerer,
+    builder,
+    make,
+)
+from tests.integration.scripted import read as stored_memory
 from tests.integration.statements import Statement, statements
 from tests.integration.stored_answers import read_answer, store_question
 from tests.integration.test_navigate import Moves
@@ -144,11 +154,9 @@ async def exported(database: Database, memory: str, item: WorkItem) -> list[Exam
     return [one async for one in found]
 
 
-async def test_a_tail_is_cut_beside_the_event_loop(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await write(database, NOTES)
-    threads, feed, finish = set[int](), Segmenter.feed, Segmenter.finish
+def cutting(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The threads in which segments are cut from now on."""
+    threads = set[int]()
 
     def noted(work: Any) -> Any:
         def does(*args: Any) -> Any:
@@ -157,15 +165,34 @@ async def test_a_tail_is_cut_beside_the_event_loop(
 
         return does
 
-    monkeypatch.setattr(Segmenter, "feed", noted(feed))
-    monkeypatch.setattr(Segmenter, "finish", noted(finish))
+    monkeypatch.setattr(Segmenter, "feed", noted(Segmenter.feed))
+    monkeypatch.setattr(Segmenter, "finish", noted(Segmenter.finish))
+    return threads
+
+
+async def test_a_tail_is_cut_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(database, NOTES)
+    threads = cutting(monkeypatch)
     monkeypatch.setattr(log_range, "PAGE_CHUNKS", 7)
     tail = await read_tail(
         held(database, 40), Place(1), segment_tokens=64, cutter=first_piece, max_bytes=1 << 20
     )
     assert "".join(cut.text for cut in tail.cuts) == "".join(NOTES)
     assert tail.left_out is None
-    assert len(threads) == 1
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_a_tree_is_segmented_beside_the_event_loop(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = cutting(monkeypatch)
+    await make(database, NOTES, TREE)
+    assert await builder(database, Script()).drain(ITEM) is None
+    assert (await stored_memory(database)).applied_position == 40
+    assert threads
     assert threading.get_ident() not in threads
 
 
@@ -248,9 +275,7 @@ async def test_a_question_to_a_long_log_is_answered_from_its_middle_and_says_so(
         assert {one.position for one in stored.citations} == {21}
         assert stored.citations[0].from_position <= 21 <= stored.citations[0].to_position
     assert stored.left_out == (7, 34)
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        (answered,) = await with_usage(tx, [stored])
-    told = convert.answer(answered)
+    told = convert.answer(Answered(answer=stored, usage=()))
     assert (told.left_out.from_position, told.left_out.to_position) == (7, 34)
     if stored.text:
         assert len(await exported(database, "", item)) == len(script.asked)
@@ -260,16 +285,25 @@ async def test_usage_of_an_answer_is_found_by_its_memory(database: Database) -> 
     await make_state(database, NOTES)
     item = await ask_state(database, 40)
     await navigated(database, item, "Note 40", CONFIG)
-    stored = await read_answer(database, item)
+    named = occasion(item.item_id)
     with statements() as sent:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            (answered,) = await with_usage(tx, [stored])
-    assert sum(line.calls for line in answered.usage) >= 1
-    (look,) = [one for one in sent if " call" in one]
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-        rows = await tx.connection.exec_driver_sql(f"EXPLAIN {look}", look.values)
-        plan = "\n".join(row[0] for row in rows)
-    conditions = [line for line in plan.splitlines() if "Index Cond" in line]
-    assert len(conditions) == 2, plan
-    assert all("occasion" in line and "memory_id" in line for line in conditions), plan
+            lines = await calls.usage_of_answer(tx, KEY, item.item_id, named)
+            found = await calls.usage_of(tx, KEY, [named], [STATE])
+    assert sum(line.calls for line in lines) >= 1
+    assert tuple(found[named]) == lines
+    looks = [one for one in sent if " call c" in one]
+    assert len(looks) == 2
+    for look in looks:
+        # The planner knows nothing of the calls: to it each of their indexes is as good.
+        async with database.transaction(DEFAULT_TENANT) as tx:
+            await tx.connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+            rows = await tx.connection.exec_driver_sql(f"EXPLAIN {look}", look.values)
+            plan = [row[0] for row in rows]
+        conditions = [
+            plan[at + 1]
+            for at, line in enumerate(plan)
+            if " on call " in line or "on call c" in line
+        ]
+        assert len(conditions) == 2, plan
+        assert all("occasion" in line and "memory_id" in line for line in conditions), plan

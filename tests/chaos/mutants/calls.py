@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from service.domain.flows import ModelReply, Purpose
-from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.ledger import Busy, Call, CallScope, HeldCall, Lease, Reservation
 from service.domain.tenancy import DEFAULT_TENANT
 from service.usecases.journal import Journal
 from tests.chaos.mutants.changes import Change, Drop, Patch, Sql
@@ -126,7 +126,7 @@ async def renewed_behind_the_lease(world: World) -> None:
     lost = await _begin(slow, scope)
     await _run_out(world)
     await _begin(other, scope)
-    if await slow.renew(scope, KEY, lost):
+    if await slow.renew(HeldCall(scope=scope, key=KEY, lease=lost)):
         world.wrong.append("a lease that another has taken is renewed")
 
 
@@ -222,7 +222,7 @@ CALLS = (
         layers=_one(
             "fence",
             "whoever lost a call renews its lease",
-            Sql(of=r"^UPDATE intent SET", cut=r" AND intent\.fence = %\(\w+\)s(::\w+)?"),
+            Sql(of=r"^\s*UPDATE intent i SET", cut=r" AND fence = over_fence"),
             "call.lease",
         ),
     ),

@@ -7,13 +7,13 @@ from uuid import uuid4
 from service.domain import fail_points
 from service.domain.fail_points import FailPoint
 from service.fail_points import FailedOnPurpose
-from storage import queue, revisions
+from storage import queue, vectors
 from storage.database import Transaction
 from tests.chaos.mutants.changes import Body, Drop, Patch
 from tests.chaos.mutants.mutant import Chain, Layer, changes_of
 from tests.chaos.mutants.servers import server
 from tests.chaos.mutants.steps import COMPARED, REVISION_KEYS, key
-from tests.chaos.mutants.world import PRISM, Gate, Worker, World
+from tests.chaos.mutants.world import PRISM, STATE, Gate, Worker, World
 
 
 async def in_other_hands(world: World) -> None:
@@ -40,13 +40,13 @@ async def in_other_hands(world: World) -> None:
 
 
 async def died_amid_a_commit(world: World) -> None:
-    """A worker dies when it has written its revision and not all that belongs to it."""
-    await world.begin(m=PRISM)
+    """A worker dies when it has written a revision of a state memory, and not what it brings."""
+    await world.begin(m=STATE)
     async with server(world, "a") as api:
-        await api.append("p", 1)
+        await api.append("p", 1, 3)
 
     def die(point: FailPoint) -> None:
-        if point is FailPoint.REVISION_AMENDED:
+        if point is FailPoint.LEVELS_WRITTEN:
             fail_points.act(None)
             raise FailedOnPurpose(point.value)
 
@@ -108,7 +108,7 @@ HINTS = (
             Layer(
                 name="transaction",
                 what="a revision is committed before what it brings",
-                change=(Patch(where=revisions, name="advance", to=_commits_early),),
+                change=(Patch(where=vectors, name="advance", to=_commits_early),),
                 counter="failed",
             ),
         ),

@@ -14,7 +14,7 @@ from tests.chaos.mutants.servers import server
 from tests.chaos.mutants.world import PRISM, STATE, TREE, Gate, Worker, World
 
 #: The statement that moves a memory's cursor.
-_ADVANCE = r"^UPDATE memory SET (?=.*applied_position=).*WHERE"
+_ADVANCE = r"^(WITH moved AS \()?UPDATE memory SET (?=.*applied_position=).*WHERE"
 _VALUE = r"%\(\w+\)s(::\w+)?"
 
 

@@ -8,7 +8,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.failures import ModelFailure
 from service.usecases.edit import Target
 from service.usecases.hints import Hints
-from storage import queue, revisions, sessions, trees
+from storage import log, queue, revisions, sessions, trees
 from storage.queue import Taken
 from tests.chaos.mutants.changes import Body, Patch, Sql
 from tests.chaos.mutants.mutant import Chain, Layer
@@ -28,18 +28,31 @@ def _holding(original: Any, hold: Gate) -> Any:
 
 
 async def appended_while_leaving(world: World) -> None:
-    """A chunk comes when a worker has seen the head and is about to leave the memory."""
+    """A chunk is written, and not yet committed, when a worker leaves the memory."""
     await world.begin(m=PRISM)
-    hold = Gate()
+    leaves, comes = Gate(), Gate()
+    original = log.write
+
+    async def write_and_wait(*arguments: Any) -> Any:
+        written = await original(*arguments)
+        await comes.pass_()
+        return written
+
     async with server(world, "a") as api:
         await api.append("p", 1)
-        holding = _holding(revisions.commit_revision, hold)
-        with mock.patch.object(revisions, "commit_revision", holding):
+        holding = _holding(revisions.commit_revision, leaves)
+        with (
+            mock.patch.object(revisions, "commit_revision", holding),
+            mock.patch.object(log, "write", write_and_wait),
+        ):
             leaving = asyncio.create_task(world.drain(Worker(world, "leaving"), "m"))
-            await hold.wait()
-            coming = asyncio.create_task(api.append("p", 2))
-            await world.until_blocked(coming, counted="waited: session")
-            hold.open()
+            await leaves.wait()
+            # Of a producer that the server does not know: it locks the session first.
+            coming = asyncio.create_task(api.append("q", 1))
+            await comes.wait()
+            leaves.open()
+            await world.until_blocked(leaving, counted="waited: session")
+            comes.open()
             await asyncio.gather(leaving, coming)
 
 
@@ -184,7 +197,7 @@ def _finds_nothing(_: Any) -> Any:
     return nothing
 
 
-_ADVANCE = r"^UPDATE memory SET (?=.*applied_position=).*WHERE"
+_ADVANCE = r"^(WITH moved AS \()?UPDATE memory SET (?=.*applied_position=).*WHERE"
 LOOK = Layer(
     name="look",
     what="nobody looks for work that nobody was told of",
@@ -269,9 +282,7 @@ WAKING = (
                 change=(
                     Sql(
                         of=_ADVANCE,
-                        cut=r"has_work=\((%\(\w+\)s(::\w+)?|false|true)"
-                        r" OR memory\.consolidate_position IS NOT NULL\)",
-                        put=r"has_work=\1",
+                        cut=r" OR memory\.consolidate_position IS NOT NULL",
                     ),
                 ),
                 counter="found",

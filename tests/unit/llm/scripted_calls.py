@@ -1,10 +1,11 @@
 """Model calls by a script: asks, replies and failures in turn, and a ledger in memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
-from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.ledger import Busy, Call, CallScope, HeldCall, Lease, Reservation
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
 from service.llm.failures import ModelFailure
@@ -64,6 +65,8 @@ class Ledger:
 
     #: Who may make which call, by fence.
     intents: dict[bytes, int] = field(default_factory=dict)
+    #: Calls whose leases were renewed together, time after time.
+    renewed_together: list[list[bytes]] = field(default_factory=list)
 
     def find_reply(self, key: bytes) -> ModelReply | None:
         for call in self.calls:
@@ -82,8 +85,11 @@ class Ledger:
         self.intents[key] = 1
         return Lease(fence=1)
 
-    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
-        return self.intents.get(key) == lease.fence
+    async def renew(self, held: HeldCall) -> bool:
+        return self.intents.get(held.key) == held.lease.fence
+
+    async def renew_all(self, held: Sequence[HeldCall]) -> None:
+        self.renewed_together.append([one.key for one in held])
 
     async def record(
         self, scope: CallScope, call: Call, lease: Lease, *, last: bool

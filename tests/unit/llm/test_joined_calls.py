@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from service.domain.flows import ModelAsk, ModelReply
-from service.domain.ledger import Call, CallScope, Lease
+from service.domain.ledger import Call, CallScope, HeldCall, Lease
 from service.llm.caller import Caller, LeaseLost
 from service.llm.failures import ModelFailure
 from service.llm.plans import CallOrder, Plan, Route
@@ -62,13 +62,13 @@ class FencedLedger(Ledger):
         self.intents[KEY] = self.intents.get(KEY, 0) + 1
         return Lease(fence=self.intents[KEY])
 
-    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
+    async def renew(self, held: HeldCall) -> bool:
         if self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
             await asyncio.sleep(0)
-        self.renewed.append(lease.fence)
-        return await super().renew(scope, key, lease)
+        self.renewed.append(held.lease.fence)
+        return await super().renew(held)
 
     async def record(
         self, scope: CallScope, call: Call, lease: Lease, *, last: bool

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -9,7 +10,7 @@ import pytest
 
 from service.deployment_config import Deployment
 from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
-from service.domain.ledger import Busy, Call, CallScope, Lease, Reservation
+from service.domain.ledger import Busy, Call, CallScope, HeldCall, Lease, Reservation
 from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.tokens import estimate_tokens
 from service.llm.caller import Caller
@@ -124,8 +125,11 @@ class Ledger:
         await turns(5)
         return self.replies.get(key) or Lease(fence=1)
 
-    async def renew(self, scope: CallScope, key: bytes, lease: Lease) -> bool:
+    async def renew(self, held: HeldCall) -> bool:
         return True
+
+    async def renew_all(self, held: Sequence[HeldCall]) -> None:
+        pass
 
     async def record(
         self, scope: CallScope, call: Call, lease: Lease, *, last: bool

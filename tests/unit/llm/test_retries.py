@@ -6,7 +6,7 @@ import pytest
 
 from service.deployment_config import Deployment
 from service.domain.flows import ModelAsk
-from service.domain.ledger import CallScope, Lease
+from service.domain.ledger import HeldCall, Lease
 from service.llm.caller import BACKOFF_SECONDS, JITTER, MAX_RETRY_AFTER_SECONDS, Caller
 from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
@@ -104,8 +104,8 @@ async def test_an_order_that_waited_is_renewed_before_it_is_made(left: float, re
     ledger = Ledger(intents={b"k": 1})
     renewals: list[bytes] = []
 
-    async def renew(scope: CallScope, key: bytes, lease: Lease) -> bool:
-        renewals.append(key)
+    async def renew(held: HeldCall) -> bool:
+        renewals.append(held.key)
         return True
 
     ledger.renew = renew  # type: ignore[method-assign]
