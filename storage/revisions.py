@@ -213,6 +213,7 @@ async def commit_revision(
     reach(FailPoint.REVISION_WRITTEN)
     if not rows:
         raise Fenced
+    tx.changed.add(held.memory_id)
     if reads:
         _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
     return bool(rows[0][0])
