@@ -5,6 +5,7 @@ makes the call; everybody else waits for the outcome, or until the lease has run
 They begin, are renewed and end in `storage.journal`.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -27,20 +28,28 @@ async def forget(tx: Transaction, session_key: UUID) -> None:
     await tx.count(_FORGET, {"session": session_key})
 
 
-def _dead(session_key: Any) -> Any:
-    return select(intent.c.session_key, intent.c.key).where(
-        intent.c.session_key == session_key,
-        intent.c.lease_until < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, DEAD_SECONDS),
+def oldest_lease(session_key: Any) -> Any:
+    """Returns SQL for the end of the lease of a session that ran out first; NULL: none."""
+    return (
+        select(func.min(intent.c.lease_until))
+        .where(intent.c.session_key == session_key)
+        .scalar_subquery()
     )
 
 
-def dead_intents(session_key: Any) -> Any:
-    """Returns SQL for whether a session has intents that `forget` would remove."""
-    return _dead(session_key).exists()
+def may_be_dead(oldest: datetime | None) -> bool:
+    """Whether a session may have intents that `forget` removes, by this machine's clock."""
+    if oldest is None:
+        return False
+    return oldest < datetime.now(UTC) - timedelta(seconds=DEAD_SECONDS)
 
 
 _DEAD = (
-    _dead(bindparam("session"))
+    select(intent.c.session_key, intent.c.key)
+    .where(
+        intent.c.session_key == bindparam("session"),
+        intent.c.lease_until < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, DEAD_SECONDS),
+    )
     # Several workers of a session do this at once; none waits for another.
     .with_for_update(skip_locked=True)
 )

@@ -90,7 +90,7 @@ async def read_nearest(
 async def _read(
     tx: Transaction, query: str, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> PrismRows | None:
-    values = {"session": session_key, "memory": memory_id, "revision": at_revision}
+    values = _values(session_key, memory_id, at_revision)
     return _rows(await tx.rows(query, values))
 
 
@@ -98,9 +98,15 @@ async def read_past(
     tx: DirectTransaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> tuple[StoredMemory, PrismRows | None] | None:
     """The memory, and `read_nearest`, in one round trip; None when there is no memory."""
-    values = {"session": session_key, "memory": memory_id, "revision": at_revision}
+    values = _values(session_key, memory_id, at_revision)
     found, rows = await tx.read_all((memories.READ_ROW, _NEAREST_STATE), values)
     return (memories.from_row(found[0]), _rows(rows)) if found else None
+
+
+def _values(session_key: UUID, memory_id: UUID, at_revision: int) -> dict[str, object]:
+    # No revision is as far as the last bigint, nor behind it.
+    at_revision = min(at_revision, 2**63 - 1)
+    return {"session": session_key, "memory": memory_id, "revision": at_revision}
 
 
 def _rows(rows: Sequence[Row]) -> PrismRows | None:

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from service.domain.flows import NO_USE
-from storage.intents import dead_intents
+from storage.intents import oldest_lease
 from storage.ready import Ready
 from storage.tables import (
     chunk,
@@ -72,7 +72,7 @@ CLAIM = (
     .correlate(memory)
     .scalar_subquery()
     .label("retries"),
-    dead_intents(bindparam("session")).correlate(memory).label("has_dead_intents"),
+    oldest_lease(bindparam("session")).label("oldest_lease"),
 )
 
 

@@ -32,6 +32,7 @@ from service.domain.prism.spec import SERVICE_LINGER_MS, PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
+from storage import intents
 from storage import revision_statements as statements
 from storage.clocks import CLOCK
 from storage.database import DirectTransaction, Transaction
@@ -144,7 +145,8 @@ class NewRevision:
 def _claimed(row: Sequence[Any]) -> Claim:
     held = dict(zip(statements.CLAIM_NAMES, row, strict=True))
     spec = spec_from_json(held.pop("kind"), held["spec"], held.pop("schema_source"))
-    return Claim(**{**held, "spec": spec})
+    has_dead_intents = intents.may_be_dead(held.pop("oldest_lease"))
+    return Claim(**{**held, "spec": spec, "has_dead_intents": has_dead_intents})
 
 
 async def claim(

@@ -46,9 +46,6 @@ _NO_MODEL = "openai/nobody"
 #: What children need, some of it only once they have begun to work.
 _MODULES = (
     "palimpsest",
-    "procrastinate.builtin_tasks",
-    "procrastinate.signals",
-    "procrastinate.worker",
     "service.app.serving",
     "service.app.working",
     "service.app.calling",

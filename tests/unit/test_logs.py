@@ -17,7 +17,7 @@ log.info("nested", options={"api_key": "sk-1", "hosts": ["redis://:p@w@h:6379"]}
     read_token="t", prompt_tokens=7, cause="host=h password='p w' user=u")
 log.debug("not shown")
 logging.getLogger("library").warning("from postgresql://u:pw@h/d")
-logging.getLogger("procrastinate").info("not shown either")
+logging.getLogger("alembic").info("not shown either")
 try:
     raise ValueError("bad")
 except ValueError:

@@ -196,9 +196,9 @@ READS = (
                 what="a reply that was paid for is not found again",
                 change=(
                     Sql(
-                        of=r"SELECT session_key, key, reply, model",
-                        cut=r"WHERE reply IS NOT NULL",
-                        put="WHERE reply IS NOT NULL AND false",
+                        of=r"^\s*SELECT w\.session_key, w\.key, reply, model",
+                        cut=r"reply IS NOT NULL OFFSET 0",
+                        put="reply IS NOT NULL AND false OFFSET 0",
                     ),
                 ),
                 counter="replays",
