@@ -1,12 +1,15 @@
 """Keys that refuse what no step would write: a defect writes it here, and only the key holds."""
 
+import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from service.domain.tree.nodes import Node
 from service.llm.failures import ModelFailure
-from storage import revisions, stalls, trees
+from storage import revision_statements, stalls, trees
+from storage.ready import Ready
 from tests.chaos.mutants.changes import Patch
 from tests.chaos.mutants.mutant import Chain, Scenario
 from tests.chaos.mutants.servers import server
@@ -48,15 +51,21 @@ async def failed_for_good(world: World) -> None:
     )
 
 
-def _moves_alone(changes: Any) -> Any:
+def _moves_alone(revising: Any) -> Any:
     """Once: the cursor goes one position further than the revision that moves it."""
     done: list[object] = []
 
-    def wrong(*arguments: Any) -> dict[str, Any]:
-        made: dict[str, Any] = changes(*arguments)
+    def wrong(*arguments: Any, **named: Any) -> Ready:
+        made: Ready = copy(revising(*arguments, **named))
         if not done:
             done.append(made)
-            made["applied_position"] += 1
+            further, times = re.subn(
+                r"applied_position=(%\(new_applied_position\)s(?:::\w+)?)",
+                r"applied_position=\1 + 1",
+                made.text,
+            )
+            assert times == 1, "it moves the cursor"
+            made.text = further
         return made
 
     return wrong
@@ -109,7 +118,7 @@ KEYS = (
     Chain(
         name="cursor alone",
         scenario=_read(PRISM, 1),
-        defect=(Patch(where=revisions, name="_changes", to=_moves_alone),),
+        defect=(Patch(where=revision_statements, name="revising", to=_moves_alone),),
         layers=(
             key("memory", "memory_revision_fkey", "a memory may stand where no revision put it"),
         ),
