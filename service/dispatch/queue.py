@@ -70,9 +70,7 @@ class QueueDispatcher:
         if not memories:
             return
         try:
-            reach(FailPoint.WANT_BEFORE)
             await queue.want(self._database, memories)
-            reach(FailPoint.WANTED)
         except StorageError as error:
             _log.warning("not told that somebody waits", cause=str(error))
 
@@ -135,6 +133,11 @@ class QueueDispatcher:
             hands.keep(done)
             _log.warning("no work taken", cause=str(error))
             return RETRY_SECONDS
+        except Exception:
+            # The worker must outlive a defect: what it took without knowing is given back.
+            hands.keep(done)
+            _log.exception("no work taken")
+            return RETRY_SECONDS
         hands.turns.count(taken)
         for lane, item in taken.items:
             hands.begin(lane, item)
@@ -172,6 +175,9 @@ class QueueDispatcher:
                 await queue.beat(self._database, hands.worker, hands.items)
             except StorageError as error:
                 _log.warning("heartbeat not written", cause=str(error))
+            except Exception:
+                # Without a heartbeat others would take what is in hand here.
+                _log.exception("heartbeat not written")
             else:
                 if not hands.known:
                     hands.known = True

@@ -67,10 +67,6 @@ class FailPoint(Enum):
     HINT_BEFORE = "hint.before"
     #: They are.
     HINT_SENT = "hint.sent"
-    #: It is about to be noted that somebody waits for memories.
-    WANT_BEFORE = "want.before"
-    #: It is.
-    WANTED = "want.noted"
 
     # Dispatch.
     #: A worker is about to give back what is done, and to take more.
