@@ -89,6 +89,9 @@ class Signals:
             _log.warning("signals lost; what they told is found without", cause="no reply in time")
         except StorageError as error:
             _log.warning("signals lost; what they told is found without", cause=str(error))
+        except Exception:
+            # The process goes on telling and hearing whatever one signal runs into.
+            _log.exception("signals lost; what they told is found without")
 
     async def _send_all(self) -> None:
         while True:

@@ -127,7 +127,7 @@ class Indexer:
         return place.head > 0 and not (is_whole and place.embedding_model == self._embedder.model)
 
     async def _settle(self, item: WorkItem) -> None:
-        # Where something is missing, the session stays noted, and the reconciler finds it.
+        # Where something is missing, the session stays noted, and workers find it again.
         model = None if self._embedder is None else self._embedder.model
         async with self._database.transaction(item.tenant_id) as tx:
             if not await chunk_index.settle(tx, item.session_key, model):

@@ -75,8 +75,8 @@ class Question:
     navigate: bool = False
     #: Whether the text is told as it is written.
     stream: bool = False
-    #: Whether the answer is made although nobody waits for it; else it is abandoned when all
-    #: who waited have left, a minute later as a rule.
+    #: Makes the answer even when no caller waits for it. Without it, the service abandons the
+    #: answer about a minute after the last caller has left.
     unattended: bool = False
 
 
@@ -242,7 +242,7 @@ class Answer:
 
     answer_id: str
     query: str
-    #: "pending", "complete", "failed", "cancelled" or "abandoned": nobody waited for it, and
+    #: "pending", "complete", "failed", "cancelled" or "abandoned": its callers left, and
     #: `resume_answer` goes on with it.
     status: str
     #: Empty when there is no answer.
