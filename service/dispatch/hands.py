@@ -66,7 +66,12 @@ class Hands:
         return [*self._running, *self._held, *self._done]
 
     def begin(self, lane: Lane, item: WorkItem) -> None:
-        """Works on an item that was taken."""
+        """Works on an item that was taken, unless it is in hand: its claim was lost, not the work.
+
+        A crash of the server or a new primary takes the claims of all.
+        """
+        if item in self._running or item in self._held or item in self._done:
+            return
         task = asyncio.create_task(self._work(item))
         self._running[item] = lane, task
         task.add_done_callback(lambda _: self._end_one(item))

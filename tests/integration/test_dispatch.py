@@ -441,6 +441,36 @@ async def test_a_worker_that_was_taken_for_dead_works_on_and_claims_again(
         await until(lambda: len(set(handled)) == 2)
 
 
+async def test_a_worker_that_takes_again_what_it_has_in_hand_handles_it_once(
+    url: str, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    going = asyncio.Event()
+    handled: list[WorkItem] = []
+
+    async def handle(one: WorkItem) -> None:
+        handled.append(one)
+        await going.wait()
+        await rows.run(_DONE, one.item_id)
+
+    await rows.make("s")
+    async with running(url, handle) as one:
+        await until(lambda: handled)
+        # As a new primary has it: no claims, and the worker looks before its next heartbeat.
+        await rows.run("DELETE FROM claim")
+        async with asyncio.timeout(60):
+            while not await rows.run("TABLE claim"):
+                one.wake()
+                await asyncio.sleep(0.02)
+        await rows.make("t")
+        await until(lambda: len(set(handled)) == 2)
+        going.set()
+        async with asyncio.timeout(60):
+            while await rows.run("TABLE claim"):
+                await asyncio.sleep(0.02)
+    assert len(handled) == 2
+    assert not caplog.records, "asyncio logs what a callback raises"
+
+
 async def test_what_a_killed_worker_held_is_handled_again(url: str, rows: Rows) -> None:
     script = f"""
         import asyncio, os, signal
