@@ -87,8 +87,8 @@ FROM tenant_budget b
 {
     _SUMS.format(
         sums="tenant_spend_sum WHERE tenant_id = b.tenant_id",
-        spend="tenant_id = b.tenant_id",
-        intent="tenant_id = b.tenant_id",
+        spend="tenant_id = b.tenant_id AND day > '-infinity'",
+        intent="tenant_id = b.tenant_id AND created_at > '-infinity'",
         forgotten=FORGOTTEN_SECONDS,
     )
 }

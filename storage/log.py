@@ -87,7 +87,8 @@ WITH producers AS (
                 %b::bool[]) AS t
 ), sessions AS (
     UPDATE session SET head = (%b::int8[])[array_position(%b::uuid[], session_key)],
-        content_bytes = content_bytes + (%b::int8[])[array_position(%b::uuid[], session_key)]
+        content_bytes = content_bytes + (%b::int8[])[array_position(%b::uuid[], session_key)],
+        has_unindexed = true
     WHERE session_key = ANY(%b::uuid[])
 )
 UPDATE memory SET has_work = true, resting = false,
@@ -102,12 +103,12 @@ RETURNING session_key, memory_id, status
 _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0023. Its plans are kept by the connection.
+# function is in migrations/versions/0025. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM write_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s, {observed_first})
 """
-# The same for chunks that came by requests; so is this function.
+# The same for chunks that came by requests; this function is in 0023.
 _APPEND_REQUESTS_IF_UNCHANGED = """
 SELECT woken, applied FROM write_requests_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s,

@@ -1,6 +1,6 @@
 """What was spent: the ledger's sums by memory, session, tenant and day.
 
-The table is written by a trigger of the ledger, so it is what the ledger adds up to.
+The sums are written by a trigger of the ledger, so they are what the ledger adds up to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, Text, and_, cast, func, literal, select, text, tuple_
 
 from storage.database import Transaction
 from storage.tables import memory, session, spend
@@ -90,9 +90,11 @@ _SUMS = tuple(
 
 
 def _where(wanted: SpendFilter) -> list[Any]:
-    clauses: list[Any] = []
-    if wanted.session_key is not None:
-        clauses.append(spend.c.session_key == wanted.session_key)
+    if wanted.session_key is None:
+        # It is so of all, and what the index of a tenant's rows asks for.
+        clauses: list[Any] = [spend.c.day > text("'-infinity'")]
+    else:
+        clauses = [spend.c.session_key == wanted.session_key]
     if wanted.memory_id is not None:
         clauses.append(spend.c.owner_id == wanted.memory_id)
     return [*clauses, *wanted.days.bound(spend.c.day)]

@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
 )
 
-from storage.tables.common import count, created, metadata, of_memory, of_session, total
+from storage.tables.common import count, created, metadata, of_memory, of_session, views
 
 call = Table(
     "call",
@@ -57,7 +57,6 @@ call = Table(
     Column("ended", Text),
     # The words of a refusal, or the provider's own name of the end.
     Column("said", Text),
-    PrimaryKeyConstraint("session_key", "call_id", name="call_pkey"),
     of_memory("call_memory_fkey"),
     CheckConstraint("(reply IS NULL) <> (failure IS NULL)", name="call_outcome"),
     Index(
@@ -91,46 +90,17 @@ intent = Table(
     count("reserved_micro_usd"),
     created(),
     PrimaryKeyConstraint("session_key", "key", name="intent_pkey"),
-    of_session("intent_session_fkey"),
-    of_memory("intent_memory_fkey"),
-    Index("intent_by_tenant", "tenant_id"),
-)
-
-
-spend = Table(
-    "spend",
-    metadata,
-    # The ledger's sums by day. A trigger of `call` writes them, and those below, so that they
-    # are what is in the ledger whoever writes there.
-    Column("session_key", Uuid, nullable=False),
-    # The memory, or the session for calls that no memory made.
-    Column("owner_id", Uuid, nullable=False),
-    # In UTC.
-    Column("day", Date, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
-    total("calls"),
-    total("failed_calls"),
-    total("input_tokens"),
-    total("predicted_cached_tokens"),
-    total("reported_cached_tokens"),
-    # Calls whose provider says nothing of its cache.
-    total("unreported_calls"),
-    total("cache_write_tokens"),
-    total("output_tokens"),
-    total("cost_micro_usd"),
-    # Calls of models without a price.
-    total("unpriced_calls"),
-    PrimaryKeyConstraint("session_key", "owner_id", "day", name="spend_pkey"),
-    of_session("spend_session_fkey"),
-    Index("spend_by_tenant", "tenant_id", "day"),
+    # It has no foreign key: what stays, the call and its sum, has them.
+    # For budgets. What it says is so of each, as of `call_sum_by_tenant`.
+    Index("intent_of_tenant", "tenant_id", postgresql_where=text("created_at > '-infinity'")),
 )
 
 
 call_sum = Table(
     "call_sum",
     metadata,
-    # The ledger's sums by what calls are for. A trigger of `call` writes them, so that what a
-    # session came to is known without a look at its calls.
+    # The ledger's sums by day and by what calls are for. A trigger of `call` writes them, and
+    # those of budgets, so that they are what is in the ledger whoever writes there.
     Column("session_key", Uuid, nullable=False),
     # The memory, or the session for calls that no memory made.
     Column("owner_id", Uuid, nullable=False),
@@ -166,6 +136,38 @@ call_sum = Table(
         name="call_sum_pkey",
     ),
     of_session("call_sum_session_fkey"),
+    Index(
+        "call_sum_by_tenant",
+        "tenant_id",
+        "day",
+        # It is so of each, and keeps this index to who says it: migration 0025.
+        postgresql_where=text("day > '-infinity'"),
+    ),
+)
+
+
+spend = Table(
+    "spend",
+    views,
+    # The ledger's sums by day, out of `call_sum`: a view, of as many rows as that has.
+    Column("session_key", Uuid, nullable=False),
+    # The memory, or the session for calls that no memory made.
+    Column("owner_id", Uuid, nullable=False),
+    # In UTC.
+    Column("day", Date, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    count("calls"),
+    count("failed_calls"),
+    count("input_tokens"),
+    count("predicted_cached_tokens"),
+    count("reported_cached_tokens"),
+    # Calls whose provider says nothing of its cache.
+    count("unreported_calls"),
+    count("cache_write_tokens"),
+    count("output_tokens"),
+    count("cost_micro_usd"),
+    # Calls of models without a price.
+    count("unpriced_calls"),
 )
 
 

@@ -3,6 +3,8 @@
 from sqlalchemy import BigInteger, Column, DateTime, ForeignKeyConstraint, MetaData, func, text
 
 metadata = MetaData()
+#: Views: migrations make them, and are not compared with them.
+views = MetaData()
 
 #: Role that runtime processes take on; row-level security binds it.
 APP_ROLE = "palimpsest_app"

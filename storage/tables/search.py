@@ -28,12 +28,8 @@ chunk_word = Table(
     Column("words", TSVECTOR, nullable=False),
     # How long the chunk's text is, in words as the text search counts their places.
     Column("length", Integer, nullable=False),
+    # No foreign key: it is made of the chunk by one statement, and can be made again.
     PrimaryKeyConstraint("session_key", "position", name="chunk_word_pkey"),
-    ForeignKeyConstraint(
-        ["session_key", "position"],
-        ["chunk.session_key", "chunk.position"],
-        name="chunk_word_chunk_fkey",
-    ),
 )
 
 

@@ -45,11 +45,13 @@ LITTLE, MUCH = UUID(int=0xB0), UUID(int=0xB1)
 
 # Sessions that nobody made: foreign keys are not checked here.
 _SPEND = """
-INSERT INTO spend (session_key, owner_id, day, tenant_id, calls, input_tokens, output_tokens,
-    cost_micro_usd)
+INSERT INTO call_sum (session_key, owner_id, tenant_id, day, purpose, model, residual, failed,
+    calls, input_tokens, predicted_cached_tokens, reported_cached_tokens, reported_calls,
+    cached_tokens, cache_write_tokens, output_tokens, cost_micro_usd, priced_calls)
 SELECT CASE s WHEN 0 THEN %(session)s::uuid ELSE md5(%(tenant)s || s)::uuid END,
     CASE WHEN s = 0 AND m = 1 THEN %(memory)s::uuid ELSE md5(%(tenant)s || s || '/' || m)::uuid END,
-    (now() AT TIME ZONE 'UTC')::date - d, %(tenant)s::uuid, 1, 900, 100, 10
+    %(tenant)s::uuid, (now() AT TIME ZONE 'UTC')::date - d, 'revise', 'm', '', false,
+    1, 900, 0, 0, 0, 0, 0, 100, 10, 1
 FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS s
 CROSS JOIN generate_series(1, %(memories)s::bigint) AS m
 CROSS JOIN generate_series(0, %(days)s::integer - 1) AS d
@@ -156,7 +158,7 @@ def _fill(superuser_url: str, scope: CallScope, rows: int) -> None:
                     "days": FEW // MEMORIES,
                 },
             )
-        connection.execute("VACUUM ANALYZE spend")
+        connection.execute("VACUUM ANALYZE call_sum")
         connection.execute("CHECKPOINT")
 
 

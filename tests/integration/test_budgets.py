@@ -17,7 +17,7 @@ from service.usecases.journal import Journal
 from storage import budgets, journal
 from storage.database import Database, Transaction
 from storage.journal import Outcome, Recorded, Wanted
-from storage.tables import intent, spend, spend_sum, tenant, tenant_spend_sum
+from storage.tables import call_sum, intent, spend_sum, tenant, tenant_spend_sum
 from tests.harness import Servers
 from tests.integration.scripted import KEY, MEMORY, make
 from tests.integration.statements import statements
@@ -96,7 +96,7 @@ async def reserve(tx: Transaction, key: bytes, tokens: int, micro_usd: int = 0) 
 
 async def a_day_later(tx: Transaction) -> None:
     """What was spent is yesterday's."""
-    for table in (spend, spend_sum, tenant_spend_sum):
+    for table in (call_sum, spend_sum, tenant_spend_sum):
         await tx.connection.execute(update(table).values(day=table.c.day - 1))
 
 

@@ -127,7 +127,7 @@ async def test_every_key_to_a_session_has_its_tenant(url: str, servers: Servers)
             " FROM pg_constraint c WHERE c.contype = 'f' AND c.confrelid = 'session'::regclass"
         )
         keys = {table: (set(columns), whole) for table, whole, columns in await found.fetchall()}
-    assert {"producer", "memory", "intent", "spend", "budget", "schema_draft"} <= set(keys)
+    assert {"producer", "memory", "call_sum", "budget", "schema_draft"} <= set(keys)
     for table, (columns, whole) in keys.items():
         assert columns == {"session_key", "tenant_id"}, table
         assert whole, table

@@ -18,20 +18,25 @@ from tests.integration.writing import append_texts
 MESSAGES = 20
 #: Nothing is counted before: plans, connections, first versions of rows.
 FIRST = 5
-#: Records of the write-ahead log for a message, locks of rows among them: 58, so that they become
-#: no more unseen.
-MOST_RECORDS = 66
+#: Records of the write-ahead log for a message, locks of rows among them: 53, and some more where
+#: a page of an index is full. So they become no more unseen.
+MOST_RECORDS = 58
 #: Statements of a worker for a message, BEGIN and COMMIT among them: 30. They were 42.
 MOST_STATEMENTS = 34
 
+# Of our tables alone: the server analyzes and cleans when it likes.
 _RECORDS = """
-SELECT count(*) FROM pg_get_wal_block_info(%s, %s, false)
-WHERE block_id = 0
-    AND reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+SELECT count(*) FROM pg_get_wal_records_info(%(begun)s, %(ended)s) w
+JOIN pg_get_wal_block_info(%(begun)s, %(ended)s, false) b
+    ON b.start_lsn = w.start_lsn AND b.block_id = 0
+JOIN pg_class c ON pg_relation_filenode(c.oid) = b.relfilenode
+WHERE c.relnamespace = 'public'::regnamespace
+    AND b.reldatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND w.record_type NOT LIKE 'PRUNE%%' AND w.record_type NOT LIKE 'VACUUM%%'
 """
 _UPDATES = """
 SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
-WHERE relname IN ('producer', 'prism_value', 'spend')
+WHERE relname IN ('producer', 'prism_value', 'call_sum')
 """
 
 
@@ -88,11 +93,12 @@ async def test_a_message_writes_no_more_than_it_must(
                 assert len(sent) - appended <= MOST_STATEMENTS, sent[appended:]
         # What did not wait for the disk is there behind this.
         connection.execute("CREATE TABLE flushed (n int)")
-        records = one(_RECORDS, (begun, one("SELECT pg_current_wal_flush_lsn()")))
+        ended = one("SELECT pg_current_wal_flush_lsn()")
+        records = one(_RECORDS, {"begun": begun, "ended": ended})
         await database.close()
         updates = {name: (all_, hot) for name, all_, hot in connection.execute(_UPDATES)}
     assert records / MESSAGES <= MOST_RECORDS
-    assert updates.keys() == {"producer", "prism_value", "spend"}
+    assert updates.keys() == {"producer", "prism_value", "call_sum"}
     for name, (number, hot) in updates.items():
         assert number >= MESSAGES, name
         assert hot >= number * 0.8, f"{name}: {hot} of {number} updates were HOT"

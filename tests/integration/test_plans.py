@@ -39,8 +39,6 @@ LARGE_ROWS = 1000
 
 #: What is known to be wrong, by a part of the statement, and how.
 UNMENDED: Mapping[str, str] = {
-    "coalesce(sum(spend.calls)": "all of a tenant's index is read, when nothing is known",
-    "FROM intent": "all of a tenant's calls under way are read, when nothing is known",
     "SELECT session.session_key, session.name": (
         "all of a tenant's sessions are read and sorted for a page, when nothing is known"
     ),

@@ -80,9 +80,10 @@ async def _spend_much(database: Database, admin_url: str, sessions: range) -> No
     with psycopg.connect(admin_url, autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")
         connection.execute(
-            "INSERT INTO spend (session_key, owner_id, day, tenant_id, input_tokens)"
-            " SELECT md5(s::text)::uuid, md5(s::text)::uuid, (now() AT TIME ZONE 'UTC')::date - d,"
-            " %s, 7 FROM unnest(%s::int[]) s CROSS JOIN generate_series(0, 9) d",
+            "INSERT INTO call_sum SELECT md5(s::text)::uuid, md5(s::text)::uuid,"
+            " (now() AT TIME ZONE 'UTC')::date - d, 'p', 'm', '', false, %s,"
+            " 1, 7, 0, 0, 0, 0, 0, 0, 0, 0"
+            " FROM unnest(%s::int[]) s CROSS JOIN generate_series(0, 9) d",
             (DEFAULT_TENANT, list(sessions)),
         )
     async with database.transaction(DEFAULT_TENANT) as tx:
@@ -92,7 +93,7 @@ async def _spend_much(database: Database, admin_url: str, sessions: range) -> No
 _READ = """
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
 FROM pg_stat_xact_user_tables
-WHERE relname IN ('spend', 'spend_sum', 'tenant_spend_sum', 'intent', 'budget', 'tenant_budget')
+WHERE relname IN ('call_sum', 'spend_sum', 'tenant_spend_sum', 'intent', 'budget', 'tenant_budget')
 """
 
 
@@ -484,12 +485,26 @@ async def test_calls_of_the_release_before_are_in_the_sums_whenever_they_are_wri
         writing.join()
     assert outcome == ("0017", migrations.newest())
     await _assert_right(old, 3 + len(written))
-    # Cut off in the midst of it, it runs again.
+    # The last step was cut off before it said that it was done.
     with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-        connection.execute("DELETE FROM tenant_spend_sum")
-        connection.execute("UPDATE alembic_version SET version_num = '0017'")
+        connection.execute("UPDATE alembic_version SET version_num = '0024'")
     migrations.upgrade(sqlalchemy_url(old))
     await _assert_right(old, 3 + len(written))
+
+
+async def test_what_the_sums_lack_when_a_migration_is_cut_off_is_added_by_the_next(
+    servers: Servers, old: str
+) -> None:
+    upgrade_to(old, "0017")
+    values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT}
+    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
+        connection.execute(CALL, values)
+        upgrade_to(old, "0024")
+        connection.execute(CALL, values)
+        connection.execute("DELETE FROM tenant_spend_sum")
+        connection.execute("UPDATE alembic_version SET version_num = '0021'")
+    migrations.upgrade(sqlalchemy_url(old))
+    await _assert_right(old, 2)
 
 
 async def _assert_right(url: str, calls: int) -> None:
