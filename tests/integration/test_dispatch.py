@@ -23,7 +23,8 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
 from service.embedded.postgres import PostgresServer
 from storage import queue
-from storage.database import Database, sqlalchemy_url
+from storage.connections import sqlalchemy_url
+from storage.database import Database
 from storage.errors import StorageError
 from storage.queue import NOBODY, Lane, Look
 from storage.signals import Signals

@@ -23,7 +23,8 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.journal import Journal
 from service.usecases.verify import Found, Verifier
 from storage import budgets, journal, memories, spend_sums
-from storage.database import Database, Transaction, sqlalchemy_url
+from storage.connections import sqlalchemy_url
+from storage.database import Database, Transaction
 from storage.errors import StorageError
 from storage.journal import Outcome, Wanted
 from storage.tables import call
