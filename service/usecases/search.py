@@ -26,6 +26,7 @@ from service.llm.failures import ModelFailure
 from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
 from storage import search as stored
+from storage import search_vectors, search_words
 from storage.database import Database, DirectTransaction
 from storage.search import Range, SearchPlace
 from storage.search_support import Support, read_support
@@ -379,11 +380,11 @@ class Searcher:
         if within.from_position > within.to_position:
             return words, vectors, unread
         if mode is not SearchMode.VECTORS:
-            tail = await stored.read_tail(tx, session_key, place, within)
+            tail = await search_words.read_tail(tx, session_key, place, within)
             unread = tail.unread
-            words = await stored.read_by_words(tx, session_key, place, within, tail, depth)
+            words = await search_words.read_by_words(tx, session_key, place, within, tail, depth)
         if vector is not None and self._support is not None:
-            vectors = await stored.read_by_vectors(
+            vectors = await search_vectors.read_by_vectors(
                 tx,
                 session_key,
                 place.embedding_model,
