@@ -1,14 +1,17 @@
-"""The answers of a session, newest first."""
+"""The answers of a session: all, newest first, and those that were found, oldest first."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Text, cast, func, literal, tuple_
 
+from service.domain.readers import ReaderName
 from storage.answers import StoredAnswer, from_row, select_answers
 from storage.database import Transaction
 from storage.listing import Listed, walk_rows
+from storage.ratings import BAD, GOOD
 from storage.tables import answer, answer_rating, memory
 
 #: Where an answer stands: when it was asked, and its id.
@@ -70,3 +73,52 @@ async def list_newest(
         max_bytes=max_bytes,
     )
     return Listed(items=[from_row(row) for row in found.items], more=found.more)
+
+
+async def list_answered(
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID | None,
+    *,
+    after: Place | None,
+    limit: int,
+    ids: Sequence[UUID] = (),
+    good: bool | None = None,
+) -> Sequence[StoredAnswer]:
+    """Complete answers that were found, oldest first, behind `after`: no guesses.
+
+    Those that were navigated to in a memory, or without one those that were browsed, also
+    where the automatic reader chose that. Only those with one of the `ids`, if there are
+    any, and only those that somebody found `good`, or bad, if that is said.
+    """
+    chosen = answer.c.chosen
+    if memory_id is None:
+        by_name = answer.c.reader == ReaderName.DCISO
+        reading = by_name | (chosen["reader"].as_string() == ReaderName.DCISO)
+    else:
+        asked = (answer.c.memory_id == memory_id) & answer.c.navigation.is_not(None)
+        is_it = chosen["memory_id"].as_string() == str(memory_id)
+        navigated = chosen["navigation"].as_string().is_not(None)
+        # Where the log was browsed behind a navigation, the answer is not the navigation's.
+        found = answer.c.statistics.is_not(None)
+        reading = (chosen.is_(None) & asked) | (is_it & navigated & found)
+    statement = (
+        select_answers()
+        .where(
+            answer.c.session_key == session_key,
+            reading,
+            answer.c.status == "complete",
+            answer.c.no_answer.is_(None),
+            ~answer.c.guessed,
+            *(() if not ids else (answer.c.answer_id.in_(ids),)),
+            *(() if good is None else (answer_rating.c.rating == (GOOD if good else BAD),)),
+            *(
+                ()
+                if after is None
+                else (tuple_(answer.c.created_at, answer.c.answer_id) > tuple_(*after),)
+            ),
+        )
+        .order_by(answer.c.created_at, answer.c.answer_id)
+        .limit(limit)
+    )
+    return [from_row(row) for row in await tx.connection.execute(statement)]

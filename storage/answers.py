@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import Row, Select, bindparam, func, null, select, tuple_, update
+from sqlalchemy import Row, Select, bindparam, func, null, select, update
 
 from service.domain.dciso.spec import BrowseRequest
 from service.domain.options import worded
@@ -25,7 +25,7 @@ from service.domain.work import WorkKind
 from storage import calls, settling
 from storage.calls import UsageLine
 from storage.database import DirectTransaction, Transaction
-from storage.ratings import BAD, GOOD, StoredRating
+from storage.ratings import GOOD, StoredRating
 from storage.ready import Ready
 from storage.tables import answer, answer_rating, memory, session
 
@@ -316,55 +316,6 @@ async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | N
         answer.c.session_key == session_key, answer.c.answer_id == answer_id
     )
     return (await tx.connection.execute(statement)).scalar_one_or_none()
-
-
-async def list_answered(
-    tx: Transaction,
-    session_key: UUID,
-    memory_id: UUID | None,
-    *,
-    after: tuple[datetime, UUID] | None,
-    limit: int,
-    ids: Sequence[UUID] = (),
-    good: bool | None = None,
-) -> Sequence[StoredAnswer]:
-    """Complete answers that were found, oldest first, behind `after`: no guesses.
-
-    Those that were navigated to in a memory, or without one those that were browsed, also
-    where the automatic reader chose that. Only those with one of the `ids`, if there are
-    any, and only those that somebody found `good`, or bad, if that is said.
-    """
-    chosen = answer.c.chosen
-    if memory_id is None:
-        by_name = answer.c.reader == ReaderName.DCISO
-        reading = by_name | (chosen["reader"].as_string() == ReaderName.DCISO)
-    else:
-        asked = (answer.c.memory_id == memory_id) & answer.c.navigation.is_not(None)
-        is_it = chosen["memory_id"].as_string() == str(memory_id)
-        navigated = chosen["navigation"].as_string().is_not(None)
-        # Where the log was browsed behind a navigation, the answer is not the navigation's.
-        found = answer.c.statistics.is_not(None)
-        reading = (chosen.is_(None) & asked) | (is_it & navigated & found)
-    statement = (
-        select_answers()
-        .where(
-            answer.c.session_key == session_key,
-            reading,
-            answer.c.status == "complete",
-            answer.c.no_answer.is_(None),
-            ~answer.c.guessed,
-            *(() if not ids else (answer.c.answer_id.in_(ids),)),
-            *(() if good is None else (answer_rating.c.rating == (GOOD if good else BAD),)),
-            *(
-                ()
-                if after is None
-                else (tuple_(answer.c.created_at, answer.c.answer_id) > tuple_(*after),)
-            ),
-        )
-        .order_by(answer.c.created_at, answer.c.answer_id)
-        .limit(limit)
-    )
-    return [from_row(row) for row in await tx.connection.execute(statement)]
 
 
 def select_answers() -> Select[Any]:

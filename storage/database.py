@@ -1,4 +1,4 @@
-"""Connections and transactions.
+"""Transactions, and the pools whose connections they take.
 
 A transaction belongs to one tenant: it opens with the tenant's id set, and row-level
 security shows it nothing else. Use cases open transactions; the modules beside this
@@ -14,57 +14,31 @@ from uuid import UUID
 
 import psycopg
 from opentelemetry import trace
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
-from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from storage import tables
-from storage.driver import Connection as DriverConnection
+from storage.connections import (
+    connection_arguments,
+    core_pool,
+    direct_pool,
+    settings_statement,
+)
+from storage.driver import Connection
 from storage.errors import ReadOnly, Unreachable, translated
 from storage.ready import Ready
 
 Row = tuple[Any, ...]
 #: What the placeholders of queries stand for: by name, or in their order, each its own.
 Values = Sequence[object] | Mapping[str, object]
-Connection = DriverConnection
 #: Is told the ids of memories, answers and schema drafts, in hexadecimal.
 Changed = Callable[[Sequence[str]], None]
 
-#: How long a caller waits for a free connection.
-POOL_SECONDS = 10.0
 #: How long a transaction may take, with the wait for its connection. Longer than any
 #: statement: who waits so long waits for a server that is there and does not answer.
 TRANSACTION_SECONDS = 45.0
-
-#: What every connection is told when it opens. A lock is waited for briefly: whoever
-#: holds it longer is in trouble, and the caller is told to retry. Durability is not
-#: left to the server's defaults: an ack means that the commit is on disk.
-_SETTINGS = {
-    "lock_timeout": "5s",
-    "statement_timeout": "30s",
-    "idle_in_transaction_session_timeout": "60s",
-    "synchronous_commit": "on",
-    "TimeZone": "UTC",
-    # Every statement that comes often has an index, and plans are kept: one that was made while
-    # a table was empty would read all of it, for as long as nobody analyzes it. The same goes
-    # for the checks of keys, whose statements are PostgreSQL's own. Nor is any of them worth
-    # being compiled, which costs by estimates that are as wrong then.
-    "enable_seqscan": "off",
-    "jit": "off",
-}
-
-#: A host that vanished without a word is noticed by its silence: data that it does not
-#: confirm for so long, and an idle connection on which it confirms no probe.
-_SILENCE = {
-    "tcp_user_timeout": 15_000,
-    "keepalives_idle": 30,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
-
 
 #: A transaction goes on as another tenant's: for what belongs to many, of each in its turn.
 OF_TENANT = "SELECT set_config('app.tenant', %s, true)"
@@ -86,25 +60,6 @@ _NO_TENANT = UUID(int=0)
 _NOTIFY = "SELECT pg_notify(c, p) FROM unnest(%s::text[], %s::text[]) AS t (c, p)"
 
 
-def connection_arguments(
-    name: str, *, role: str = tables.APP_ROLE, pooled: bool = False
-) -> dict[str, Any]:
-    """What a connection is opened with. `name` is shown by the server as application_name."""
-    arguments: dict[str, Any] = {
-        "application_name": name,
-        "connect_timeout": 5,
-        # Never a standby: neither of several hosts, nor behind a name that is about to move.
-        "target_session_attrs": "read-write",
-        **_SILENCE,
-    }
-    if pooled:
-        arguments["prepare_threshold"] = None
-    else:
-        settings = {"role": role, **_SETTINGS}
-        arguments["options"] = " ".join(f"-c {key}={one}" for key, one in settings.items())
-    return arguments
-
-
 @asynccontextmanager
 async def _in_time() -> AsyncIterator[None]:
     """Surrounds a transaction. Raises Unreachable when it takes TRANSACTION_SECONDS."""
@@ -118,13 +73,6 @@ async def _in_time() -> AsyncIterator[None]:
         raise Unreachable("the database did not answer in time") from error
 
 
-def _told(settings: Mapping[str, str]) -> str:
-    """One statement that sets all of `settings` until the transaction ends."""
-    return "SELECT " + ", ".join(
-        f"set_config('{key}', '{value}', true)" for key, value in settings.items()
-    )
-
-
 def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> tuple[str, ...]:
     """The statements that a transaction begins with."""
     tenant = () if tenant_id is None else (f"SET LOCAL app.tenant = '{tenant_id}'",)
@@ -133,25 +81,6 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 def _span(name: str) -> AbstractContextManager[object]:
     return trace.get_tracer("palimpsest").start_as_current_span(name)
-
-
-def sqlalchemy_url(url: str) -> URL:
-    """Returns a postgresql:// URL as SQLAlchemy takes it, with the psycopg driver.
-
-    Raises psycopg.ProgrammingError when libpq cannot read it.
-    """
-    known = conninfo_to_dict(url)
-    if "," not in str(known.get("host")):
-        return make_url(url).set(drivername="postgresql+psycopg")
-    # SQLAlchemy takes several hosts, but only behind the question mark.
-    parts = {name: str(value) for name, value in known.items()}
-    return URL.create(
-        "postgresql+psycopg",
-        username=parts.pop("user", None),
-        password=parts.pop("password", None),
-        database=parts.pop("dbname", None),
-        query=parts,
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,28 +157,9 @@ class Database:
         nothing is prepared, and each transaction is told what else a connection is.
         """
         arguments = connection_arguments(name, role=role, pooled=pooled)
-        engine = create_async_engine(
-            sqlalchemy_url(url),
-            # We send BEGIN ourselves, together with the tenant, in one round trip.
-            isolation_level="AUTOCOMMIT",
-            # Errors are logged, and values are texts of users.
-            hide_parameters=True,
-            pool_size=pool_size,
-            max_overflow=0,
-            pool_timeout=POOL_SECONDS,
-            connect_args={**arguments, "async_creator_fn": DriverConnection.connect},
-        )
-        direct: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            url,
-            connection_class=DriverConnection,
-            kwargs={"autocommit": True, **arguments},
-            min_size=1,
-            max_size=pool_size,
-            timeout=POOL_SECONDS,
-            reconnect_timeout=5.0,
-            open=False,
-        )
-        return cls(engine, direct, (_told({"role": role, **_SETTINGS}),) if pooled else ())
+        engine = core_pool(url, arguments, pool_size=pool_size)
+        direct = direct_pool(url, arguments, pool_size=pool_size)
+        return cls(engine, direct, (settings_statement(role),) if pooled else ())
 
     def on_change(self, hear: Changed) -> None:
         """Has `hear` called behind each commit with the ids of what it changed, if any.

@@ -12,7 +12,8 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from storage.database import Database, connection_arguments
+from storage.connections import connection_arguments
+from storage.database import Database
 from storage.driver import Connection
 from storage.errors import StorageError, translate
 

@@ -15,8 +15,9 @@ from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.tree.nodes import Made, Node, Place
 from storage.database import Transaction
+from storage.flushing import ready_unless_failing
 from storage.ready import Ready
-from storage.revisions import Claim, NewRevision, advance, ready_unless_failing
+from storage.revisions import Claim, NewRevision, advance
 from storage.tables import memory
 
 #: Bytes of a leaf's text whose words are indexed: what PostgreSQL makes of any text of this

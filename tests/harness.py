@@ -21,7 +21,7 @@ import migrations
 from service.embedded.postgres import PostgresServer
 from service.embedded.valkey import ValkeyServer
 from storage import search_setup
-from storage.database import sqlalchemy_url
+from storage.connections import sqlalchemy_url
 
 #: How long one of our processes may take until it is ready, in seconds. Importing
 #: litellm takes four, and several times that on a busy machine.

@@ -20,7 +20,7 @@ import migrations
 from service.embedded import processes
 from service.embedded.postgres import NAME, PostgresServer
 from service.embedded.processes import ServerUser, free_port
-from storage.database import sqlalchemy_url
+from storage.connections import sqlalchemy_url
 from tests.chaos.proxy import Proxy
 from tests.embedded import working_in
 from tests.harness import eventually

@@ -180,7 +180,7 @@ def migrate() -> None:
     import migrations
     from service.llm.embedders import known_dimensions
     from storage import places, search_setup
-    from storage.database import sqlalchemy_url
+    from storage.connections import sqlalchemy_url
     from storage.errors import StorageError, translated
 
     config = read_config()

@@ -32,7 +32,7 @@ from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
 from service.usecases.waiting import BUSY_RETRY_SECONDS, WaitingRoom
-from storage import answers, revisions, sessions, settling, waiting
+from storage import answers, flushing, sessions, settling, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -362,9 +362,9 @@ async def _end_waits(
     for name in {one.memory for one in questions if one.named_reader not in OF_LOG}:
         source, stored = sources[name], sources[name].memory
         if stored is None:
-            woken += await revisions.end_wait(tx, source.session_key, None, source.head)
+            woken += await flushing.end_wait(tx, source.session_key, None, source.head)
         elif stored.lingers and stored.applied_position < source.head:
-            woken += await revisions.end_wait(tx, *item_key(stored), source.head)
+            woken += await flushing.end_wait(tx, *item_key(stored), source.head)
     return woken
 
 

@@ -28,7 +28,7 @@ from service.domain.state.spec import StateSpec
 from service.usecases import guard_meters
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
-from storage import amendment_log, prism_states, revisions, sessions, vectors, waiting
+from storage import amendment_log, flushing, prism_states, revisions, sessions, vectors, waiting
 from storage.amendment_log import LoggedAmendment
 from storage.database import Database, Transaction
 from storage.memories import StoredMemory
@@ -173,7 +173,7 @@ class Editor:
             session = await sessions.lock_head(tx, stored.session_key)
             assert session is not None, "a memory's foreign key holds its session"
             held = await _lock(tx, target)
-            await revisions.want_consolidation(tx, held, session.head)
+            await flushing.want_consolidation(tx, held, session.head)
             reach(FailPoint.CONSOLIDATION_WANTED)
             stored = await find_memory(tx, target.session, target.memory)
         reach(FailPoint.CONSOLIDATION_ASKED)

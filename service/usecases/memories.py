@@ -38,7 +38,7 @@ from service.usecases.lookup import (
 )
 from service.usecases.outline import read_outline
 from service.usecases.working_contexts import ContextReading, WorkingContexts
-from storage import memories, prism_states, revisions, sessions, stalls, vectors
+from storage import flushing, memories, prism_states, sessions, stalls, vectors
 from storage.database import Database
 from storage.listing import Listed
 from storage.memories import StoredMemory
@@ -135,7 +135,7 @@ class Memories:
                 )
             if rebuilt_from is not None and first is None:
                 # It reads the log as it is now, and whoever asked waits for that.
-                await revisions.flush(tx, key, identity, held.head)
+                await flushing.flush(tx, key, identity, held.head)
         self.wake(tenant_id, made.memory)
         return made.memory
 
@@ -303,7 +303,7 @@ class Memories:
         key = (stored.session_key, stored.memory_id)
         if stored.lingers:
             async with self._database.transaction(tenant_id) as tx:
-                woken = await revisions.end_wait(tx, *key, wanted)
+                woken = await flushing.end_wait(tx, *key, wanted)
             self._hints.add(
                 [_item(tenant_id, stored.session_key, one) for one in woken], wanted=True
             )
@@ -349,7 +349,7 @@ class Memories:
             if held is None:
                 raise session_not_found(session)
             one = item_key(await find_memory(tx, session, name))[1] if name else None
-            woken = await revisions.flush(tx, key, one, held.head)
+            woken = await flushing.flush(tx, key, one, held.head)
         self._hints.add([_item(tenant_id, key, identity) for identity in woken])
         token = ReadToken(session_key=key, incarnation=held.incarnation, position=held.head)
         return token.sign(self._token_key), held.head

@@ -25,9 +25,9 @@ from service.llm.embedding import CannotEmbed, Embedder, EmbeddingFailed
 from service.llm.failures import ModelFailure
 from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
-from storage import search as stored
+from storage import search_vectors, search_words
 from storage.database import Database, DirectTransaction
-from storage.search import Range, SearchPlace
+from storage.search import Range, SearchPlace, read_chunks, read_place
 from storage.search_support import Support, read_support
 
 _log = structlog.get_logger("palimpsest.search")
@@ -246,7 +246,7 @@ class Searcher:
     async def index(self, tenant_id: UUID, session: str) -> IndexState:
         """How far the index of a session is. Raises NotFound."""
         async with self._database.direct(tenant_id) as tx:
-            place = await stored.read_place(tx, key_of(tenant_id, session), "")
+            place = await read_place(tx, key_of(tenant_id, session), "")
         if place is None:
             raise session_not_found(session)
         return self._state(place, await self._unavailable(tenant_id))
@@ -263,7 +263,7 @@ class Searcher:
         _refuse(wanted)
         unavailable = await self._unavailable(tenant_id)
         async with self._database.direct(tenant_id) as tx:
-            place = await stored.read_place(tx, session_key, query.query)
+            place = await read_place(tx, session_key, query.query)
         if place is None:
             return None
         state = self._state(place, unavailable)
@@ -379,11 +379,11 @@ class Searcher:
         if within.from_position > within.to_position:
             return words, vectors, unread
         if mode is not SearchMode.VECTORS:
-            tail = await stored.read_tail(tx, session_key, place, within)
+            tail = await search_words.read_tail(tx, session_key, place, within)
             unread = tail.unread
-            words = await stored.read_by_words(tx, session_key, place, within, tail, depth)
+            words = await search_words.read_by_words(tx, session_key, place, within, tail, depth)
         if vector is not None and self._support is not None:
-            vectors = await stored.read_by_vectors(
+            vectors = await search_vectors.read_by_vectors(
                 tx,
                 session_key,
                 place.embedding_model,
@@ -405,7 +405,7 @@ class Searcher:
         """The best in the order of a model, and behind them the rest."""
         positions = [one.position for one in fused[:MAX_TEXTS]]
         async with self._database.direct(tenant_id) as tx:
-            chunks = await stored.read_chunks(tx, session_key, positions, PAGE_BYTES)
+            chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
         # Those that are read are the first ones.
         texts = [chunks[one.position].chunk.as_text() for one in fused[: len(chunks)]]
         order = await self._rerank(
@@ -424,7 +424,7 @@ class Searcher:
             return page
         positions = [one.position for one in page.found]
         async with self._database.direct(tenant_id) as tx:
-            chunks = await stored.read_chunks(tx, session_key, positions, PAGE_BYTES)
+            chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
         read = page.found[: len(chunks)]
         found = [_placed(one, chunks[one.position].chunk.as_text(), query.query) for one in read]
         return replace(page, found=found, chunks=chunks)

@@ -25,7 +25,7 @@ from service.usecases.readers.browsed_log import BrowsedLog, Hit
 from service.usecases.readers.dciso import BrowseTerms, ranked_in
 from service.usecases.readers.log_range import log_of
 from service.usecases.readers.memwalker import Terms
-from storage import answers, sessions, trajectories
+from storage import answer_list, answers, sessions, trajectories
 from storage.answers import StoredAnswer
 from storage.database import Database
 from storage.listing import Listed
@@ -120,7 +120,7 @@ class Trajectories:
         after = None
         while True:
             async with self._database.transaction(tenant_id) as tx:
-                page = await answers.list_answered(
+                page = await answer_list.list_answered(
                     tx, key, memory_id, after=after, limit=EXPORT_ANSWERS, ids=ids, good=good
                 )
             for asked in page:

@@ -26,7 +26,8 @@ from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerUser, run_as
 from service.usecases.checkup import Checkup, Migrations
 from storage import places, restoring, sessions
-from storage.database import Database, sqlalchemy_url
+from storage.connections import sqlalchemy_url
+from storage.database import Database
 from tests.acceptance.verified import verified
 from tests.harness import Servers, api, eventually
 from tests.integration.scripted import ITEM, Script, reviser

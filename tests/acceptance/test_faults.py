@@ -16,7 +16,7 @@ import migrations
 import palimpsest
 from palimpsest import errors
 from service.embedded.postgres import PostgresServer
-from storage.database import sqlalchemy_url
+from storage.connections import sqlalchemy_url
 from tests.acceptance.kept_memory import (
     DEADLINE_SECONDS,
     QUICK,

@@ -39,7 +39,9 @@ from service.rpc.search import SearchService
 from service.usecases.search import DEPTH, VECTORS_WEIGHT, WORDS_WEIGHT, Searcher
 from storage import search_setup
 from storage.database import Database
-from storage.search import Range, SearchPlace, Tail, vectors_query, word_values, words_query
+from storage.search import Range, SearchPlace
+from storage.search_vectors import vectors_query
+from storage.search_words import Tail, word_values, words_query
 from tests.benchmarks.search_rows import MODEL, SIZE, by_chance, fill, finish, query_by_chance
 from tests.harness import Servers
 

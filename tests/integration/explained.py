@@ -15,7 +15,7 @@ from unittest import mock
 import psycopg
 from psycopg import sql
 
-from storage import database
+from storage import connections
 from storage.driver import Connection
 
 _SETTINGS = {
@@ -169,5 +169,5 @@ def hearing() -> Iterator[Heard]:
             connection.add_notice_handler(heard)
             return connection
 
-    with mock.patch.object(database, "DriverConnection", Hearing):
+    with mock.patch.object(connections, "Connection", Hearing):
         yield heard

@@ -32,6 +32,7 @@ from storage import (
     answers,
     budgets,
     calls,
+    flushing,
     history,
     intents,
     interest,
@@ -263,8 +264,8 @@ async def flush(site: Site) -> None:
     """Ending a wait for more, as reads with a token do."""
     key = key_of(site.next())
     async with site.undone() as tx:
-        await revisions.end_wait(tx, *key, 1)
-        await revisions.flush(tx, key[0], None, 1)
+        await flushing.end_wait(tx, *key, 1)
+        await flushing.flush(tx, key[0], None, 1)
 
 
 async def watch(site: Site) -> None:

@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from storage.database import Connection, Database, DirectTransaction, Row
+from storage.database import Database, DirectTransaction, Row
+from storage.driver import Connection
 from tests.harness import Servers
 
 _T = TypeVar("_T")

@@ -18,7 +18,7 @@ from service.usecases.hints import Hints
 from service.usecases.history import History
 from service.usecases.memories import Memories
 from service.usecases.readers.citing import cite
-from storage import amendment_log, prism_states, revisions, sessions
+from storage import amendment_log, flushing, prism_states, revisions, sessions
 from storage.database import Database
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
 from tests.integration.statements import statements
@@ -125,7 +125,7 @@ async def test_a_citation_follows_no_more_of_what_was_merged_than_it_shows(
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.lock(tx, KEY, MEMORY)
         assert held is not None
-        await revisions.want_consolidation(tx, held, 30)
+        await flushing.want_consolidation(tx, held, 30)
 
     def reply(ask: ModelAsk, number: int) -> str:
         if ask.purpose is not Purpose.CONSOLIDATE:

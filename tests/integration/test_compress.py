@@ -17,7 +17,7 @@ from service.domain.state.spec import Period, StateSpec
 from service.domain.state.triggers import SizedStep, due
 from service.domain.state.vectors import Made
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
-from storage import log, revisions
+from storage import flushing, log
 from storage.database import Database
 from tests.harness import Servers
 from tests.integration.scripted import (
@@ -53,7 +53,7 @@ async def drained(database: Database, script: Script) -> None:
 
 async def flush(database: Database, position: int) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await revisions.flush(tx, KEY, MEMORY, position)
+        await flushing.flush(tx, KEY, MEMORY, position)
 
 
 async def steps_of(database: Database) -> Sequence[SizedStep]:

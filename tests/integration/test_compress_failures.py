@@ -12,7 +12,7 @@ from service.domain.specs import MemoryKind
 from service.domain.state.vectors import Made
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.failures import ModelFailure
-from storage import calls, resting, revisions, stalls
+from storage import calls, flushing, resting, revisions, stalls
 from storage.database import Database
 from tests.integration.crashing import Killed
 from tests.integration.scripted import (
@@ -254,7 +254,7 @@ async def test_what_a_dead_worker_paid_for_is_asked_again_though_more_has_come(
     await make(database, [], STATE, period=10)
     await append_steps(database, 2)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await revisions.flush(tx, KEY, MEMORY, 2)
+        await flushing.flush(tx, KEY, MEMORY, 2)
     script = Script()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("storage.vectors.commit", dying)
@@ -308,7 +308,7 @@ async def test_what_failed_and_is_not_wanted_any_more_keeps_nobody_waiting(
     await compressor(database, Script()).drain(ITEM)
     assert (await row_of(database)).resting
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.flush(tx, KEY, MEMORY, 7) == [MEMORY]
+        assert await flushing.flush(tx, KEY, MEMORY, 7) == [MEMORY]
     row = await row_of(database)
     assert row.ready_at <= row.now
     await compressor(database, Script()).drain(ITEM)

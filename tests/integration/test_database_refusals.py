@@ -16,8 +16,7 @@ from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.append import Appender
 from service.usecases.checkup import Checkup, Migrations
 from service.usecases.hints import Hints
-from storage import database as database_module
-from storage import database_state, sessions
+from storage import connections, database_state, sessions
 from storage.database import Database
 from tests.harness import Process, Servers, api
 from tests.integration.writing import drop_hints, submission
@@ -29,7 +28,7 @@ RULE = "CREATE RULE sharded AS ON UPDATE TO producer DO ALSO NOTHING"
 @pytest.fixture
 async def appender(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appender]:
     """One that waits for locks for a moment only."""
-    monkeypatch.setitem(database_module._SETTINGS, "lock_timeout", "100ms")
+    monkeypatch.setitem(connections._SETTINGS, "lock_timeout", "100ms")
     database = Database.connect(url, pool_size=2, name="test")
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, session_key(DEFAULT_TENANT, "s"), "s")

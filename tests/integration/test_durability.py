@@ -12,8 +12,9 @@ import pytest
 import migrations
 from service.domain.tenancy import DEFAULT_TENANT
 from service.embedded.postgres import PostgresServer
-from storage import database as connections
-from storage.database import Database, sqlalchemy_url
+from storage import connections
+from storage.connections import sqlalchemy_url
+from storage.database import Database
 from tests.chaos.mutants.servers import server
 from tests.chaos.mutants.world import World
 from tests.harness import Servers

@@ -12,7 +12,8 @@ import migrations
 from service.domain.prism.spec import PrismSpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage import memories, revisions, sessions, tables
-from storage.database import Database, sqlalchemy_url
+from storage.connections import sqlalchemy_url
+from storage.database import Database
 from storage.errors import Violated
 from storage.revisions import Claim, Fenced, NewRevision
 from tests.harness import Servers

@@ -23,7 +23,7 @@ from service.usecases.hints import Hints
 from service.usecases.journal import Journal
 from service.usecases.memories import Memories
 from service.usecases.revise import Reviser
-from storage import answers, budgets, revisions
+from storage import answers, budgets, flushing, revisions
 from storage.database import Database
 from storage.revisions import Fenced
 from storage.tables import memory
@@ -221,7 +221,7 @@ async def test_raising_wakes_only_what_it_concerns_and_a_flush_wakes_nothing(
     await put(database, OF_MEMORY, TOTAL, 0)
     await budgeted(database, Script()).drain(ITEM)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.flush(tx, KEY, MEMORY, 1) == [MEMORY]
+        assert await flushing.flush(tx, KEY, MEMORY, 1) == [MEMORY]
     assert await ready(database) == "infinity"
     await append_texts(database, "s", ["b"], first=2)
     assert await ready(database) == "infinity"

@@ -24,7 +24,7 @@ from service.usecases.interest import Interest
 from service.usecases.memories import Memories, MemoryReading
 from service.usecases.questions import Question
 from service.usecases.waiting import WaitingRoom
-from storage import revisions
+from storage import flushing, revisions
 from storage.database import Database
 from tests.harness import Servers, api, eventually, worker
 from tests.integration.scripted import (
@@ -299,7 +299,7 @@ async def test_a_read_in_the_middle_of_a_step_takes_nothing_from_its_worker(
     script.meanwhile = meanwhile
     works = reviser(database, script, ENDLESS)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await revisions.end_wait(tx, KEY, MEMORY, 1)
+        await flushing.end_wait(tx, KEY, MEMORY, 1)
     assert await works.drain(ITEM) is None, "the second message does not wait either"
     assert (await tasks[0]).applied_position == 2
     assert (await row(database))[2] == 1, "it was taken once"

@@ -11,8 +11,7 @@ from service.domain.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.append import Appender
 from service.usecases.hints import Hints
 from service.usecases.lanes import Appended
-from storage import database as database_module
-from storage import sessions
+from storage import connections, sessions
 from storage.database import Database
 from tests.harness import Servers
 from tests.integration.writing import drop_hints, submission
@@ -24,8 +23,8 @@ NAMES = ("locked", "also locked", "locked too", "free", "other")
 @pytest.fixture
 async def appender(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appender]:
     """With one lane, which all sessions share; locks are waited for as long as the test takes."""
-    monkeypatch.setitem(database_module._SETTINGS, "lock_timeout", "100s")
-    monkeypatch.setitem(database_module._SETTINGS, "statement_timeout", "100s")
+    monkeypatch.setitem(connections._SETTINGS, "lock_timeout", "100s")
+    monkeypatch.setitem(connections._SETTINGS, "statement_timeout", "100s")
     database = Database.connect(url, pool_size=5, name="test")
     async with database.transaction(DEFAULT_TENANT) as tx:
         for name in NAMES:

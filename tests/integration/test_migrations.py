@@ -20,7 +20,8 @@ from service.domain.tree.nodes import Place
 from service.domain.work import WorkItem, WorkKind
 from storage import log, memories, tree_views
 from storage.chunk_text import AS_TEXT
-from storage.database import Database, sqlalchemy_url
+from storage.connections import sqlalchemy_url
+from storage.database import Database
 from tests.harness import Servers, with_database
 from tests.integration.scripted import Script, reviser
 from tests.integration.writing import append_chunks

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 import palimpsest
 from palimpsest import errors, sync
 from palimpsest.v1 import search_pb2, search_pb2_grpc
-from storage.search import TAIL_CHUNKS
+from storage.search_words import TAIL_CHUNKS
 from tests.harness import Servers, api
 
 STORY = (

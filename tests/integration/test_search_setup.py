@@ -11,7 +11,8 @@ from sqlalchemy import create_engine
 import migrations
 from service.domain.tenancy import DEFAULT_TENANT
 from storage import search_setup
-from storage.database import Database, sqlalchemy_url
+from storage.connections import sqlalchemy_url
+from storage.database import Database
 from storage.search_support import WORDS_INDEX, Support, read_support
 from tests.harness import Servers, with_database
 

@@ -10,9 +10,10 @@ import pytest
 from service.domain.fusing import Hit
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm.embedding import Vector
-from storage import search
+from storage import search_vectors
 from storage.database import Database
-from storage.search import Range, read_by_vectors
+from storage.search import Range
+from storage.search_vectors import read_by_vectors
 from tests.harness import Servers
 from tests.integration.search_rows import (
     KEY,
@@ -131,7 +132,7 @@ async def test_many_vectors_are_searched_by_an_index_and_then_one_by_one(
     async def many(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(search, "_are_many", many)
+    monkeypatch.setattr(search_vectors, "_are_many", many)
     query = by_chance(1002)
     order = sorted(held, key=lambda position: -cosine(held[position], query))
     hits = await find(vectors, query, has_index=True)
@@ -146,5 +147,5 @@ async def test_few_vectors_are_not_searched_by_an_index(vectors: Database) -> No
     many = {"session": KEY, "low": 1, "high": 10**6}
     async with vectors.direct(DEFAULT_TENANT) as tx:
         far = Range(from_position=1, to_position=10**6)
-        assert not await search._are_many(tx, far, many)
-        assert not await search._are_many(tx, Range(from_position=1, to_position=5), {})
+        assert not await search_vectors._are_many(tx, far, many)
+        assert not await search_vectors._are_many(tx, Range(from_position=1, to_position=5), {})

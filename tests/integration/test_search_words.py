@@ -9,9 +9,10 @@ import pytest
 from service.domain.chunks import Chunk, ChunkKind
 from service.domain.fusing import Hit
 from service.domain.tenancy import DEFAULT_TENANT
-from storage import search
+from storage import search, search_words
 from storage.database import Database
-from storage.search import Range, Tail, read_by_words, read_place, read_tail
+from storage.search import Range, read_place
+from storage.search_words import Tail, read_by_words, read_tail
 from tests.integration.search_rows import KEY, Looks, index_words, make_session, plain_bm25
 from tests.integration.writing import append_chunks
 
@@ -106,7 +107,7 @@ async def test_of_many_chunks_the_best_come(database: Database) -> None:
 async def test_of_a_long_tail_the_newest_chunks_are_read(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "TAIL_CHUNKS", 100)
+    monkeypatch.setattr(search_words, "TAIL_CHUNKS", 100)
     texts = texts_by_chance(9, 400)
     await make_session(database, texts)
     await index_words(database, 50)
@@ -127,7 +128,7 @@ async def test_of_a_tail_of_large_chunks_so_many_bytes_are_read(database: Databa
     await make_session(database, texts)
     # Behind the first 16,383 words nothing is kept but that a word is there.
     assert [hit.position for hit in await find(database, "w11 w1")] == [12]
-    assert (await tail_of(database, "w11")).unread == 12 - search.TAIL_BYTES // 200_003
+    assert (await tail_of(database, "w11")).unread == 12 - search_words.TAIL_BYTES // 200_003
 
 
 async def test_a_search_looks_at_no_more_of_a_tail_than_it_says(
@@ -137,7 +138,7 @@ async def test_a_search_looks_at_no_more_of_a_tail_than_it_says(
     looks = Looks(monkeypatch)
     await find(database, "again word3", depth=10)
     # Twice to see where it begins, and once to read it.
-    assert 0 < (await looks.rows(database))["chunk"] <= 3 * search.TAIL_CHUNKS
+    assert 0 < (await looks.rows(database))["chunk"] <= 3 * search_words.TAIL_CHUNKS
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 63, 254, 255])
@@ -221,7 +222,7 @@ async def test_of_many_lengths_a_sample_is_read(
     texts = texts_by_chance(10, 300)
     await make_session(database, texts)
     await index_words(database, 300)
-    monkeypatch.setattr(search, "SAMPLE_CHUNKS", 60)
+    monkeypatch.setattr(search_words, "SAMPLE_CHUNKS", 60)
     hits = await find(database, "w4 w11", depth=300)
     wanted = plain(texts, "w4 w11")
     assert {hit.position for hit in hits} == {position for position, _ in wanted}

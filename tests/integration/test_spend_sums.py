@@ -2,9 +2,8 @@
 
 import asyncio
 import random
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, text
 
-import migrations
 from service.domain.budgets import BudgetPeriod
 from service.domain.errors import BudgetExhausted
 from service.domain.flows import Purpose
@@ -23,7 +21,7 @@ from service.domain.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.usecases.journal import Journal
 from service.usecases.verify import Found, Verifier
 from storage import budgets, journal, memories, spend_sums
-from storage.database import Database, Transaction, sqlalchemy_url
+from storage.database import Database, Transaction
 from storage.errors import StorageError
 from storage.journal import Outcome, Wanted
 from storage.tables import call
@@ -31,10 +29,9 @@ from tests.harness import Servers
 from tests.integration.scripted import KEY, MEMORY, SPEC, make
 from tests.integration.statements import statements
 from tests.integration.test_budgets import SCOPE, TOTAL, check, made, pay, put
-from tests.integration.test_migrations import old, upgrade_to
 from tests.integration.test_spend import OTHER, ledger_calls, owners
 
-__all__ = ["old", "owners"]
+__all__ = ["owners"]
 
 DAY = BudgetPeriod.DAY
 
@@ -448,81 +445,6 @@ async def test_sums_that_are_off_are_told_and_set_right_beside_the_service(
             text("SELECT sum(tokens), sum(day_micro_usd) FROM tenant_spend_sum")
         )
         assert tuple(rows.one()) == (50 + 8 * 3, 7 + 8)
-
-
-#: A call of the first release's memory, as the release before writes it.
-CALL = """
-INSERT INTO call (session_key, call_id, tenant_id, memory_id, occasion, key, purpose, template,
-    model, reply, input_tokens, predicted_cached_tokens, output_tokens, cost_micro_usd, latency_ms)
-VALUES (%(key)s, gen_random_uuid(), %(tenant)s, %(memory)s, '', gen_random_uuid()::text::bytea,
-    'revise', 't/1', 'm', 'r', 5, 0, 1, 2, 1)
-"""
-
-
-async def test_calls_of_the_release_before_are_in_the_sums_whenever_they_are_written(
-    servers: Servers, old: str
-) -> None:
-    values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT}
-    upgrade_to(old, "0017")
-    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-        for _ in range(3):
-            connection.execute(CALL, values)
-    ended = threading.Event()
-    written: list[int] = []
-
-    def write() -> None:
-        with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-            while not ended.is_set() or len(written) < 5:
-                connection.execute(CALL, values)
-                written.append(1)
-
-    writing = threading.Thread(target=write)
-    writing.start()
-    try:
-        outcome = migrations.upgrade(sqlalchemy_url(old))
-    finally:
-        ended.set()
-        writing.join()
-    assert outcome == ("0017", migrations.newest())
-    await _assert_right(old, 3 + len(written))
-    # The last step was cut off before it said that it was done.
-    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0024'")
-    migrations.upgrade(sqlalchemy_url(old))
-    await _assert_right(old, 3 + len(written))
-
-
-async def test_what_the_sums_lack_when_a_migration_is_cut_off_is_added_by_the_next(
-    servers: Servers, old: str
-) -> None:
-    upgrade_to(old, "0017")
-    values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT}
-    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-        connection.execute(CALL, values)
-        upgrade_to(old, "0024")
-        connection.execute(CALL, values)
-        connection.execute("DELETE FROM tenant_spend_sum")
-        connection.execute("UPDATE alembic_version SET version_num = '0021'")
-    migrations.upgrade(sqlalchemy_url(old))
-    await _assert_right(old, 2)
-
-
-async def _assert_right(url: str, calls: int) -> None:
-    database = Database.connect(url, pool_size=1, name="test")
-    try:
-        async with database.transaction(DEFAULT_TENANT) as tx:
-            assert await wrong(tx, [KEY]) == []
-            rows = await tx.connection.execute(
-                text("SELECT sum(tokens), sum(day_tokens), max(day) FROM tenant_spend_sum")
-            )
-            tokens, of_day, day = rows.one()
-            known = (await tx.connection.execute(text("SELECT max(day) FROM spend"))).scalar_one()
-    finally:
-        await database.close()
-    assert tokens == calls * 6
-    assert of_day <= tokens
-    assert isinstance(day, date)
-    assert day == known
 
 
 async def test_without_calls_there_is_nothing_to_add(database: Database) -> None:

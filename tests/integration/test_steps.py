@@ -21,7 +21,7 @@ from service.usecases.edit import Editor, Target
 from service.usecases.hints import Hints
 from service.usecases.memories import Memories
 from service.usecases.readers.citing import cite
-from storage import amendment_log, history, prism_states, revisions, sessions, stalls
+from storage import amendment_log, flushing, history, prism_states, revisions, sessions, stalls
 from storage.database import Database
 from storage.history import StoredRevision
 from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
@@ -65,8 +65,8 @@ async def test_a_step_that_could_grow_waits_and_a_flush_ends_the_wait(database: 
     assert script.asked == []
     assert await reviser(database, script).drain(ITEM) is None, "it is not ready"
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.flush(tx, KEY, None, 1) == [MEMORY]
-        assert await revisions.flush(tx, KEY, MEMORY, 1) == [], "once is enough"
+        assert await flushing.flush(tx, KEY, None, 1) == [MEMORY]
+        assert await flushing.flush(tx, KEY, MEMORY, 1) == [], "once is enough"
     await reviser(database, script).drain(ITEM)
     assert (await read(database)).applied_position == 1
     await append_texts(database, "s", ["b"], first=2)
@@ -76,7 +76,7 @@ async def test_a_step_that_could_grow_waits_and_a_flush_ends_the_wait(database: 
 async def test_what_was_flushed_does_not_wait_for_what_came_after_it(database: Database) -> None:
     await make(database, ["a"], chunk_tokens=100, linger_ms=3_600_000)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.flush(tx, KEY, None, 1) == [MEMORY]
+        assert await flushing.flush(tx, KEY, None, 1) == [MEMORY]
     await append_texts(database, "s", ["b"], first=2)
     script = Script()
     await reviser(database, script).drain(ITEM)
@@ -86,13 +86,13 @@ async def test_what_was_flushed_does_not_wait_for_what_came_after_it(database: D
 async def test_a_wish_for_what_is_flushed_already_is_not_put_off(database: Database) -> None:
     await make(database, ["a"], chunk_tokens=100, linger_ms=3_600_000)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await revisions.flush(tx, KEY, None, 1)
+        await flushing.flush(tx, KEY, None, 1)
     await reviser(database, Script()).drain(ITEM)
     await append_texts(database, "s", ["b"], first=2)
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.claim(tx, KEY, MEMORY)
         assert held is not None
-        await revisions.want_consolidation(tx, held, 1)
+        await flushing.want_consolidation(tx, held, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
         now = (await tx.connection.exec_driver_sql("SELECT now()")).scalar_one()
         waits = await revisions.put_off(
@@ -191,7 +191,7 @@ async def test_a_consolidation_waits_for_its_position_and_is_made_once(database:
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.lock(tx, KEY, MEMORY)
         assert held is not None
-        await revisions.want_consolidation(tx, held, 2)
+        await flushing.want_consolidation(tx, held, 2)
 
     def reply(ask: ModelAsk, number: int) -> str:
         if ask.purpose is Purpose.CONSOLIDATE:
@@ -223,7 +223,7 @@ async def test_a_wish_that_comes_while_the_memory_rests_is_heard(database: Datab
         async with database.transaction(DEFAULT_TENANT) as tx:
             held = await revisions.lock(tx, KEY, MEMORY)
             assert held is not None
-            await revisions.want_consolidation(tx, held, 1)
+            await flushing.want_consolidation(tx, held, 1)
 
     script.meanwhile = wish
     again = await reviser(database, script).drain(ITEM)
@@ -436,7 +436,7 @@ async def test_a_wish_for_a_consolidation_ends_the_wait_for_more_chunks(
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.lock(tx, KEY, MEMORY)
         assert held is not None
-        await revisions.want_consolidation(tx, held, 1)
+        await flushing.want_consolidation(tx, held, 1)
     await reviser(database, script).drain(ITEM)
     assert await kinds(database) == ["create", "step", "consolidation"]
 
@@ -449,7 +449,7 @@ async def test_what_a_consolidation_merged_is_cited_from_the_chunks_before_it(
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.lock(tx, KEY, MEMORY)
         assert held is not None
-        await revisions.want_consolidation(tx, held, 3)
+        await flushing.want_consolidation(tx, held, 3)
 
     def reply(ask: ModelAsk, number: int) -> str:
         if ask.purpose is Purpose.CONSOLIDATE:

@@ -18,8 +18,7 @@ from service.domain.tenancy import DEFAULT_TENANT
 from service.embedded import postgres
 from service.embedded.postgres import PostgresServer
 from service.embedded.processes import ServerUser
-from storage import database as database_module
-from storage import tables
+from storage import connections, tables
 from storage.database import Database
 from storage.driver import Connection
 from storage.errors import Busy, Full, StorageError, Unreachable
@@ -70,7 +69,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def wait(**short: str) -> None:
         names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
         for name in names:
-            monkeypatch.setitem(database_module._SETTINGS, name, short.get(name, LONG))
+            monkeypatch.setitem(connections._SETTINGS, name, short.get(name, LONG))
 
     wait()
     return wait

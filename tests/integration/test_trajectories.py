@@ -15,7 +15,7 @@ from service.domain.trajectory import (
 )
 from service.domain.tree.question import NavigationRequest
 from service.domain.tree.trajectory import Statistics
-from storage import answers, trajectories
+from storage import answer_list, answers, trajectories
 from storage.answers import StoredCitation
 from storage.database import Database, Transaction
 from storage.tables import trajectory_event
@@ -191,10 +191,10 @@ async def test_answered_questions_are_listed_oldest_first(database: Database) ->
                 statistics=Statistics(),
             )
     async with database.transaction(DEFAULT_TENANT) as tx:
-        first = await answers.list_answered(tx, KEY, TREE, after=None, limit=2)
+        first = await answer_list.list_answered(tx, KEY, TREE, after=None, limit=2)
         assert [one.answer_id for one in first] == [made[0], made[2]]
         after = first[-1].created_at, first[-1].answer_id
-        rest = await answers.list_answered(tx, KEY, TREE, after=after, limit=2)
+        rest = await answer_list.list_answered(tx, KEY, TREE, after=after, limit=2)
         assert [one.answer_id for one in rest] == [made[3]]
-        some = await answers.list_answered(tx, KEY, TREE, after=None, limit=9, ids=[made[3]])
+        some = await answer_list.list_answered(tx, KEY, TREE, after=None, limit=9, ids=[made[3]])
         assert [one.answer_id for one in some] == [made[3]]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from storage.database import sqlalchemy_url
+from storage.connections import sqlalchemy_url
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 from service.domain.fusing import RANK_CONSTANT
 from service.domain.reranking import MAX_TEXTS
 from service.usecases.search import DEPTH, RERANK_WINDOW_TOKENS, VECTORS_WEIGHT, WORDS_WEIGHT
-from storage.search import EXACT_VECTORS, MAX_WORDS
+from storage.search import MAX_WORDS
+from storage.search_vectors import EXACT_VECTORS
 from tests.acceptance.guides.pages import ROOT, commands, printed, program
 from tests.harness import Servers, api
 
