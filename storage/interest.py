@@ -137,12 +137,15 @@ async def want(
     await tx.driver.execute(_WANT, values, prepare=True)
 
 
-async def given_up(tx: Transaction, answers: Collection[AnswerKey]) -> dict[UUID, str]:
-    """Which of the answers are cancelled or abandoned; what nobody wants any more is now."""
-    found = {row[0]: row[1] for row in await tx.rows(_GIVEN_UP, _keys(answers))}
+async def given_up(tx: DirectTransaction, answers: Collection[AnswerKey]) -> dict[UUID, str]:
+    """Which of the answers are cancelled or abandoned; what nobody wants any more is now.
+
+    A whole transaction, and another one where something is abandoned, in a round trip each.
+    """
+    found = {row[0]: row[1] for row in await tx.read(_GIVEN_UP, _keys(answers))}
     expired = [key for key in answers if found.get(key[1]) == "pending"]
     if expired:
-        gone = await tx.rows(_ABANDON, {**_keys(expired), "cause": ABANDONED})
+        gone = await tx.write(_ABANDON, {**_keys(expired), "cause": ABANDONED})
         found.update((row[0], "abandoned") for row in gone)
     return {answer_id: status for answer_id, status in found.items() if status != "pending"}
 

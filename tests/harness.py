@@ -1,6 +1,7 @@
 """Real servers for tests and benchmarks: PostgreSQL, Valkey, and our own processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,13 @@ class Servers:
                 PostgresServer(Path(name) / "postgres") as postgres,
                 ValkeyServer(Path(name) / "valkey") as valkey,
             ):
-                yield cls(postgres, valkey)
+                try:
+                    yield cls(postgres, valkey)
+                finally:
+                    # Its folder goes. To write the database of each test down first takes
+                    # longer than all the tests of a file, and looks as if the last one hung.
+                    if postgres._process is not None:
+                        postgres._process.send_signal(signal.SIGQUIT)
 
     def new_database(self) -> str:
         """A migrated database of its own; its URL for our processes."""

@@ -72,6 +72,10 @@ async def ask_many(
         finally:
             for task in tasks:
                 task.cancel()
+            # Where the database goes away meanwhile, a cancellation becomes an error, which is
+            # told as well: nobody takes it, so it needs room.
+            while not told.empty():
+                told.get_nowait()
             await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -19,7 +19,8 @@ from storage.database import Database
 _log = structlog.get_logger("palimpsest.cancelling")
 
 #: How often a worker looks whether what it makes is cancelled or wanted by nobody, with one
-#: statement for all of a tenant's; none when it makes nothing.
+#: round trip for all of a tenant's; none when it makes nothing. Nobody tells workers of it: time
+#: alone abandons an answer, so a look stays, and to hear of all changes costs more than this one.
 LOOK_SECONDS = 0.5
 
 
@@ -67,9 +68,9 @@ class InHand:
         """
         held = sorted(self._tasks.values(), key=lambda item: str(item.tenant_id))
         for tenant_id, items in groupby(held, key=lambda item: item.tenant_id):
-            async with self._database.transaction(tenant_id) as tx:
-                keys = [(item.session_key, item.item_id) for item in items]
-                given_up = await interest.given_up(tx, keys)
+            keys = [(item.session_key, item.item_id) for item in items]
+            async with self._database.direct(tenant_id) as direct:
+                given_up = await interest.given_up(direct, keys)
             for task, item in self._tasks.items():
                 if item.item_id not in given_up or task in self._ended:
                     continue

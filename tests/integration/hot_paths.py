@@ -277,8 +277,8 @@ async def watch(site: Site) -> None:
         made = [replace(item_of(copy), kind=WorkKind.ANSWER) for copy in some]
         await settling.settled(tx, made)
         keys = [(one.session_key, one.item_id) for one in made]
-        await interest.given_up(tx, keys)
     async with site.database.direct(DEFAULT_TENANT) as direct:
+        await interest.given_up(direct, keys)
         for write in (interest.leave, interest.renew):
             await write(direct, keys, waiter=site.waiter, seconds=3600)
 
@@ -364,8 +364,8 @@ async def ask(site: Site) -> None:
             max_pending=1000,
         )
         await interest.want(tx, (key, item.item_id), waiter=site.waiter, seconds=3600, resumes=True)
-        assert await interest.given_up(tx, [(key, item.item_id)]) == {}
     async with site.database.direct(DEFAULT_TENANT) as direct:
+        assert await interest.given_up(direct, [(key, item.item_id)]) == {}
         for write in (interest.leave, interest.renew):
             await write(direct, [(key, item.item_id)], waiter=site.waiter, seconds=3600)
     await answerer(site.database, gateway(Script(), site.database)).make(item)

@@ -32,6 +32,7 @@ from storage import answers
 from storage import sessions as session_rows
 from storage.answers import StoredAnswer
 from storage.database import Database
+from storage.errors import Unreachable
 from storage.tables import answer
 from tests.integration.scripted import SPEC
 from tests.integration.statements import statements
@@ -311,3 +312,32 @@ async def test_questions_wait_for_a_caller_that_does_not_read_what_is_told_of_th
         for _ in range(3 * MAX_UNTAKEN):
             await anext(told)
         assert talking.told > 3 * MAX_UNTAKEN
+
+
+class BrokenOff(Talking):
+    """Loses its connection when its caller leaves."""
+
+    async def go_on(
+        self, tenant_id: UUID, question: Question, begun: Begun, deadline: float | None
+    ) -> AsyncGenerator[Told]:
+        try:
+            async with aclosing(super().go_on(tenant_id, question, begun, deadline)) as told:
+                async for event in told:
+                    yield event
+        finally:
+            raise Unreachable("the server closed the connection")
+
+
+async def test_who_leaves_unread_questions_is_gone_though_the_database_is_too(
+    asker: Asker,
+) -> None:
+    talking, room = BrokenOff(asker), WaitingRoom(2)
+    events = ask_many(talking, room, DEFAULT_TENANT, [question(), question()], deadline=None)
+    await anext(events)
+    for _ in range(10 * MAX_UNTAKEN):
+        await asyncio.sleep(0)
+    assert talking.told > MAX_UNTAKEN, "there is no room for more"
+    # It ends at once, or never.
+    async with asyncio.timeout(60):
+        await events.aclose()
+    assert room.is_empty
