@@ -94,8 +94,11 @@ class QueueDispatcher:
         try:
             while not stop.is_set():
                 seconds = await self._fill(hands)
+                # wait_for of Python 3.11 loses a cancellation that comes together with what it
+                # waits for.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._some.wait(), seconds)
+                    async with asyncio.timeout(seconds):
+                        await self._some.wait()
         finally:
             stopping.cancel()
             await hands.end(stop_seconds if stop.is_set() else 0)
