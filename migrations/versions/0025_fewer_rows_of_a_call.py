@@ -199,18 +199,26 @@ FROM call_sum;
 GRANT SELECT ON spend TO palimpsest_app
 """
 
+_UNLESS_VIEW = """
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('spend') AND relkind <> 'v') THEN
+        {does};
+    END IF;
+END $$
+"""
+#: By itself, since it locks sessions as well: who reads one and then a call must not wait for
+#: who has locked calls and waits for sessions.
+LET_SESSIONS_GO = _UNLESS_VIEW.format(
+    does="ALTER TABLE spend DROP CONSTRAINT IF EXISTS spend_session_fkey"
+)
 #: In one moment, between two calls that are written: no trigger stands in the table that goes.
 REPLACE = f"""
 LOCK TABLE call IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE call DROP CONSTRAINT IF EXISTS call_pkey;
 {COUNT_SPEND}
 {SUM_CALLS}
-DO $$
-BEGIN
-    IF EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('spend') AND relkind <> 'v') THEN
-        DROP TABLE spend;
-    END IF;
-END $$;
+{_UNLESS_VIEW.format(does="DROP TABLE spend")};
 {VIEW}
 """
 
@@ -320,5 +328,6 @@ def upgrade() -> None:
         for table in FILLED:
             op.execute(f"ALTER TABLE {table} SET (fillfactor = {FILL_PERCENT})")
         op.execute(WRITE)
-    op.execute(NOTE)
+        op.execute(NOTE)
+        op.execute(LET_SESSIONS_GO)
     op.execute(REPLACE)
