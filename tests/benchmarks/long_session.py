@@ -15,6 +15,7 @@ script, so no second is the model's.
 
 import argparse
 import asyncio
+import gc
 import importlib
 import json
 import resource
@@ -335,6 +336,9 @@ def _resident_mb(name: str) -> float:
 
 
 async def _measure(url: str, part: str, size: int, asked: str) -> dict[str, float]:
+    # As in a worker that is ready: what is loaded is not looked through for garbage again.
+    gc.collect()
+    gc.freeze()
     database = Database.connect(url, pool_size=4, name="long")
     try:
         # What a first question loads is the same whatever the session.

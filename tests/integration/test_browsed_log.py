@@ -1,5 +1,6 @@
 """The log as browsing reads it, on a real database."""
 
+import asyncio
 import tracemalloc
 
 import pytest
@@ -112,6 +113,20 @@ async def test_nothing_that_fits_is_no_piece(database: Database) -> None:
     log = await opened(database, ranks)
     assert await ranked(log, RankPieces(query="q", count=2, rerank=True)) == ()
     assert [rerank for *_, rerank in ranks.asked] == [False], "there is nothing to order"
+
+
+async def test_pieces_that_are_read_at_once_take_one_connection(
+    database: Database, url: str
+) -> None:
+    await write(database, TEXTS)
+    other = Database.connect(url, pool_size=5, name="browsing")
+    try:
+        log = await opened(other)
+        await asyncio.gather(*(log.look_up(ReadPiece(number=one.number)) for one in log.frames))
+        # A pool opens one more where none is free.
+        assert other.connections() == {"used": 0, "idle": 1}
+    finally:
+        await other.close()
 
 
 async def test_what_was_ranked_before_stays_so(database: Database) -> None:

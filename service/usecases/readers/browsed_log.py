@@ -6,6 +6,7 @@ the paper's comparisons too. What stands between is reached by retrieval alone. 
 that it names brings a piece of its own, with what stands about it.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,9 @@ class BrowsedLog:
         self._ends = [(frame.to_position, frame.to_character) for frame in frames]
         #: Pieces between the ends that retrieval has named, by number.
         self._between: dict[int, Frame] = {}
+        #: Whoever reads a piece. However many are asked for at once, an answer takes one
+        #: connection: a worker has fewer than its answers could ask for pieces.
+        self._turn = asyncio.Lock()
 
     @classmethod
     async def open(
@@ -172,8 +176,9 @@ class BrowsedLog:
 
     async def _read(self, frame: Frame) -> Piece:
         parts: list[Part] = []
-        async for page in self._held.texts(frame.from_position - 1, frame.to_position):
-            parts += (part for one in page if (part := _part_of(frame, *one)).text)
+        async with self._turn:
+            async for page in self._held.texts(frame.from_position - 1, frame.to_position):
+                parts += (part for one in page if (part := _part_of(frame, *one)).text)
         return Piece(frame=frame, parts=tuple(parts))
 
     async def _best(self, ask: RankPieces) -> tuple[Frame, ...]:
