@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -197,19 +198,65 @@ async def create(
     `sessions.lock_alone`.
     """
     values = {
-        "session": session_key,
-        "memory": memory_id,
-        "tenant": tx.tenant_id,
-        "name": name,
-        "kind": kind_of(spec).value,
-        "spec": Jsonb(spec.to_json()),
+        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
         "has_work": head > 0,
         "rebuilt_from": rebuilt_from,
-        "digest": digest,
-        "value": value,
     }
     ((made,),), ((count,),), (row,) = await tx.batch((_CREATE, _COUNT, READ_ROW), values)
     return Made(memory=from_row(row), count=count) if made else None
+
+
+class Unmade(Enum):
+    """Why a memory was not made."""
+
+    NO_SESSION = "there is no such session"
+    TAKEN = "the session has one of this name"
+    TOO_MANY = "the session has as many as it may"
+
+
+async def create_at_once(
+    tx: DirectTransaction,
+    *,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+    max_memories: int,
+) -> StoredMemory | Unmade:
+    """As `create`, in a whole transaction of one round trip, which holds the session itself."""
+    values = {
+        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
+        "max_memories": max_memories,
+    }
+    held, ((made,),), rows = await tx.write_all((_LOCK, _CREATE_AT_ONCE, READ_ROW), values)
+    if made:
+        return from_row(rows[0])
+    if not held:
+        return Unmade.NO_SESSION
+    return Unmade.TAKEN if rows else Unmade.TOO_MANY
+
+
+def _created(
+    tenant_id: UUID,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+) -> dict[str, object]:
+    return {
+        "session": session_key,
+        "memory": memory_id,
+        "tenant": tenant_id,
+        "name": name,
+        "kind": kind_of(spec).value,
+        "spec": Jsonb(spec.to_json()),
+        "digest": digest,
+        "value": value,
+    }
 
 
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
@@ -316,11 +363,10 @@ LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.mem
 
 WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
 
-_CREATE = """
+_MAKE = """
 WITH made AS (
     INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work, rebuilt_from)
-    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
-        %(rebuilt_from)s)
+    {}
     ON CONFLICT (session_key, memory_id) DO NOTHING
     RETURNING session_key, memory_id, tenant_id
 ), root AS (
@@ -336,6 +382,18 @@ WITH made AS (
 )
 SELECT count(*) FROM made
 """
+_CREATE = _MAKE.format("""
+    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
+        %(rebuilt_from)s)
+""")
+# It sees what those before it have made, since it begins behind the lock.
+_CREATE_AT_ONCE = _MAKE.format("""
+    SELECT s.session_key, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, s.head > 0, NULL
+    FROM session s
+    WHERE s.session_key = %(session)s
+        AND (SELECT count(*) FROM memory m WHERE m.session_key = s.session_key) < %(max_memories)s
+""")
+_LOCK = "SELECT head FROM session WHERE session_key = %(session)s FOR NO KEY UPDATE"
 _COUNT = "SELECT count(*) FROM memory WHERE session_key = %(session)s"
 
 _READ_NEWEST = f"""
