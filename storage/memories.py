@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -197,19 +198,88 @@ async def create(
     `sessions.lock_alone`.
     """
     values = {
+        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
+        "has_work": head > 0,
+        "rebuilt_from": rebuilt_from,
+    }
+    ((made, _),), ((count,),), (row,) = await tx.batch((_CREATE, _COUNT, READ_ROW), values)
+    return Made(memory=from_row(row), count=count) if made else None
+
+
+class Unmade(Enum):
+    """Why a memory was not made."""
+
+    NO_SESSION = "there is no such session"
+    TAKEN = "the session has one of this name"
+    TOO_MANY = "the session has as many as it may"
+
+
+async def create_at_once(
+    tx: DirectTransaction,
+    *,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+    max_memories: int,
+) -> StoredMemory | Unmade:
+    """As `create`, in a whole transaction of one round trip, which holds the session itself."""
+    values = {
+        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
+        "max_memories": max_memories,
+    }
+    held, ((created_at, taken),) = await tx.write_all((_LOCK, _CREATE_AT_ONCE), values)
+    if not held:
+        return Unmade.NO_SESSION
+    if created_at is None:
+        return Unmade.TAKEN if taken else Unmade.TOO_MANY
+    ((session_name, head, incarnation),) = held
+    # Nothing of it has to be read.
+    return StoredMemory(
+        session_key=session_key,
+        memory_id=memory_id,
+        session_name=session_name,
+        name=name,
+        kind=kind_of(spec).value,
+        spec=spec,
+        revision=0,
+        applied_position=0,
+        head=head,
+        incarnation=incarnation,
+        status="active",
+        created_at=created_at,
+        rebuilt_from=None,
+        consolidate_position=None,
+        held_reason=None,
+        seal_position=None,
+        rests=head == 0,
+        waiting_cause=None,
+        losses=None,
+        stall=None,
+    )
+
+
+def _created(
+    tenant_id: UUID,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+) -> dict[str, object]:
+    return {
         "session": session_key,
         "memory": memory_id,
-        "tenant": tx.tenant_id,
+        "tenant": tenant_id,
         "name": name,
         "kind": kind_of(spec).value,
         "spec": Jsonb(spec.to_json()),
-        "has_work": head > 0,
-        "rebuilt_from": rebuilt_from,
         "digest": digest,
         "value": value,
     }
-    ((made,),), ((count,),), (row,) = await tx.batch((_CREATE, _COUNT, READ_ROW), values)
-    return Made(memory=from_row(row), count=count) if made else None
 
 
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
@@ -316,25 +386,42 @@ LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.mem
 
 WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
 
-_CREATE = """
+_MAKE = """
 WITH made AS (
     INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work, rebuilt_from)
-    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
-        %(rebuilt_from)s)
+    {}
     ON CONFLICT (session_key, memory_id) DO NOTHING
-    RETURNING session_key, memory_id, tenant_id
+    RETURNING session_key, memory_id, tenant_id, created_at
+), keys AS (
+    SELECT session_key, memory_id, tenant_id FROM made
 ), root AS (
     INSERT INTO revision (session_key, memory_id, tenant_id, revision, from_position, to_position,
                           kind, epoch, digest)
-    SELECT made.*, 0, 0, 0, 'create', 0, %(digest)s FROM made
+    SELECT keys.*, 0, 0, 0, 'create', 0, %(digest)s FROM keys
 ), base AS (
     INSERT INTO prism_base (session_key, memory_id, tenant_id, revision, value)
-    SELECT made.*, 0, %(value)s FROM made WHERE %(value)s::text IS NOT NULL
+    SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
 ), newest AS (
     INSERT INTO prism_value (session_key, memory_id, tenant_id, revision, value)
-    SELECT made.*, 0, %(value)s FROM made WHERE %(value)s::text IS NOT NULL
+    SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
 )
-SELECT count(*) FROM made
+SELECT (SELECT created_at FROM made), EXISTS (
+    SELECT FROM memory WHERE session_key = %(session)s AND memory_id = %(memory)s
+)
+"""
+_CREATE = _MAKE.format("""
+    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
+        %(rebuilt_from)s)
+""")
+# It sees what others made before it, since it begins behind the lock.
+_CREATE_AT_ONCE = _MAKE.format("""
+    SELECT s.session_key, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, s.head > 0, NULL
+    FROM session s
+    WHERE s.session_key = %(session)s
+        AND (SELECT count(*) FROM memory m WHERE m.session_key = s.session_key) < %(max_memories)s
+""")
+_LOCK = """
+SELECT name, head, incarnation FROM session WHERE session_key = %(session)s FOR NO KEY UPDATE
 """
 _COUNT = "SELECT count(*) FROM memory WHERE session_key = %(session)s"
 

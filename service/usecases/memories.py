@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from service.config import Limits
-from service.domain.errors import AlreadyExists, Exhausted
+from service.domain.errors import AlreadyExists, Exhausted, PalimpsestError
 from service.domain.fail_points import FailPoint, reach
 from service.domain.json_values import canonical
 from service.domain.prism.memory import PrismMemory
@@ -41,7 +41,7 @@ from service.usecases.working_contexts import ContextReading, WorkingContexts
 from storage import flushing, memories, prism_states, sessions, stalls, vectors
 from storage.database import Database
 from storage.listing import Listed
-from storage.memories import StoredMemory
+from storage.memories import StoredMemory, Unmade
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,14 +98,31 @@ class Memories:
         if isinstance(spec, StateSpec):
             spec.check(backlog_chunks=self._limits.backlog_chunks)
             first = first_state(spec)
+        digest = hashlib.sha256((empty or "").encode()).digest() if first is None else first.digest
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
+        if first is None and rebuilt_from is None:
+            async with self._database.direct(tenant_id) as direct:
+                made = await memories.create_at_once(
+                    direct,
+                    session_key=key,
+                    memory_id=identity,
+                    name=name,
+                    spec=spec,
+                    value=empty,
+                    digest=digest,
+                    max_memories=self._limits.max_memories,
+                )
+            if isinstance(made, Unmade):
+                raise self._refusal(made, session, name)
+            self.wake(tenant_id, made)
+            return made
         async with self._database.transaction(tenant_id) as tx:
             # Alone, or those that are made at once would not count each other.
             held = await sessions.lock_alone(tx, key)
             if held is None:
-                raise session_not_found(session)
-            made = await memories.create(
+                raise self._refusal(Unmade.NO_SESSION, session, name)
+            created = await memories.create(
                 tx,
                 session_key=key,
                 memory_id=identity,
@@ -114,30 +131,37 @@ class Memories:
                 rebuilt_from=rebuilt_from,
                 head=held.head,
                 value=empty,
-                digest=hashlib.sha256((empty or "").encode()).digest()
-                if first is None
-                else first.digest,
+                digest=digest,
             )
-            if made is None:
-                raise AlreadyExists(
+            if created is None:
+                raise self._refusal(Unmade.TAKEN, session, name)
+            if created.count > self._limits.max_memories:
+                raise self._refusal(Unmade.TOO_MANY, session, name)
+            if first is not None:
+                await vectors.add_first(tx, key, identity, first.current)
+            else:
+                # It reads the log as it is now, and whoever asked waits for that.
+                await flushing.flush(tx, key, identity, held.head)
+        self.wake(tenant_id, created.memory)
+        return created.memory
+
+    def _refusal(self, why: Unmade, session: str, name: str) -> PalimpsestError:
+        match why:
+            case Unmade.NO_SESSION:
+                return session_not_found(session)
+            case Unmade.TAKEN:
+                return AlreadyExists(
                     Reason.MEMORY_EXISTS,
                     f"session {session!r} has a memory {name!r} already",
                     {"session": session, "memory": name},
                 )
-            if first is not None:
-                await vectors.add_first(tx, key, identity, first.current)
-            if made.count > self._limits.max_memories:
-                raise Exhausted(
+            case Unmade.TOO_MANY:
+                return Exhausted(
                     Reason.TOO_MANY_MEMORIES,
                     f"a session has at most {self._limits.max_memories} memories",
                     {"limit": self._limits.max_memories},
                     retry_seconds=0,
                 )
-            if rebuilt_from is not None and first is None:
-                # It reads the log as it is now, and whoever asked waits for that.
-                await flushing.flush(tx, key, identity, held.head)
-        self.wake(tenant_id, made.memory)
-        return made.memory
 
     async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """A memory's row. Raises NotFound."""

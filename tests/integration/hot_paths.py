@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count, cycle
+from typing import Any
 from uuid import UUID, uuid4
 
 from service.config import Config, Limits
@@ -404,22 +405,21 @@ async def list_pages(site: Site) -> None:
 
 
 async def create(site: Site) -> None:
-    """Making a session with a memory."""
+    """Making a session with a memory, and another memory with what belongs to it."""
     copy = Copy(name=f"new-{uuid4().hex}")
-    async with site.undone() as tx:
+    new: dict[str, Any] = {"session_key": copy.key, "spec": SPEC, "value": "{}", "digest": b""}
+    async with site.transaction() as tx:
         await sessions.create(tx, copy.key, copy.name)
-        await sessions.lock_alone(tx, copy.key)
-        made = await memories.create(
-            tx,
-            session_key=copy.key,
-            memory_id=item_of(copy).item_id,
-            name=NAME,
-            spec=SPEC,
-            head=0,
-            value="{}",
-            digest=b"",
+    async with site.database.direct(DEFAULT_TENANT) as direct:
+        made = await memories.create_at_once(
+            direct, **new, memory_id=item_of(copy).item_id, name=NAME, max_memories=64
         )
-        assert made
+        assert isinstance(made, memories.StoredMemory)
+    async with site.undone() as tx:
+        await sessions.lock_alone(tx, copy.key)
+        assert await memories.create(
+            tx, **new, memory_id=memory_id(copy.key, "other"), name="other", head=0
+        )
 
 
 async def spent(site: Site) -> None:

@@ -3,13 +3,16 @@
 import asyncio
 from typing import Any
 
+import psycopg
 import pytest
 
 from service.config import Limits
-from service.domain.errors import Exhausted
+from service.domain.errors import Exhausted, PalimpsestError
 from service.domain.flows import ModelAsk, Purpose
 from service.domain.paths import Path
 from service.domain.prism.memory import PrismMemory
+from service.domain.reasons import Reason
+from service.domain.specs import MemorySpec
 from service.domain.tenancy import DEFAULT_TENANT, memory_id
 from service.usecases import history as looking_back
 from service.usecases.consistency import Watcher
@@ -20,7 +23,19 @@ from service.usecases.memories import Memories
 from service.usecases.readers.citing import cite
 from storage import amendment_log, flushing, prism_states, revisions, sessions
 from storage.database import Database
-from tests.integration.scripted import ITEM, KEY, MEMORY, SPEC, Script, make, read, reviser
+from storage.driver import Connection
+from tests.integration.scripted import (
+    ITEM,
+    KEY,
+    MEMORY,
+    SPEC,
+    STATE,
+    TREE,
+    Script,
+    make,
+    read,
+    reviser,
+)
 from tests.integration.statements import statements
 from tests.integration.writing import append_texts, drop_hints
 
@@ -43,6 +58,67 @@ async def test_memories_that_are_made_at_once_do_not_pass_the_limit(url: str) ->
     assert sum(isinstance(one, Exhausted) for one in made) == 6
     assert len((await memories.list_after(DEFAULT_TENANT, "s", "", None)).items) == 2
     await database.close()
+
+
+@pytest.mark.parametrize("spec", [SPEC, TREE, STATE], ids=["prism", "tree", "state"])
+async def test_what_says_why_no_memory_is_made(database: Database, spec: MemorySpec) -> None:
+    memories = memories_of(database, max_memories=1)
+
+    async def refused(session: str, name: str) -> PalimpsestError:
+        with pytest.raises(PalimpsestError) as caught:
+            await memories.create(DEFAULT_TENANT, session, name, spec)
+        return caught.value
+
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await memories.create(DEFAULT_TENANT, "s", "m", spec)
+    assert (await refused("none", "m")).reason is Reason.SESSION_NOT_FOUND
+    # A session that is full has it nevertheless.
+    assert (await refused("s", "m")).reason is Reason.MEMORY_EXISTS
+    assert (await refused("s", "other")).reason is Reason.TOO_MANY_MEMORIES
+    assert [
+        one.name for one in (await memories.list_after(DEFAULT_TENANT, "s", "", None)).items
+    ] == ["m"]
+
+
+@pytest.mark.parametrize("texts", [[], ["a", "b"]], ids=["empty", "written"])
+@pytest.mark.parametrize("spec", [SPEC, TREE, STATE], ids=["prism", "tree", "state"])
+async def test_a_memory_is_made_as_it_is_read(
+    database: Database, spec: MemorySpec, texts: list[str]
+) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    if texts:
+        await append_texts(database, "s", texts)
+    memories = memories_of(database)
+    made = await memories.create(DEFAULT_TENANT, "s", "m", spec)
+    assert made == await memories.get(DEFAULT_TENANT, "s", "m")
+    assert (made.head, made.rests) == (len(texts), not texts)
+
+
+@pytest.mark.parametrize("spec", [SPEC, TREE], ids=["prism", "tree"])
+async def test_a_memory_is_made_in_one_round_trip(
+    database: Database, spec: MemorySpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    trips: list[str] = []
+    flight, execute = Connection.flight, Connection.execute
+
+    def counted_flight(self: Connection) -> Any:
+        trips.append("flight")
+        return flight(self)
+
+    async def counted_execute(self: Any, *arguments: Any, **named: Any) -> Any:
+        # In a flight nobody waits for it.
+        if self.info.pipeline_status is psycopg.pq.PipelineStatus.OFF:
+            trips.append(str(arguments[0]))
+        return await execute(self, *arguments, **named)
+
+    monkeypatch.setattr(Connection, "flight", counted_flight)
+    monkeypatch.setattr(Connection, "execute", counted_execute)
+    await memories_of(database).create(DEFAULT_TENANT, "s", "m", spec)
+    assert trips == ["flight"]
 
 
 async def test_a_flush_and_an_append_do_not_wait_for_each_other(database: Database) -> None:

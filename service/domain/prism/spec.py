@@ -1,7 +1,7 @@
 """How a PRISM memory is kept: what its creator decides."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -132,11 +132,9 @@ class PrismSpec:
         What is as it always was is left out: the release before, which may still run,
         knows no more than that.
         """
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name in _FIRST or value != _DEFAULTS[name]
-        }
+        # `asdict` would copy each value, and none of them can change.
+        values = ((name, getattr(self, name)) for name in _DEFAULTS)
+        return {name: value for name, value in values if name in _FIRST or value != _DEFAULTS[name]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], schema_source: str | None = None) -> "PrismSpec":
