@@ -6,6 +6,7 @@ a signal only makes that soon. Words are names and ids, never anybody's text.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import psycopg
@@ -15,7 +16,7 @@ from psycopg import sql
 from storage.connections import connection_arguments
 from storage.database import Database
 from storage.driver import Connection
-from storage.errors import StorageError, translate
+from storage.errors import StorageError, translate, translated
 
 _log = structlog.get_logger("palimpsest.signals")
 
@@ -31,6 +32,9 @@ MAX_WAITING = 100_000
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 2.0
 #: How long sending some may take: the server may stand still, and come back.
 SEND_SECONDS = 10.0
+
+#: How long a signal may take that shows whether it is heard.
+HEAR_SECONDS = 5.0
 
 _SEPARATOR = ","
 #: In place of words: any may have been missed.
@@ -134,6 +138,23 @@ class Signals:
             except Exception:
                 # One that fails must not silence the others.
                 _log.exception("a signal was not taken", channel=channel)
+
+
+async def are_heard(database: Database, url: str) -> bool:
+    """Whether what is sent through `database` is heard at `url`: it is the same one, and direct.
+
+    Raises StorageError.
+    """
+    channel = f"palimpsest_probe_{secrets.token_hex(8)}"
+    with translated():
+        connection = await Connection.connect(
+            url, autocommit=True, **connection_arguments("palimpsest-probe")
+        )
+        async with connection:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            await database.notify([(channel, "")])
+            heard = connection.notifies(timeout=HEAR_SECONDS, stop_after=1)
+            return bool([notice async for notice in heard])
 
 
 def _payloads(words: dict[str, None] | None) -> Iterator[str]:

@@ -14,7 +14,7 @@ from storage import pooling
 from storage.database import Database
 from storage.errors import StorageError
 from storage.sessions import DeploymentKeys
-from storage.signals import Signals
+from storage.signals import Signals, are_heard
 
 
 @asynccontextmanager
@@ -33,7 +33,7 @@ async def process(
     async with database_and_keys(config, kind) as (database, keys), AsyncExitStack() as stack:
         assert config.database_url is not None, "without it there is no database"
         if config.signals_database_url is not None:
-            await _check_signals(config.signals_database_url.get_secret_value())
+            await _check_signals(database, config.signals_database_url.get_secret_value())
         url = (config.signals_database_url or config.database_url).get_secret_value()
         signals = Signals(database, url, name=f"palimpsest-{kind}-signals")
         database.on_change(partial(signals.send, CHANGES))
@@ -48,14 +48,21 @@ async def process(
         yield database, keys, signals, dispatcher
 
 
-async def _check_signals(url: str) -> None:
+async def _check_signals(database: Database, url: str) -> None:
     """Raises CannotStart when signals would go through a pooler, or nowhere."""
     try:
         lost = await pooling.lost_sessions(url)
+        heard = bool(lost) or await are_heard(database, url)
     except StorageError as error:
         raise CannotStart(f"cannot reach PALIMPSEST_SIGNALS_DATABASE_URL: {error}") from error
     if lost:
         raise CannotStart(
             f"at PALIMPSEST_SIGNALS_DATABASE_URL {lost}: workers would not be woken; name the"
             f" server itself; see {POOLERS}"
+        )
+    if not heard:
+        raise CannotStart(
+            "PALIMPSEST_SIGNALS_DATABASE_URL leads to another database than"
+            " PALIMPSEST_DATABASE_URL: what is sent to the one is not heard at the other, and"
+            " workers would not be woken; name the same database"
         )

@@ -20,6 +20,7 @@ from storage import clocks, conditions, database_state, places, pooling, queue, 
 from storage.checkup import ServerFacts
 from storage.database import Database, Transaction
 from storage.errors import StorageError
+from storage.signals import are_heard
 from storage.tenants import Tenant
 
 _Look = Callable[[Transaction], Coroutine[Any, Any, list[Finding]]]
@@ -116,6 +117,8 @@ class Checkup:
         if pooler.level is Level.BAD and not self._config.is_pooled:
             return
         async with _connected(url, pooled=self._config.is_pooled) as database:
+            if self._config.signals_database_url is not None:
+                yield await _signals(database, self._config.signals_database_url.get_secret_value())
             async for one in self._tables(database, facts):
                 yield one
 
@@ -287,6 +290,20 @@ def _release() -> Finding:
     except PackageNotFoundError:
         release = "not installed as a package"
     return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
+
+
+async def _signals(database: Database, url: str) -> Finding:
+    """Whether processes hear each other."""
+    try:
+        heard = await are_heard(database, url)
+    except StorageError as error:
+        advice = "look after PALIMPSEST_SIGNALS_DATABASE_URL"
+        return bad("signals", f"cannot be heard: {error}", advice)
+    if not heard:
+        said = "what is sent to PALIMPSEST_DATABASE_URL is not heard"
+        advice = "let PALIMPSEST_SIGNALS_DATABASE_URL name the same database, without a pooler"
+        return bad("signals", said, advice)
+    return ok("signals", "processes hear each other")
 
 
 async def _clocks(database: Database, facts: ServerFacts) -> Finding:

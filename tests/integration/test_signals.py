@@ -7,10 +7,13 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
+from service.config import Config
+from service.domain.checkup import Level
+from service.usecases.checkup import Checkup, Migrations
 from storage import signals as module
 from storage.database import Database
-from storage.signals import Signals
-from tests.harness import Servers
+from storage.signals import Signals, are_heard
+from tests.harness import Process, Servers
 
 
 class Heard:
@@ -114,3 +117,26 @@ async def test_one_that_fails_does_not_silence_the_others(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert "a signal was not taken" in capfd.readouterr().out
+
+
+async def test_signals_of_another_database_are_not_heard(
+    database: Database, url: str, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await are_heard(database, url)
+    monkeypatch.setattr(module, "HEAR_SECONDS", 0.5)
+    other = servers.new_database()
+    assert not await are_heard(database, other)
+    config = Config.model_validate({"database_url": url, "signals_database_url": other})
+    found = [
+        one async for one in Checkup(config, Migrations(newest="", known=frozenset())).findings()
+    ]
+    assert [one.level for one in found if one.name == "signals"] == [Level.BAD]
+
+
+def test_a_server_whose_signals_nobody_hears_does_not_start(url: str, servers: Servers) -> None:
+    settings = {
+        "PALIMPSEST_DATABASE_URL": url,
+        "PALIMPSEST_SIGNALS_DATABASE_URL": servers.new_database(),
+    }
+    with pytest.raises(RuntimeError, match="leads to another database"):
+        Process("work", settings, "never")
