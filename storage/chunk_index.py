@@ -26,6 +26,10 @@ from storage.tables import posting_block, session
 #: about a second on a slow machine.
 WORDS_CHUNKS = 500
 WORDS_BYTES = 2 * 1024 * 1024
+#: How a failure to write posting lists begins: words of new chunks do not wait for these.
+OF_LISTS = "posting lists: "
+#: How often a session is looked at whose lists are put off.
+LISTS_REST_SECONDS = 5.0
 
 
 class Overtaken(Exception):
@@ -50,12 +54,17 @@ class IndexPlace:
     attempts: int
     #: Whether it is time to embed again.
     may_embed: bool
-    #: Tries to write words that failed, one after the other.
+    #: Tries to write words, or else lists, that failed, one after the other.
     words_attempts: int
+    #: Whether these were tries to write lists.
+    lists_failed: bool
     #: Whether it is time to write words again.
     may_write_words: bool
+    #: Whether it is time to write lists again.
+    may_write_lists: bool
 
 
+_LISTS_FAILED = func.starts_with(session.c.words_failure, OF_LISTS)
 _PLACE = Ready(
     select(
         session.c.head,
@@ -68,6 +77,7 @@ _PLACE = Ready(
         session.c.index_attempts,
         session.c.index_ready_at <= func.now(),
         session.c.words_attempts,
+        _LISTS_FAILED,
         session.c.words_ready_at <= func.now(),
     ).where(session.c.session_key == bindparam("session"))
 )
@@ -78,9 +88,8 @@ async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
     found = await tx.rows(_PLACE, {"session": session_key})
     if not found:
         return None
-    head, indexed, listed, embedded, model, attempts, may_embed, words_attempts, may_write = found[
-        0
-    ]
+    head, indexed, listed, embedded, model, attempts, may_embed, *words = found[0]
+    words_attempts, lists_failed, is_time = words
     return IndexPlace(
         head=head,
         indexed_position=indexed,
@@ -90,7 +99,9 @@ async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
         attempts=attempts,
         may_embed=may_embed,
         words_attempts=words_attempts,
-        may_write_words=may_write,
+        lists_failed=lists_failed,
+        may_write_words=is_time or lists_failed,
+        may_write_lists=is_time,
     )
 
 
@@ -133,7 +144,12 @@ def _moving(**more: Any) -> Ready:
             session.c.session_key == bindparam("session"),
             session.c.indexed_position == bindparam("after"),
         )
-        .values(indexed_position=bindparam("reached"), words_attempts=0, words_failure="", **more)
+        .values(
+            indexed_position=bindparam("reached"),
+            words_attempts=case((_LISTS_FAILED, session.c.words_attempts), else_=0),
+            words_failure=case((_LISTS_FAILED, session.c.words_failure), else_=""),
+            **more,
+        )
         .returning(session.c.has_unindexed)
     )
 
@@ -162,9 +178,10 @@ async def write_words(
 ) -> Words | None:
     """Writes the words of the next chunks.
 
-    None when there are none, or somebody else was faster. A failure before is forgotten. The
-    session is locked only from the end of the writing to the end of the transaction. With
-    `settles` there are no vectors to write, and the work ends as with `settle`.
+    None when there are none, or somebody else was faster. A failure before is forgotten, but
+    not one of lists. The session is locked only from the end of the writing to the end of the
+    transaction. With `settles` there are no vectors to write, and the work ends as with
+    `settle`.
     """
     values = {
         "session": session_key,
@@ -338,6 +355,19 @@ async def rest(tx: Transaction, session_key: UUID) -> None:
     )
 
 
+async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
+    """The same for lists that are put off.
+
+    It is looked at every few seconds, since chunks that come meanwhile need not wait for them.
+    """
+    until = func.least(session.c.words_ready_at, _in(LISTS_REST_SECONDS))
+    await tx.connection.execute(
+        update(session)
+        .where(session.c.session_key == session_key, session.c.index_ready_at < until)
+        .values(index_ready_at=until)
+    )
+
+
 async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
     """Notes sessions to be indexed, for vectors of another model."""
     wanted = session.c.session_key.in_(keys), session.c.has_unindexed.is_(False)
@@ -366,16 +396,30 @@ async def put_off(
     )
 
 
-async def put_words_off(tx: Transaction, session_key: UUID, seconds: float, failure: str) -> None:
-    """Writes no more words before `seconds` have passed, behind a try that failed."""
+async def put_words_off(
+    tx: Transaction, session_key: UUID, seconds: float, failure: str, attempts: int
+) -> None:
+    """Writes no more words before `seconds` have passed, behind so many tries that failed.
+
+    Where `failure` begins with OF_LISTS, no more lists.
+    """
     await tx.connection.execute(
         update(session)
         .where(session.c.session_key == session_key)
         .values(
             words_ready_at=_in(seconds),
-            words_attempts=session.c.words_attempts + 1,
+            words_attempts=attempts,
             words_failure=failure,
         )
+    )
+
+
+async def forget_words_failure(tx: Transaction, session_key: UUID) -> None:
+    """Lists were written, and failed before."""
+    await tx.connection.execute(
+        update(session)
+        .where(session.c.session_key == session_key)
+        .values(words_attempts=0, words_failure="")
     )
 
 

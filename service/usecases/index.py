@@ -23,7 +23,7 @@ from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
 from service.usecases.failing import cause_of
 from storage import chunk_index, posting_lists, work
-from storage.chunk_index import IndexPlace, NewVector, Overtaken, Words
+from storage.chunk_index import OF_LISTS, IndexPlace, NewVector, Overtaken, Words
 from storage.database import Database, Transaction
 from storage.errors import Unreachable
 
@@ -80,21 +80,19 @@ class Indexer:
             reach(FailPoint.INDEX_LOOKED)
             if place is None:
                 return None
-            if place.may_write_words and posting_lists.is_due(
-                place.listed_position, place.indexed_position
-            ):
-                listed = place.listed_position
-                if await self._write_lists(item, place, listed, place.indexed_position) is None:
-                    return None
-            elif place.indexed_position < place.head and place.may_write_words:
+            if place.indexed_position < place.head and place.may_write_words:
                 words = await self._write_words(item, place)
                 if words is None or words.settled:
+                    return None
+            elif place.may_write_lists and _lists_due(place):
+                listed = place.listed_position
+                if await self._write_lists(item, place, listed, place.indexed_position) is None:
                     return None
             elif self._embedder is not None and place.may_embed and self._lacks_vectors(place):
                 if not await self._write_vectors(item, self._embedder, place):
                     return None
             else:
-                await self._settle(item)
+                await self._settle(item, place)
                 return None
         return 0.0
 
@@ -126,11 +124,13 @@ class Indexer:
         is_whole = place.embedded_position == place.head
         return place.head > 0 and not (is_whole and place.embedding_model == self._embedder.model)
 
-    async def _settle(self, item: WorkItem) -> None:
+    async def _settle(self, item: WorkItem, place: IndexPlace) -> None:
         # Where something is missing, the session stays noted, and workers find it again.
         model = None if self._embedder is None else self._embedder.model
         async with self._database.transaction(item.tenant_id) as tx:
-            if not await chunk_index.settle(tx, item.session_key, model):
+            if _lists_due(place):
+                await chunk_index.rest_from_lists(tx, item.session_key)
+            elif not await chunk_index.settle(tx, item.session_key, model):
                 await chunk_index.rest(tx, item.session_key)
             reach(FailPoint.INDEX_SETTLED)
 
@@ -149,7 +149,12 @@ class Indexer:
             return None
         _INDEXED.add(words.position - after)
         listed: int | None = place.listed_position
-        if posting_lists.is_due(place.listed_position, words.position, before=after):
+        # One that has its words before its chunks; the others come behind all words.
+        if (
+            place.may_write_lists
+            and not posting_lists.is_due(place.listed_position, words.position)
+            and posting_lists.is_due(place.listed_position, words.position, before=after)
+        ):
             while listed is not None:
                 listed = await self._write_lists(item, place, listed, words.position)
         return words
@@ -158,11 +163,16 @@ class Indexer:
         self, item: WorkItem, place: IndexPlace, after: int, indexed: int
     ) -> int | None:
         """Lists a block of a long session; None when there is none, or somebody else is at it."""
-        async with self._writing_words(item, place) as tx:
-            return await posting_lists.write_block(tx, item.session_key, after, indexed)
+        async with self._writing_words(item, place, lists=True) as tx:
+            listed = await posting_lists.write_block(tx, item.session_key, after, indexed)
+            if listed is not None and place.words_attempts:
+                await chunk_index.forget_words_failure(tx, item.session_key)
+        return listed
 
     @asynccontextmanager
-    async def _writing_words(self, item: WorkItem, place: IndexPlace) -> AsyncIterator[Transaction]:
+    async def _writing_words(
+        self, item: WorkItem, place: IndexPlace, *, lists: bool = False
+    ) -> AsyncIterator[Transaction]:
         # Words that are forgotten are written again, with the place that they came to.
         try:
             async with self._database.transaction(item.tenant_id, lazily=True) as tx:
@@ -171,7 +181,7 @@ class Indexer:
             # A statement that takes too long, or that the database refuses: it goes on as it
             # is, but the same is not tried again at once, for ever.
             if not isinstance(error, Unreachable):
-                await self._put_words_off(item, place, error)
+                await self._put_words_off(item, place, error, lists=lists)
             raise
 
     async def _write_vectors(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> bool:
@@ -254,20 +264,28 @@ class Indexer:
         async with self._database.transaction(item.tenant_id) as tx:
             await chunk_index.put_off(tx, item.session_key, seconds, cause)
 
-    async def _put_words_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
+    async def _put_words_off(
+        self, item: WorkItem, place: IndexPlace, error: Exception, *, lists: bool
+    ) -> None:
         """Counts a failed try; the next one is later."""
         _WORDS_FAILED.add(1)
-        seconds, cause = pause_seconds(self._first, place.words_attempts), cause_of(error)
+        before = place.words_attempts if place.lists_failed == lists else 0
+        seconds = pause_seconds(self._first, before)
+        cause = (OF_LISTS if lists else "") + cause_of(error)
         _log.warning(
             "words not written",
             session=str(item.session_key),
             after_position=place.indexed_position,
-            attempt=place.words_attempts + 1,
+            attempt=before + 1,
             seconds=round(seconds, 1),
             cause=cause,
         )
         async with self._database.transaction(item.tenant_id) as tx:
-            await chunk_index.put_words_off(tx, item.session_key, seconds, cause)
+            await chunk_index.put_words_off(tx, item.session_key, seconds, cause, before + 1)
+
+
+def _lists_due(place: IndexPlace) -> bool:
+    return posting_lists.is_due(place.listed_position, place.indexed_position)
 
 
 def _rows(chunks: Sequence[LoggedChunk], made: Sequence[Sequence[Vector]]) -> list[NewVector]:

@@ -255,10 +255,41 @@ async def test_a_block_that_fails_is_tried_again_later(
     async with database.transaction(DEFAULT_TENANT) as tx:
         place = await chunk_index.read_place(tx, KEY)
     assert place is not None
-    assert (place.listed_position, place.words_attempts, place.may_write_words) == (0, 1, False)
+    assert (place.listed_position, place.words_attempts, place.may_write_lists) == (0, 1, False)
+    # Looked at again before long, for chunks that come meanwhile, but not at once.
+    await rows(database, "UPDATE session SET words_ready_at = now() + interval '1h' RETURNING 1")
+    await index(database)
+    noted = "SELECT has_unindexed, index_ready_at > now(), index_ready_at < words_ready_at"
+    assert await rows(database, f"{noted} FROM session") == [(True, True, True)]
     await rows(database, "UPDATE session SET words_ready_at = now() RETURNING 1")
     await index(database)
     assert len(await blocks(database)) == 2
+    state = "SELECT has_unindexed, words_attempts, words_failure FROM session"
+    assert await rows(database, state) == [(False, 0, "")]
+
+
+async def test_words_do_not_wait_for_lists(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = texts_by_chance(31, 4 * BLOCK)
+    await make_session(database, texts[: 3 * BLOCK])
+    await index_words(database, 2 * BLOCK)
+    indexed = "SELECT indexed_position, words_attempts, words_failure LIKE 'posting lists: %'"
+    with monkeypatch.context() as patched:
+        patched.setattr(posting_lists, "_WRITE", "SELECT 1 / 0")
+        for attempts in (1, 2):
+            with pytest.raises(Exception, match="DivisionByZero"):
+                await index(database)
+            expected = [(3 * BLOCK, attempts, True)]
+            assert await rows(database, f"{indexed} FROM session") == expected
+            await rows(database, "UPDATE session SET words_ready_at = now() RETURNING 1")
+        await rows(
+            database, "UPDATE session SET words_ready_at = now() + interval '1h' RETURNING 1"
+        )
+        await append_texts(database, "s", texts[3 * BLOCK :], first=3 * BLOCK + 1)
+        await index(database)
+        assert await rows(database, f"{indexed} FROM session") == [(4 * BLOCK, 2, True)]
+    assert await blocks(database) == []
 
 
 async def wrong(database: Database) -> list[tuple[int, int, str]]:
