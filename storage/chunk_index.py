@@ -384,6 +384,23 @@ async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
     )
 
 
+async def note_unlisted(tx: Transaction, session_key: UUID) -> None:
+    """Notes a session to be indexed, for lists that it lacks.
+
+    Not while somebody locks it, whom no search should wait for: the next one notes it.
+    """
+    wanted = session.c.session_key == session_key, session.c.has_unindexed.is_(False)
+    locked = (
+        select(session.c.session_key)
+        .where(*wanted)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    if (await tx.connection.execute(locked)).first() is not None:
+        await tx.connection.execute(
+            update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
+        )
+
+
 async def put_off(
     tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
 ) -> None:

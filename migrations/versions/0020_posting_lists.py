@@ -1,6 +1,7 @@
 """Posting lists of long sessions.
 
-The release before neither reads nor writes them. Every statement can run again.
+The release before neither reads nor writes them. Every statement can run again. Sessions that
+are long already get their lists when they are searched, or with their next chunk.
 
 Revision: 0020
 After: 0018
@@ -51,20 +52,8 @@ CREATE POLICY {table}_of_tenant ON {table} TO palimpsest_app
 GRANT SELECT, INSERT ON {table} TO palimpsest_app;
 """
 
-#: Sessions that have a block of chunks with words already are looked at by a worker. What a
-#: worker of the release before settles is looked at with its next chunk.
-LONG_SESSIONS = """
--- First of all: to want more of a table than one has already may end in a deadlock.
-LOCK TABLE session IN ACCESS EXCLUSIVE MODE;
--- The owner has to write the rows of all tenants, here only.
-ALTER TABLE session NO FORCE ROW LEVEL SECURITY;
-UPDATE session SET has_unindexed = true WHERE indexed_position >= 16384 AND NOT has_unindexed;
-ALTER TABLE session FORCE ROW LEVEL SECURITY;
-"""
-
 
 def upgrade() -> None:
-    op.execute(LONG_SESSIONS)
     op.execute(TABLES)
     for table in ("posting_block", "posting_list"):
         op.execute(_OF_TENANT.format(table=table))

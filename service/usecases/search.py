@@ -25,8 +25,9 @@ from service.llm.embedding import CannotEmbed, Embedder, EmbeddingFailed
 from service.llm.failures import ModelFailure
 from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
-from storage import search_vectors, search_words
+from storage import chunk_index, posting_lists, search_vectors, search_words
 from storage.database import Database, DirectTransaction
+from storage.errors import StorageError
 from storage.search import Range, SearchPlace, read_chunks, read_place
 from storage.search_support import Support, read_support
 
@@ -289,7 +290,19 @@ class Searcher:
             fused = await self._reranked(tenant_id, session_key, query, fused, scope)
         found = _found(fused[: query.limit], words, vectors)
         page = FoundPage(found=found, mode=mode, index=state, unread_chunks=unread)
-        return await self._with_chunks(tenant_id, session_key, query, page)
+        page = await self._with_chunks(tenant_id, session_key, query, page)
+        if posting_lists.is_due(place.listed_position, place.indexed_position):
+            await self._note_unlisted(tenant_id, session_key)
+        return page
+
+    async def _note_unlisted(self, tenant_id: UUID, session_key: UUID) -> None:
+        """Has a worker write the lists of a session that had its words before there were any."""
+        try:
+            async with self._database.transaction(tenant_id) as tx:
+                await chunk_index.note_unlisted(tx, session_key)
+        except StorageError as error:
+            # What was found is no worse for it, and the next search tries again.
+            _log.warning("session not noted for lists", session=str(session_key), cause=str(error))
 
     async def _unavailable(self, tenant_id: UUID) -> str:
         """Why vectors cannot be searched; empty when they can."""

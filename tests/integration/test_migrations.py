@@ -264,22 +264,6 @@ def test_calls_of_the_release_before_are_counted_while_it_runs(servers: Servers,
         assert watching.execute(forced).fetchall() == []
 
 
-def test_long_sessions_that_are_indexed_are_looked_at_again(servers: Servers, old: str) -> None:
-    upgrade_to(old, "0017")
-    noted = "SELECT has_unindexed FROM session"
-    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-        for head, is_noted in ((20_000, True), (16_383, False)):
-            connection.execute("UPDATE alembic_version SET version_num = '0017'")
-            connection.execute(
-                "UPDATE session SET head = %(n)s, indexed_position = %(n)s", {"n": head}
-            )
-            connection.execute("UPDATE session SET has_unindexed = false")
-            upgrade_to(old, "0024")
-            assert connection.execute(noted).fetchall() == [(is_noted,)]
-        forced = "SELECT relname FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
-        assert connection.execute(forced).fetchall() == []
-
-
 def test_an_index_waits_for_whoever_reads_for_long(servers: Servers, old: str) -> None:
     outcomes: list[object] = []
 

@@ -13,6 +13,7 @@ from service.config import Config
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
 from service.usecases.index import Indexer
+from service.usecases.search import Searcher, SearchQuery
 from storage import chunk_index, posting_lists, verifying
 from storage.database import Database
 from tests.harness import Servers
@@ -290,6 +291,58 @@ async def test_words_do_not_wait_for_lists(
         await index(database)
         assert await rows(database, f"{indexed} FROM session") == [(4 * BLOCK, 2, True)]
     assert await blocks(database) == []
+
+
+async def search(database: Database) -> list[int]:
+    """As a caller does it."""
+    searcher = Searcher(database, None, no_rerank, Config())
+    page = await searcher.find(DEFAULT_TENANT, "s", SearchQuery(query="same", limit=3))
+    return [one.position for one in page.found]
+
+
+async def no_rerank(*_: object, **__: object) -> Sequence[int]:
+    """Nobody asks for one."""
+    raise AssertionError
+
+
+NOTED = "SELECT has_unindexed FROM session"
+#: As where a lock is not to be had in time.
+REFUSING = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN RAISE 'refused' USING ERRCODE = 'lock_not_available'; END$$;
+CREATE TRIGGER refusing BEFORE UPDATE ON session EXECUTE FUNCTION refuse();
+"""
+
+
+async def test_a_search_notes_a_long_session_without_lists(database: Database) -> None:
+    """As a worker of the release before leaves it, which settles what it cannot list."""
+    await make_session(database, ["the same words"] * 3 * BLOCK)
+    await index_words(database, 3 * BLOCK)
+    await rows(database, "UPDATE session SET has_unindexed = false RETURNING 1")
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.execute(text("SELECT 1 FROM session FOR UPDATE"))
+        # Nobody waits for whoever locks it.
+        assert await search(database) == [1, 2, 3]
+    assert await rows(database, NOTED) == [(False,)]
+    assert await search(database) == [1, 2, 3]
+    assert await rows(database, NOTED) == [(True,)]
+    await index(database)
+    assert len(await blocks(database)) == 3
+    assert await search(database) == [1, 2, 3]
+    assert await rows(database, NOTED) == [(False,)]
+
+
+async def test_a_search_finds_where_nothing_can_be_noted(
+    database: Database, servers: Servers, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await make_session(database, ["the same words"] * BLOCK)
+    await index_words(database, BLOCK)
+    await rows(database, "UPDATE session SET has_unindexed = false RETURNING 1")
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        connection.execute(REFUSING)
+    assert await search(database) == [1, 2, 3]
+    assert "session not noted for lists" in capsys.readouterr().out
+    assert await rows(database, NOTED) == [(False,)]
 
 
 async def wrong(database: Database) -> list[tuple[int, int, str]]:
