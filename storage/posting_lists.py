@@ -16,6 +16,7 @@ from uuid import UUID
 
 from service.domain.fusing import Hit
 from storage.database import DirectTransaction, Transaction
+from storage.log import CONTENT_BYTES
 
 if TYPE_CHECKING:
     from service.domain.postings import Best, Block, Lists, Part
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 BLOCK_CHUNKS = 16_384
 #: Words of a block's chunks, so that one statement lists them within seconds.
 BLOCK_WORDS = 500_000
-#: A block that has its words before its chunks is looked for each time so many have come.
+#: Bytes of their content, so that words as long as they may be do not take a server's memory.
+BLOCK_BYTES = 16 * 1024 * 1024
+#: A block that has one of these before its chunks is looked for each time so many have come.
 LOOK_CHUNKS = 1024
 #: Words that so many chunks of a block have get a row of their own.
 OWN_HOLDERS = 64
@@ -42,16 +45,17 @@ LOOKED_UP = 500
 
 # No two workers list the same block, and none waits for the other.
 _LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s)"
-_END = """
-SELECT max(position) FILTER (WHERE total <= %(words)s OR position = %(after)s + 1) AS fitting,
-    max(position) AS last
+_END = f"""
+SELECT max(position) AS last, max(position) FILTER (
+    WHERE (words <= %(words)s AND bytes <= %(bytes)s) OR position = %(after)s + 1) AS fitting
 FROM (
-    SELECT position, sum(length) OVER (ORDER BY position) AS total
-    FROM chunk_word
-    WHERE session_key = %(session)s AND position > %(after)s
-        AND position <= least(%(after)s + %(chunks)s, %(indexed)s)
+    SELECT w.position, sum(w.length) OVER upto AS words, sum({CONTENT_BYTES}) OVER upto AS bytes
+    FROM chunk_word w JOIN chunk c USING (session_key, position)
+    WHERE w.session_key = %(session)s AND w.position > %(after)s
+        AND w.position <= least(%(after)s + %(chunks)s, %(indexed)s)
+    WINDOW upto AS (ORDER BY w.position)
 ) AS sized
-"""
+"""  # noqa: S608 - all of it is ours
 _BLOCK = """
 INSERT INTO posting_block (session_key, last_position, tenant_id, first_position, words)
 SELECT %(session)s, %(last)s, %(tenant)s, %(first)s, coalesce(sum(length), 0)
@@ -110,6 +114,7 @@ async def write_block(
         "indexed": indexed_position,
         "chunks": BLOCK_CHUNKS,
         "words": BLOCK_WORDS,
+        "bytes": BLOCK_BYTES,
         "own": OWN_HOLDERS,
     }
     if not (await run(_LOCK, values)).scalar_one():

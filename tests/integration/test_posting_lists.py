@@ -236,6 +236,17 @@ async def test_a_block_ends_before_its_words_are_too_many(
     assert_same(await find(database, "one of ten"), plain(texts, "one of ten"))
 
 
+async def test_a_block_ends_before_its_bytes_are_too_many(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting_lists, "BLOCK_BYTES", 100, raising=False)
+    texts = ["x" * 40, "y" * 40, "z" * 40, "long " + "w" * 120, *["é" * 30] * 3, *["few"] * 2]
+    await make_session(database, texts)
+    await index(database)
+    assert await blocks(database) == [(1, 2), (3, 3), (4, 4), (5, 5), (6, 6)]
+    assert_same(await find(database, "long few"), plain(texts, "long few"))
+
+
 async def test_any_number_at_once_write_each_block_once(database: Database) -> None:
     await make_session(database, texts_by_chance(27, 6 * BLOCK))
     await index_words(database, 6 * BLOCK)
