@@ -101,7 +101,7 @@ class QueueDispatcher:
                         await self._some.wait()
         finally:
             stopping.cancel()
-            await hands.end(stop_seconds if stop.is_set() else 0)
+            await self._end(hands, stop_seconds if stop.is_set() else 0)
             beating.cancel()
             await asyncio.gather(stopping, beating, return_exceptions=True)
             await self._leave(hands)
@@ -186,6 +186,36 @@ class QueueDispatcher:
                     hands.known = True
                     self._some.set()
             await asyncio.sleep(self._heartbeat_seconds)
+
+    async def _end(self, hands: Hands, seconds: float) -> None:
+        """Lets handlers end, and meanwhile gives back what is done."""
+        async with asyncio.TaskGroup() as tasks:
+            giving_back = tasks.create_task(self._give_back(hands))
+            await hands.end(seconds)
+            # What it has not given back goes with the rest.
+            giving_back.cancel()
+
+    async def _give_back(self, hands: Hands) -> None:
+        """Gives back what is done without taking more, until it is cancelled."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            done = hands.let_go()
+            if not done:
+                continue
+            try:
+                await queue.take(self._database, hands.worker, done=done, looks=(), total=0)
+                # Others go on with it at once.
+                await self._database.notify([(queue.CHANNEL, "")])
+                continue
+            except StorageError as error:
+                _log.warning("nothing given back", cause=str(error))
+            except Exception:
+                # The handlers must end in their time, whatever is wrong here.
+                _log.exception("nothing given back")
+            hands.keep(done)
+            await asyncio.sleep(RETRY_SECONDS)
+            self._some.set()
 
     async def _leave(self, hands: Hands) -> None:
         try:

@@ -251,6 +251,40 @@ async def test_a_stopping_worker_says_that_it_lives_while_it_has_something_in_ha
     assert len(handled) == 1
 
 
+async def test_others_go_on_with_what_a_stopping_worker_has_finished(url: str, rows: Rows) -> None:
+    """While its slowest handler has not ended."""
+    begun: set[str] = set()
+    taken: set[str] = set()
+    short, long, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle(one: WorkItem) -> None:
+        (name,) = await rows.names([one])
+        begun.add(name)
+        if name == "held1":
+            raise NotNow(3600)
+        await (short if name == "short1" else long).wait()
+
+    async def take_over(one: WorkItem) -> None:
+        await rows.run(DONE, one.item_id)
+        taken.update(await rows.names([one]))
+
+    for name in ("short", "held", "long"):
+        await rows.make(name)
+    # Patient, since the machine may stand still for longer than a heartbeat.
+    async with dispatcher(url, dead_after_seconds=3600) as one:
+        task = asyncio.create_task(one.run(handle, concurrency=3, stop=stop, stop_seconds=3600))
+        await until(lambda: len(begun) == 3)
+        async with running(url, take_over):
+            stop.set()
+            short.set()
+            await until(lambda: taken == {"short1", "held1"})
+            assert not task.done()
+            long.set()
+            await task
+            await until(lambda: "long1" in taken)
+    assert await rows.run("TABLE claim") == []
+
+
 async def test_cancelling_a_worker_leaves_none_behind(url: str, rows: Rows) -> None:
     handled: list[WorkItem] = []
 
