@@ -317,3 +317,24 @@ async def test_who_waits_no_more_is_forgotten(database: Database, rows: Rows) ->
     await rows.run("UPDATE wanted SET wanted_at = now() - interval '61 seconds'")
     await queue.sweep(database, dead_after_seconds=15)
     assert await rows.run("TABLE wanted") == []
+
+
+async def test_a_wish_that_is_said_again_is_not_forgotten_and_a_new_one_keeps_its_turn(
+    database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RENEW_SECONDS", 3600)
+    await rows.make("s", 2)
+    old, new = await take(database, Lane.BACKLOG, total=2)
+    await queue.want(database, [old, new])
+    await rows.run(
+        "UPDATE wanted SET wanted_at = now() - interval '2 hours' WHERE memory_id = %s",
+        old.item_id,
+    )
+    ((before,),) = await rows.run("SELECT wanted_at FROM wanted WHERE memory_id = %s", new.item_id)
+    await queue.want(database, [old, new])
+    await queue.sweep(database, dead_after_seconds=15)
+    kept = await rows.run("SELECT memory_id FROM wanted ORDER BY wanted_at")
+    assert kept == [(new.item_id,), (old.item_id,)]
+    assert await rows.run("SELECT wanted_at FROM wanted WHERE memory_id = %s", new.item_id) == [
+        (before,)
+    ]
