@@ -75,8 +75,8 @@ class QueueDispatcher:
             _log.warning("not told that somebody waits", cause=str(error))
 
     async def offer(self, items: Sequence[WorkItem]) -> None:
-        """Takes items that no look at the lanes shows."""
-        self._offered.update(dict.fromkeys(items))
+        """Takes items that no look at the lanes shows; those of the last offer."""
+        self._offered = dict.fromkeys(items)
         self._some.set()
 
     async def run(
@@ -115,47 +115,45 @@ class QueueDispatcher:
         if not hands.known:
             # Until it is known that this worker lives, others free what it takes.
             return self._look_seconds
+        try:
+            return await self._take(hands)
+        except StorageError as error:
+            _log.warning("no work taken", cause=str(error))
+        except Exception:
+            # The worker must outlive a defect: what it took without knowing is given back.
+            _log.exception("no work taken")
+        return RETRY_SECONDS
+
+    async def _take(self, hands: Hands) -> float:
         free = hands.free
-        done = hands.let_go()
         looks = hands.turns.looks(free, hands.lanes) if free else ()
+        bound = hands.turns.bound(hands.lanes)
+        done = hands.let_go()
         if not done and not looks:
             return self._look_seconds
         try:
             reach(FailPoint.TAKE_BEFORE)
             taken = await queue.take(
-                self._database,
-                hands.worker,
-                done=done,
-                looks=looks,
-                total=free,
-                bound=hands.turns.bound(hands.lanes),
+                *(self._database, hands.worker), done=done, looks=looks, total=free, bound=bound
             )
             reach(FailPoint.TAKEN)
-        except StorageError as error:
-            # What was done is given back with the next look.
-            hands.keep(done)
-            _log.warning("no work taken", cause=str(error))
-            return RETRY_SECONDS
         except Exception:
-            # The worker must outlive a defect: what it took without knowing is given back.
+            # It is given back with the next look.
             hands.keep(done)
-            _log.exception("no work taken")
-            return RETRY_SECONDS
-        hands.turns.count(taken)
+            raise
         for lane, item in taken.items:
             hands.begin(lane, item)
+        hands.turns.count(taken)
         await self._take_offered(hands)
         return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
 
     async def _take_offered(self, hands: Hands) -> None:
-        items = list(islice(self._offered, hands.free))
+        # As many as of their lane: places are kept for what somebody waits for.
+        room = min(hands.free, hands.turns.bound(hands.lanes).items)
+        items = list(islice(self._offered, room))
         if not items:
             return
-        try:
-            claimed = await queue.claim(self._database, hands.worker, items)
-        except StorageError as error:
-            _log.warning("no work taken", cause=str(error))
-            return
+        claimed = await queue.claim(self._database, hands.worker, items)
         for item in items:
             # What others have in hand is offered again, if it has to be.
             self._offered.pop(item, None)

@@ -7,11 +7,12 @@ import pytest
 
 from service.dispatch.hands import MOST_TURNS
 from service.dispatch.port import NotNow
+from service.dispatch.turns import Turns
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
 from storage import queue
 from storage.database import Database
-from storage.queue import NOBODY, Lane, Look
+from storage.queue import NOBODY, Lane, Look, Taken
 from tests.integration.dispatching import DONE, Rows, dispatcher, rows, running, take, until
 
 __all__ = ["rows"]
@@ -152,6 +153,80 @@ async def test_a_handler_that_fails_does_not_stop_the_others(
     assert tried.count("bad1") == 2, "it is left for a while"
     assert {"good1", "good2", "good3"} < set(tried)
     assert "work failed" in capfd.readouterr().out
+
+
+async def test_what_is_offered_leaves_places_to_what_somebody_waits_for(
+    url: str, rows: Rows
+) -> None:
+    """Of the last offer, which is the whole of what there is."""
+    going = asyncio.Event()
+    begun: list[UUID] = []
+
+    async def handle(one: WorkItem) -> None:
+        begun.append(one.item_id)
+        await going.wait()
+        if one.kind is WorkKind.MEMORY:
+            await rows.run(DONE, one.item_id)
+
+    offers = [
+        [
+            WorkItem(
+                kind=WorkKind.INDEX,
+                tenant_id=DEFAULT_TENANT,
+                session_key=UUID(int=number),
+                item_id=UUID(int=number),
+            )
+            for number in numbers
+        ]
+        for numbers in (range(100, 120), range(200, 220))
+    ]
+    async with dispatcher(url, dead_after_seconds=3600) as one:
+        for items in offers:
+            await one.offer(items)
+        stop = asyncio.Event()
+        task = asyncio.create_task(one.run(handle, concurrency=8, stop=stop, stop_seconds=3600))
+        await until(lambda: len(begun) >= 7)
+        await rows.make("s")
+        ((key, memory),) = await rows.run("SELECT session_key, memory_id FROM memory")
+        waited = WorkItem(
+            kind=WorkKind.MEMORY,
+            tenant_id=DEFAULT_TENANT,
+            session_key=UUID(str(key)),
+            item_id=UUID(str(memory)),
+        )
+        await one.want([waited])
+        await until(lambda: waited.item_id in begun)
+        stop.set()
+        going.set()
+        await task
+    assert [one.int for one in begun[:7]] == list(range(200, 207))
+    assert begun[7:] == [waited.item_id]
+
+
+async def test_a_worker_outlives_a_defect_where_it_counts_turns(
+    url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handled: list[WorkItem] = []
+    count = Turns.count
+    failed = 0
+
+    def fail_once(turns: Turns, taken: Taken) -> None:
+        nonlocal failed
+        if not failed:
+            failed += 1
+            raise KeyError("a defect")
+        count(turns, taken)
+
+    async def handle(one: WorkItem) -> None:
+        await rows.run(DONE, one.item_id)
+        handled.append(one)
+
+    monkeypatch.setattr(Turns, "count", fail_once)
+    async with running(url, handle):
+        await until(lambda: failed)
+        await rows.make("s")
+        await until(lambda: handled)
+    assert "no work taken" in capfd.readouterr().out
 
 
 async def test_what_is_not_to_be_taken_now_is_left_to_nobody_else(url: str, rows: Rows) -> None:
