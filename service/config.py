@@ -269,7 +269,7 @@ class Config(BaseSettings):
     browse_concurrency: Count = 8
     #: How often a worker says that it lives.
     heartbeat_seconds: Seconds = 5.0
-    #: After this silence a worker counts as dead and its locks are freed.
+    #: After this silence a worker counts as dead, and what it had in hand is freed.
     dead_after_seconds: Seconds = 15.0
     #: How often any worker looks for dead ones.
     sweep_seconds: Seconds = 1.0

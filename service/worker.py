@@ -23,6 +23,7 @@ from service.usecases.recovery import Recovery
 from storage import work
 from storage.database import Database
 from storage.errors import StorageError
+from storage.queue import RECENT_SECONDS
 from storage.signals import Signals
 
 _log = structlog.get_logger("palimpsest.worker")
@@ -95,20 +96,17 @@ class Worker:
     async def handle(self, item: WorkItem) -> float | None:
         """Works on one item; the seconds after which somebody should come back to it, or None.
 
-        Raises NotNow for what fails for want of a database, and for an index whose turn it is
-        not. What waits for a model that does not reply and has no place is put off.
+        Raises NotNow for what fails for want of a database. What waits for a model that does not
+        reply and has no place is put off.
         """
         try:
             reach(FailPoint.WORK_BEGUN)
             seconds = await self._patience.run(
                 self._work_on(item), let_go=partial(self._let_go, item)
             )
-            if seconds and item.kind is WorkKind.INDEX:
-                # Nothing in the session's row says when.
-                raise NotNow(seconds)
             if seconds == 0 and not self._is_stopping:
-                # Others have their turn first.
-                await self._put_off(item, 0)
+                # Others have their turn first, what has just come as well.
+                await self._put_off(item, -RECENT_SECONDS)
         except StorageError as error:
             _log.warning("work put off", item=item.lock, cause=str(error))
             raise NotNow(UNREACHABLE_SECONDS) from error

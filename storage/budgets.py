@@ -31,7 +31,7 @@ from storage.tables import budget, memory, session, tenant_budget
 FORGOTTEN_SECONDS = 900
 
 # A sum has the figures of its newest day alone. Where the server's clock went back behind a
-# midnight that day has not come yet, and what was spent since is summed up from the rows.
+# midnight that day has not come yet, and what was spent today is summed up from the rows.
 _SUMS = """
 CROSS JOIN (
     SELECT clock_timestamp() AS now, (clock_timestamp() AT TIME ZONE 'UTC')::date AS today
@@ -50,7 +50,7 @@ CROSS JOIN LATERAL (
     SELECT coalesce(sum(input_tokens + output_tokens), 0)::bigint AS tokens,
         coalesce(sum(cost_micro_usd), 0)::bigint AS micro_usd,
         coalesce(sum(unpriced_calls), 0)::bigint AS unpriced
-    FROM spend WHERE s.is_ahead AND {spend} AND day >= c.today
+    FROM spend WHERE s.is_ahead AND {spend} AND day = c.today
 ) a
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(reserved_tokens), 0)::bigint AS tokens,

@@ -26,7 +26,7 @@ class CostLine:
     #: As provider/name.
     model: str
     spend: Spend
-    #: With what nobody reports of the cache as it was predicted.
+    #: Cached tokens that were not reported count as predicted.
     cost: LogCost
 
 

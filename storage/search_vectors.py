@@ -1,4 +1,4 @@
-"""Finding chunks by their vectors, in one round trip."""
+"""Finding chunks by their vectors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

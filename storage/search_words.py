@@ -1,4 +1,4 @@
-"""Finding chunks by their words (BM25), in one round trip.
+"""Finding chunks by their words (BM25).
 
 What is in the index is read from it: of a long session from the lists of `storage.posting_lists`,
 and what is behind them from the words of chunks. Of the chunks that have no words yet, those of

@@ -28,7 +28,7 @@ Heard = Callable[[Sequence[str] | None], None]
 MAX_PAYLOAD_BYTES = 7_900
 #: Words that wait to be sent at the most; of more it is told that any may have been missed.
 MAX_WAITING = 100_000
-#: Between two tries to listen, in seconds: it doubles from the first to the second.
+#: Between two tries to listen, in seconds: doubled from the first up to the second.
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 2.0
 #: How long sending some may take: the server may stand still, and come back.
 SEND_SECONDS = 10.0

@@ -1,7 +1,8 @@
 """The running sums that budgets are checked against: whether they are what `spend` adds up to.
 
-A trigger of the ledger changes `spend` and the sums in one transaction. So what the sums lack of
-the rows stays the same whatever is recorded meanwhile, and may be added without a lock on either.
+Triggers of the ledger change `call_sum`, of which `spend` is a view, and the sums in one
+transaction. So what the sums lack of the rows stays the same whatever is recorded meanwhile, and
+may be added without a lock on either.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ class SumOff:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayOff:
-    """A row of `spend` that is not what the ledger adds up to; as `SumOff`."""
+    """A day of `spend` that is not what the ledger adds up to; as `SumOff`."""
 
     #: The memory, or the session for calls that no memory made.
     owner_id: UUID
@@ -109,7 +110,8 @@ _OF_SESSION = _LACKING.format(
 _TENANT = "tenant_id = %(tenant)s"
 _OF_TENANT = _LACKING.format(
     keys="tenant_id",
-    spent=_SPENT.format(keys="tenant_id", which=_TENANT, by="1, 2"),
+    # As the index of a tenant's rows says it: migration 0025.
+    spent=_SPENT.format(keys="tenant_id", which=f"{_TENANT} AND day > '-infinity'", by="1, 2"),
     sums=f"tenant_spend_sum WHERE {_TENANT}",
 )
 _FIND_OF_SESSION = _FIND.format(owner="owner_id", lacking=_OF_SESSION)

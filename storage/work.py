@@ -63,7 +63,10 @@ async def unembedded(
 
 
 async def put_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
-    """Leaves an item for so long, behind what is ready by then; no try is counted."""
+    """Leaves an item for so long, behind what is ready by then; no try is counted.
+
+    With less than 0 it is ready at once, and behind what has been ready for longer than that.
+    """
     later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     if item.kind is WorkKind.INDEX:
         await tx.connection.execute(

@@ -19,10 +19,13 @@ Revision: 0025
 After: 0024
 """
 
+import time
 from collections.abc import Sequence
 
 from alembic import op
+from psycopg import errors
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 revision = "0025"
 down_revision = "0024"
@@ -199,26 +202,31 @@ FROM call_sum;
 GRANT SELECT ON spend TO palimpsest_app
 """
 
-_UNLESS_VIEW = """
+#: A key that is dropped locks both tables, and steps lock them in the other order. It gives way
+#: before the server has to choose, and is tried again.
+BRIEFLY = "SET lock_timeout = '500ms'"
+TRIES, PAUSE_SECONDS = 60, 0.5
+DROP_KEY = """
 DO $$
 BEGIN
-    IF EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('spend') AND relkind <> 'v') THEN
-        {does};
+    IF EXISTS (SELECT FROM pg_constraint
+               WHERE conrelid = to_regclass('{table}') AND conname = '{key}') THEN
+        ALTER TABLE {table} DROP CONSTRAINT {key};
     END IF;
 END $$
 """
-#: By itself, since it locks sessions as well: who reads one and then a call must not wait for
-#: who has locked calls and waits for sessions.
-LET_SESSIONS_GO = _UNLESS_VIEW.format(
-    does="ALTER TABLE spend DROP CONSTRAINT IF EXISTS spend_session_fkey"
-)
 #: In one moment, between two calls that are written: no trigger stands in the table that goes.
 REPLACE = f"""
 LOCK TABLE call IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE call DROP CONSTRAINT IF EXISTS call_pkey;
 {COUNT_SPEND}
 {SUM_CALLS}
-{_UNLESS_VIEW.format(does="DROP TABLE spend")};
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('spend') AND relkind <> 'v') THEN
+        DROP TABLE spend;
+    END IF;
+END $$;
 {VIEW}
 """
 
@@ -293,12 +301,14 @@ DROP FUNCTION IF EXISTS note_unindexed()
 """
 
 #: Keys of what is made of other rows, or gone soon.
-KEYS = {
-    "intent": ("intent_session_fkey", "intent_memory_fkey"),
-    "chunk_word": ("chunk_word_chunk_fkey",),
-}
+KEYS = (
+    ("intent", "intent_session_fkey"),
+    ("intent", "intent_memory_fkey"),
+    ("chunk_word", "chunk_word_chunk_fkey"),
+    ("spend", "spend_session_fkey"),
+)
 #: Tables whose rows are updated all the time. Of what is written to a page from now on.
-FILLED = ("session", "producer", "memory", "spend_sum", "call_sum")
+FILLED = ("session", "producer", "memory", "spend_sum", "tenant_spend_sum", "call_sum")
 FILL_PERCENT = 90
 
 #: For statements about all of a tenant, which say what each row says: without statistics the
@@ -320,14 +330,26 @@ def upgrade() -> None:
                 op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
                 op.execute(f"CREATE INDEX CONCURRENTLY {index} ON {rows}")
         op.execute("DROP INDEX CONCURRENTLY IF EXISTS intent_by_tenant")
-        op.execute("SET lock_timeout = '5s'")
         # Each for itself, for a moment.
-        for table, keys in KEYS.items():
-            dropped = ", ".join(f"DROP CONSTRAINT IF EXISTS {key}" for key in keys)
-            op.execute(f"ALTER TABLE {table} {dropped}")
+        op.execute(BRIEFLY)
+        for table, key in KEYS:
+            _execute(DROP_KEY.format(table=table, key=key))
         for table in FILLED:
-            op.execute(f"ALTER TABLE {table} SET (fillfactor = {FILL_PERCENT})")
-        op.execute(WRITE)
-        op.execute(NOTE)
-        op.execute(LET_SESSIONS_GO)
-    op.execute(REPLACE)
+            _execute(f"ALTER TABLE {table} SET (fillfactor = {FILL_PERCENT})")
+        _execute(WRITE)
+        _execute(NOTE)
+        _execute(REPLACE)
+        op.execute("SET lock_timeout = '5s'")
+
+
+def _execute(statements: str) -> None:
+    """Runs statements in one transaction, until their locks are free. Raises OperationalError."""
+    for _ in range(TRIES):
+        try:
+            op.execute(statements)
+            return
+        except OperationalError as error:
+            if not isinstance(error.orig, errors.LockNotAvailable):
+                raise
+        time.sleep(PAUSE_SECONDS)
+    op.execute(statements)

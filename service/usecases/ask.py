@@ -359,7 +359,8 @@ async def _end_waits(
     wait for them, unless it asks for that.
     """
     woken: list[UUID] = []
-    for name in {one.memory for one in questions if one.named_reader not in OF_LOG}:
+    # In one order by all, since each locks its memories: first those of all, with no name.
+    for name in sorted({one.memory for one in questions if one.named_reader not in OF_LOG}):
         source, stored = sources[name], sources[name].memory
         if stored is None:
             woken += await flushing.end_wait(tx, source.session_key, None, source.head)

@@ -111,7 +111,7 @@ async def hold(
 ) -> float | None:
     """Puts off a memory whose call was refused; when its worker comes back, in seconds.
 
-    None when that is up to the reconciler, or to whoever raises the budget. Raises Fenced.
+    None when that is up to a worker that looks, or to whoever raises the budget. Raises Fenced.
     """
     async with database.transaction(scope.tenant_id) as tx:
         try:

@@ -86,5 +86,5 @@ class Hints:
         except TimeoutError:
             _log.warning("hints lost; the work is found without", cause="no reply in time")
         except Exception:
-            # Without the loop that calls this all work would wait for the reconciler.
+            # Without the loop that calls this all work would wait until a worker looks.
             _log.exception("hints lost; the work is found without")

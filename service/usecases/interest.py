@@ -94,6 +94,8 @@ class Interest:
             left, self._left = self._left, set()
             self._some_left.clear()
             await self._write(left, interest.leave)
+            # Who came back meanwhile was taken for gone.
+            await self._write(left & self._waiting.keys(), interest.renew)
             if loop.time() >= renew_at:
                 renew_at = loop.time() + every
                 await self._write(self._waiting, interest.renew)

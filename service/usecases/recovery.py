@@ -162,7 +162,7 @@ class Recovery:
         async with self._database.transaction(tenant_id) as tx:
             found = await waiting.list_ambiguous(tx, model)
         for key, memory_id in found:
-            # The reconciler brings it back, and it meets the open circuit.
+            # A worker takes it up again, and it meets the open circuit.
             async with self._database.transaction(tenant_id) as tx:
                 await stalls.retry(tx, key, memory_id)
 

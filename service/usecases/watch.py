@@ -93,9 +93,13 @@ class Watches:
         async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
             while True:
                 while told < newest:
-                    for committed in await self._read(tenant_id, key, told):
+                    found = await self._read(tenant_id, key, told)
+                    for committed in found:
                         yield committed
                         told = committed.revision.revision
+                    if not found:
+                        # A standby took over that does not have them.
+                        newest = told
                 progress = await anext(seen, None)
                 if progress is None:
                     break

@@ -157,7 +157,7 @@ def lose_hints(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
             memory = await session.create_memory(NOTES, schema_source=SCHEMA)
             async with session.producer("p") as producer:
                 for number in range(hints + 1):
-                    # Anywhere between two looks of the reconciler.
+                    # Anywhere between two looks of a worker.
                     await asyncio.sleep(chosen.uniform(0, 2))
                     await producer.append(f"{number}: the ship lies elsewhere.")
                     ack = await producer.flush()

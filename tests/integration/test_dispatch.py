@@ -1,15 +1,19 @@
 """Dispatch: what is runnable is taken once, in turns."""
 
 import asyncio
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
+from service.config import Config
 from service.dispatch.hands import MOST_TURNS
 from service.dispatch.port import NotNow
 from service.dispatch.turns import Turns
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
+from service.llm.patience import Patience
+from service.worker import Worker
 from storage import queue
 from storage.database import Database
 from storage.queue import NOBODY, Lane, Look, Taken
@@ -79,6 +83,26 @@ async def test_memories_that_somebody_waits_for_go_first_and_then_the_newest(
     await queue.want(database, [item, item])
     found = await take(database, Lane.WANTED, Lane.RECENT, Lane.BACKLOG, total=5)
     assert await rows.names(found) == ["waited1", "new2", "new1", "old1", "old2"]
+
+
+async def test_what_has_had_its_turn_stands_behind_what_has_just_come(
+    database: Database, rows: Rows
+) -> None:
+    class Endless:
+        async def drain(self, *_: object, **__: object) -> float:
+            return 0.0
+
+    patience = Patience(silent_seconds=60, places=1, concurrency=2)
+    none: Any = None
+    endless = cast(Any, Endless())
+    worker = Worker(database, none, none, none, endless, none, none, none, patience, none, Config())
+    await rows.make("long", ready=-30)
+    (long,) = await take(database, Lane.BACKLOG)
+    await rows.make("fresh")
+    await worker.handle(long)
+    await rows.run("DELETE FROM claim")
+    assert await rows.names(await take(database, Lane.RECENT, total=2)) == ["fresh1"]
+    assert await take(database, Lane.BACKLOG) == [long]
 
 
 async def test_tenants_have_turns_whatever_another_has_left_behind(

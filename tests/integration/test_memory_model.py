@@ -137,7 +137,7 @@ class World:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def work(self) -> None:
-        """Finds work as the reconciler does; is killed at times, wherever it waits."""
+        """Finds work as workers do; is killed at times, wherever it waits."""
         while not self.stopping.is_set():
             worker = reviser(self.database, Scripted(self), CONFIG, window=20_000)
             with suppress(StorageError):

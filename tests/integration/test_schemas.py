@@ -229,9 +229,7 @@ async def runnable(database: Database) -> Sequence[WorkItem]:
         return await runnable_now(connection, 10)
 
 
-async def test_the_reconciler_finds_a_draft_until_it_is_settled(
-    database: Database, item: WorkItem
-) -> None:
+async def test_workers_find_a_draft_until_it_is_settled(database: Database, item: WorkItem) -> None:
     assert await runnable(database) == [item]
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await settling.settled(tx, [item]) == set()

@@ -274,9 +274,9 @@ async def test_what_is_spent_today_counts_also_when_the_clock_went_back(
         )
     for place in ("tenant", "session", "memory"):
         await put(database, place, DAY, limit_tokens=100)
-        await check(database, 30)
-        with pytest.raises(BudgetExhausted, match="70 tokens are spent"):
-            await check(database, 31)
+        await check(database, 40)
+        with pytest.raises(BudgetExhausted, match="60 tokens are spent"):
+            await check(database, 41)
         async with database.transaction(DEFAULT_TENANT) as tx:
             assert await wrong(tx, [KEY]) == []
             place_of = {"tenant": None, "session": (KEY, KEY), "memory": (KEY, MEMORY)}[place]

@@ -91,7 +91,7 @@ async def test_a_dispatch_that_stands_still_is_given_up(monkeypatch: pytest.Monk
         (next_one,) = items(1, 1)
         hints.add([next_one])
         await dispatch.until(next_one)
-    assert dispatch.passed == [next_one], "the first is left to the reconciler"
+    assert dispatch.passed == [next_one], "the first is left to who looks"
 
 
 async def test_a_defect_behind_it_does_not_end_the_hints() -> None:
