@@ -19,6 +19,9 @@ CHANNEL = "palimpsest_work"
 RECENT_SECONDS = 10.0
 #: How long somebody counts as waiting for a memory after having said so, in seconds.
 WANTED_SECONDS = 60.0
+#: Said again within so long, in seconds, it changes nothing: who came first goes first, and many
+#: readers of one memory rewrite no row. Late enough, too, for one that was said again to be lost.
+RENEW_SECONDS = 30.0
 #: What a worker took so long ago without knowing of it was lost with a connection, in seconds.
 LOST_SECONDS = 10.0
 #: Tenants that one look at a lane tries at the most.
@@ -116,7 +119,15 @@ ON CONFLICT DO NOTHING
 RETURNING kind, session_key, item_id
 """
 
-# In the order of their keys: two batches that meet wait for each other's rows.
+# By their places, which are read in order: two batches that meet wait for each other's rows.
+_OUTDATE = """
+DELETE FROM wanted WHERE ctid = ANY(ARRAY(
+    SELECT w.ctid FROM wanted w
+    JOIN unnest(%(sessions)s::uuid[], %(items)s::uuid[]) AS t (session_key, memory_id)
+        USING (session_key, memory_id)
+    WHERE w.wanted_at < clock_timestamp() - make_interval(secs => %(renew)s)))
+"""
+# In the order of their keys, for the same reason.
 _WANT = """
 INSERT INTO wanted (session_key, memory_id, tenant_id)
 SELECT * FROM unnest(%(sessions)s::uuid[], %(items)s::uuid[], %(tenants)s::uuid[])
@@ -266,7 +277,14 @@ async def claim(database: Database, worker: UUID, items: Sequence[WorkItem]) -> 
 
 async def want(database: Database, memories: Sequence[WorkItem]) -> None:
     """Says that somebody waits for memories, for WANTED_SECONDS. Raises StorageError."""
-    values = {**_columns(memories), "tenants": [one.tenant_id for one in memories]}
+    values = {
+        **_columns(memories),
+        "tenants": [one.tenant_id for one in memories],
+        "renew": RENEW_SECONDS,
+    }
+    # Each a transaction of its own: one that deletes rows and then adds some could wait for
+    # another that waits for it.
+    await database.swept((_OUTDATE,), values)
     await database.swept((_WANT,), values)
 
 

@@ -46,6 +46,7 @@ class Hands:
         self._come_back = come_back
         self._running: dict[WorkItem, tuple[Lane, asyncio.Task[float | None]]] = {}
         self._held: set[WorkItem] = set()
+        self._is_ending = False
         self._done: dict[WorkItem, Done] = {}
         self._counts: Counter[WorkItem] = Counter()
         self._counted_since = 0.0
@@ -109,11 +110,15 @@ class Hands:
 
     def _hold(self, item: WorkItem, seconds: float) -> None:
         self._held.add(item)
+        if self._is_ending:
+            self._let_loose(item)
+            return
         asyncio.get_running_loop().call_later(seconds, self._let_loose, item)
 
     def _let_loose(self, item: WorkItem) -> None:
-        self._held.discard(item)
-        self._give_back(item, more=True)
+        if item in self._held:
+            self._held.remove(item)
+            self._give_back(item, more=True)
 
     def _give_back(self, item: WorkItem, *, more: bool) -> None:
         self._done[item] = Done(item=item, more=more)
@@ -129,7 +134,13 @@ class Hands:
         self._done = {**{one.item: one for one in done}, **self._done}
 
     async def end(self, seconds: float) -> None:
-        """Lets handlers end within so many seconds, and then cancels them."""
+        """Lets handlers end within so many seconds, and then cancels them.
+
+        What is held back is to be given back at once: this worker will not come back to it.
+        """
+        self._is_ending = True
+        for item in list(self._held):
+            self._let_loose(item)
         tasks = [task for _, task in self._running.values()]
         if tasks and seconds:
             await asyncio.wait(tasks, timeout=seconds)

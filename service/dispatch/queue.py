@@ -75,8 +75,8 @@ class QueueDispatcher:
             _log.warning("not told that somebody waits", cause=str(error))
 
     async def offer(self, items: Sequence[WorkItem]) -> None:
-        """Takes items that no look at the lanes shows."""
-        self._offered.update(dict.fromkeys(items))
+        """Takes items that no look at the lanes shows; those of the last offer."""
+        self._offered = dict.fromkeys(items)
         self._some.set()
 
     async def run(
@@ -101,7 +101,7 @@ class QueueDispatcher:
                         await self._some.wait()
         finally:
             stopping.cancel()
-            await hands.end(stop_seconds if stop.is_set() else 0)
+            await self._end(hands, stop_seconds if stop.is_set() else 0)
             beating.cancel()
             await asyncio.gather(stopping, beating, return_exceptions=True)
             await self._leave(hands)
@@ -115,47 +115,45 @@ class QueueDispatcher:
         if not hands.known:
             # Until it is known that this worker lives, others free what it takes.
             return self._look_seconds
+        try:
+            return await self._take(hands)
+        except StorageError as error:
+            _log.warning("no work taken", cause=str(error))
+        except Exception:
+            # The worker must outlive a defect: what it took without knowing is given back.
+            _log.exception("no work taken")
+        return RETRY_SECONDS
+
+    async def _take(self, hands: Hands) -> float:
         free = hands.free
-        done = hands.let_go()
         looks = hands.turns.looks(free, hands.lanes) if free else ()
+        bound = hands.turns.bound(hands.lanes)
+        done = hands.let_go()
         if not done and not looks:
             return self._look_seconds
         try:
             reach(FailPoint.TAKE_BEFORE)
             taken = await queue.take(
-                self._database,
-                hands.worker,
-                done=done,
-                looks=looks,
-                total=free,
-                bound=hands.turns.bound(hands.lanes),
+                *(self._database, hands.worker), done=done, looks=looks, total=free, bound=bound
             )
             reach(FailPoint.TAKEN)
-        except StorageError as error:
-            # What was done is given back with the next look.
-            hands.keep(done)
-            _log.warning("no work taken", cause=str(error))
-            return RETRY_SECONDS
         except Exception:
-            # The worker must outlive a defect: what it took without knowing is given back.
+            # It is given back with the next look.
             hands.keep(done)
-            _log.exception("no work taken")
-            return RETRY_SECONDS
-        hands.turns.count(taken)
+            raise
         for lane, item in taken.items:
             hands.begin(lane, item)
+        hands.turns.count(taken)
         await self._take_offered(hands)
         return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
 
     async def _take_offered(self, hands: Hands) -> None:
-        items = list(islice(self._offered, hands.free))
+        # As many as of their lane: places are kept for what somebody waits for.
+        room = min(hands.free, hands.turns.bound(hands.lanes).items)
+        items = list(islice(self._offered, room))
         if not items:
             return
-        try:
-            claimed = await queue.claim(self._database, hands.worker, items)
-        except StorageError as error:
-            _log.warning("no work taken", cause=str(error))
-            return
+        claimed = await queue.claim(self._database, hands.worker, items)
         for item in items:
             # What others have in hand is offered again, if it has to be.
             self._offered.pop(item, None)
@@ -186,6 +184,36 @@ class QueueDispatcher:
                     hands.known = True
                     self._some.set()
             await asyncio.sleep(self._heartbeat_seconds)
+
+    async def _end(self, hands: Hands, seconds: float) -> None:
+        """Lets handlers end, and meanwhile gives back what is done."""
+        async with asyncio.TaskGroup() as tasks:
+            giving_back = tasks.create_task(self._give_back(hands))
+            await hands.end(seconds)
+            # What it has not given back goes with the rest.
+            giving_back.cancel()
+
+    async def _give_back(self, hands: Hands) -> None:
+        """Gives back what is done without taking more, until it is cancelled."""
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            done = hands.let_go()
+            if not done:
+                continue
+            try:
+                await queue.take(self._database, hands.worker, done=done, looks=(), total=0)
+                # Others go on with it at once.
+                await self._database.notify([(queue.CHANNEL, "")])
+                continue
+            except StorageError as error:
+                _log.warning("nothing given back", cause=str(error))
+            except Exception:
+                # The handlers must end in their time, whatever is wrong here.
+                _log.exception("nothing given back")
+            hands.keep(done)
+            await asyncio.sleep(RETRY_SECONDS)
+            self._some.set()
 
     async def _leave(self, hands: Hands) -> None:
         try:

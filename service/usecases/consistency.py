@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from uuid import UUID
 
 import structlog
@@ -37,6 +37,9 @@ CHANGES = "palimpsest_changes"
 GATHER_SECONDS = 0.01
 #: How often all that wait are looked after whatever was told, since it may have been lost.
 MISSED_SECONDS = 1.0
+#: How often it is said again what is waited for: a wish is forgotten after a while, and with the
+#: end of a step, although that may have failed.
+WANT_SECONDS = 20.0
 #: Waits that one look is for at the most, and tenants that are looked at at once.
 LOOK_WAITS, LOOK_TENANTS = 256, 4
 
@@ -166,6 +169,8 @@ class _Wait:
     """A call that waits for a memory, an answer or a schema."""
 
     item: WorkItem
+    #: Whether the memory is to be worked on for it.
+    is_wanted: bool = False
     #: Of a call that hears the answer as it is made.
     listener: Listener | None = None
     #: Whether there may be something that it has not seen.
@@ -220,7 +225,8 @@ class Watcher:
     ) -> None:
         """At most `reads` reads wait at once; asks and watches have bounds of their own.
 
-        `want` is told each memory that somebody begins to wait for, to be worked on soon.
+        `want` is told each memory that somebody begins to wait for, to be worked on soon, and
+        again every WANT_SECONDS.
         """
         self._database = database
         self._want = want
@@ -264,7 +270,7 @@ class Watcher:
         )
         if is_wanted:
             self._want([item])
-        with self._waiting(_Wait(item=item)) as wait:
+        with self._waiting(_Wait(item=item, is_wanted=is_wanted)) as wait:
             while await self._has_news(wait, deadline):
                 assert wait.progress is not None, "that is what ends the wait"
                 yield wait.progress
@@ -355,6 +361,7 @@ class Watcher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_after_due())
             tasks.create_task(self._look_after_all())
+            tasks.create_task(self._want_again())
 
     async def _look_after_due(self) -> None:
         while True:
@@ -381,6 +388,17 @@ class Watcher:
             for first in range(0, len(waits), LOOK_WAITS):
                 await asyncio.sleep(MISSED_SECONDS * LOOK_WAITS / max(len(waits), LOOK_WAITS))
                 self._look_soon(waits[first : first + LOOK_WAITS])
+
+    async def _want_again(self) -> None:
+        while True:
+            await asyncio.sleep(WANT_SECONDS)
+            by_tenant: dict[UUID, list[WorkItem]] = {}
+            for item in dict.fromkeys(wait.item for wait in self._all() if wait.is_wanted):
+                by_tenant.setdefault(item.tenant_id, []).append(item)
+            # In turns, since only so many are passed on at once.
+            turns = zip_longest(*by_tenant.values())
+            if items := [item for turn in turns for item in turn if item is not None]:
+                self._want(items)
 
     async def _look(self, tenant_id: UUID, waits: Sequence[_Wait]) -> None:
         try:

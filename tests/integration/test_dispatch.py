@@ -9,13 +9,14 @@ import pytest
 from service.config import Config
 from service.dispatch.hands import MOST_TURNS
 from service.dispatch.port import NotNow
+from service.dispatch.turns import Turns
 from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.work import WorkItem, WorkKind
 from service.llm.patience import Patience
 from service.worker import Worker
 from storage import queue
 from storage.database import Database
-from storage.queue import NOBODY, Lane, Look
+from storage.queue import NOBODY, Lane, Look, Taken
 from tests.integration.dispatching import DONE, Rows, dispatcher, rows, running, take, until
 
 __all__ = ["rows"]
@@ -178,6 +179,80 @@ async def test_a_handler_that_fails_does_not_stop_the_others(
     assert "work failed" in capfd.readouterr().out
 
 
+async def test_what_is_offered_leaves_places_to_what_somebody_waits_for(
+    url: str, rows: Rows
+) -> None:
+    """Of the last offer, which is the whole of what there is."""
+    going = asyncio.Event()
+    begun: list[UUID] = []
+
+    async def handle(one: WorkItem) -> None:
+        begun.append(one.item_id)
+        await going.wait()
+        if one.kind is WorkKind.MEMORY:
+            await rows.run(DONE, one.item_id)
+
+    offers = [
+        [
+            WorkItem(
+                kind=WorkKind.INDEX,
+                tenant_id=DEFAULT_TENANT,
+                session_key=UUID(int=number),
+                item_id=UUID(int=number),
+            )
+            for number in numbers
+        ]
+        for numbers in (range(100, 120), range(200, 220))
+    ]
+    async with dispatcher(url, dead_after_seconds=3600) as one:
+        for items in offers:
+            await one.offer(items)
+        stop = asyncio.Event()
+        task = asyncio.create_task(one.run(handle, concurrency=8, stop=stop, stop_seconds=3600))
+        await until(lambda: len(begun) >= 7)
+        await rows.make("s")
+        ((key, memory),) = await rows.run("SELECT session_key, memory_id FROM memory")
+        waited = WorkItem(
+            kind=WorkKind.MEMORY,
+            tenant_id=DEFAULT_TENANT,
+            session_key=UUID(str(key)),
+            item_id=UUID(str(memory)),
+        )
+        await one.want([waited])
+        await until(lambda: waited.item_id in begun)
+        stop.set()
+        going.set()
+        await task
+    assert [one.int for one in begun[:7]] == list(range(200, 207))
+    assert begun[7:] == [waited.item_id]
+
+
+async def test_a_worker_outlives_a_defect_where_it_counts_turns(
+    url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handled: list[WorkItem] = []
+    count = Turns.count
+    failed = 0
+
+    def fail_once(turns: Turns, taken: Taken) -> None:
+        nonlocal failed
+        if not failed:
+            failed += 1
+            raise KeyError("a defect")
+        count(turns, taken)
+
+    async def handle(one: WorkItem) -> None:
+        await rows.run(DONE, one.item_id)
+        handled.append(one)
+
+    monkeypatch.setattr(Turns, "count", fail_once)
+    async with running(url, handle):
+        await until(lambda: failed)
+        await rows.make("s")
+        await until(lambda: handled)
+    assert "no work taken" in capfd.readouterr().out
+
+
 async def test_what_is_not_to_be_taken_now_is_left_to_nobody_else(url: str, rows: Rows) -> None:
     await rows.make("s")
     begun: list[float] = []
@@ -275,6 +350,40 @@ async def test_a_stopping_worker_says_that_it_lives_while_it_has_something_in_ha
     assert len(handled) == 1
 
 
+async def test_others_go_on_with_what_a_stopping_worker_has_finished(url: str, rows: Rows) -> None:
+    """While its slowest handler has not ended."""
+    begun: set[str] = set()
+    taken: set[str] = set()
+    short, long, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def handle(one: WorkItem) -> None:
+        (name,) = await rows.names([one])
+        begun.add(name)
+        if name == "held1":
+            raise NotNow(3600)
+        await (short if name == "short1" else long).wait()
+
+    async def take_over(one: WorkItem) -> None:
+        await rows.run(DONE, one.item_id)
+        taken.update(await rows.names([one]))
+
+    for name in ("short", "held", "long"):
+        await rows.make(name)
+    # Patient, since the machine may stand still for longer than a heartbeat.
+    async with dispatcher(url, dead_after_seconds=3600) as one:
+        task = asyncio.create_task(one.run(handle, concurrency=3, stop=stop, stop_seconds=3600))
+        await until(lambda: len(begun) == 3)
+        async with running(url, take_over):
+            stop.set()
+            short.set()
+            await until(lambda: taken == {"short1", "held1"})
+            assert not task.done()
+            long.set()
+            await task
+            await until(lambda: "long1" in taken)
+    assert await rows.run("TABLE claim") == []
+
+
 async def test_cancelling_a_worker_leaves_none_behind(url: str, rows: Rows) -> None:
     handled: list[WorkItem] = []
 
@@ -307,3 +416,24 @@ async def test_who_waits_no_more_is_forgotten(database: Database, rows: Rows) ->
     await rows.run("UPDATE wanted SET wanted_at = now() - interval '61 seconds'")
     await queue.sweep(database, dead_after_seconds=15)
     assert await rows.run("TABLE wanted") == []
+
+
+async def test_a_wish_that_is_said_again_is_not_forgotten_and_a_new_one_keeps_its_turn(
+    database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "RENEW_SECONDS", 3600)
+    await rows.make("s", 2)
+    old, new = await take(database, Lane.BACKLOG, total=2)
+    await queue.want(database, [old, new])
+    await rows.run(
+        "UPDATE wanted SET wanted_at = now() - interval '2 hours' WHERE memory_id = %s",
+        old.item_id,
+    )
+    ((before,),) = await rows.run("SELECT wanted_at FROM wanted WHERE memory_id = %s", new.item_id)
+    await queue.want(database, [old, new])
+    await queue.sweep(database, dead_after_seconds=15)
+    kept = await rows.run("SELECT memory_id FROM wanted ORDER BY wanted_at")
+    assert kept == [(new.item_id,), (old.item_id,)]
+    assert await rows.run("SELECT wanted_at FROM wanted WHERE memory_id = %s", new.item_id) == [
+        (before,)
+    ]

@@ -20,12 +20,14 @@ from service.domain.tree.trajectory import Statistics
 from service.domain.work import WorkItem
 from service.usecases import consistency
 from service.usecases.consistency import Watcher
+from service.usecases.hints import Hints
 from service.usecases.listening import Listener
 from service.usecases.watch import Watches
 from storage import (
     answer_texts,
     answers,
     budgets,
+    queue,
     revisions,
     sessions,
     stalls,
@@ -35,6 +37,7 @@ from storage import (
 )
 from storage.database import Database
 from storage.signals import Signals
+from tests.integration.dispatching import Rows, rows
 from tests.integration.scripted import (
     ITEM,
     KEY,
@@ -51,6 +54,9 @@ from tests.integration.scripted import (
 from tests.integration.statements import Statement, statements
 from tests.integration.stored_answers import store_question
 from tests.integration.test_trajectories import EVENT
+from tests.integration.writing import drop_hints
+
+__all__ = ["rows"]
 
 NO_MONEY = BudgetExhausted("no money", {}, asked=Asked(tokens=1, micro_usd=None), resume_seconds=9)
 #: Of the statement that looks how far memories are that are waited for.
@@ -234,8 +240,9 @@ async def test_all_of_a_full_look_s_rest_comes_without_being_told(
 
 
 async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
-    database: Database,
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(consistency, "WANT_SECONDS", NEVER)
     await make(database, ["a"])
     wanted: list[Sequence[WorkItem]] = []
     async with watching(database, want=wanted.append) as watcher:
@@ -254,6 +261,52 @@ async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
             await step(database)
             await asyncio.gather(anext(reads), following)
     assert wanted == [[ITEM]]
+
+
+async def test_what_is_still_waited_for_goes_first_again_when_that_was_forgotten(
+    database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a step that failed, or after a minute."""
+    monkeypatch.setattr(consistency, "WANT_SECONDS", 0.1)
+    await make(database, ["a"])
+    hints = Hints(drop_hints, partial(queue.want, database))
+    passing = asyncio.create_task(hints.run())
+
+    async def is_wanted() -> bool:
+        return bool(await rows.run("SELECT 1 FROM wanted WHERE memory_id = %s", MEMORY))
+
+    async with watching(database, want=partial(hints.add, wanted=True)) as watcher:
+        looks = watcher.progress_of_read(DEFAULT_TENANT, (KEY, MEMORY), deadline=None)
+        async with aclosing(looks), asyncio.timeout(60):
+            await anext(looks)
+            for _ in range(2):
+                while not await is_wanted():
+                    await asyncio.sleep(0.02)
+                await rows.run("DELETE FROM wanted")
+    passing.cancel()
+    await asyncio.gather(passing, return_exceptions=True)
+
+
+async def test_what_is_said_again_is_each_memory_once_and_tenants_in_turn(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "WANT_SECONDS", 0.1)
+    many, few = UUID(int=3), UUID(int=4)
+    wanted: list[Sequence[WorkItem]] = []
+    keys = [(many, UUID(int=1)), (many, UUID(int=1)), (many, UUID(int=2)), (few, UUID(int=5))]
+    async with watching(database, want=wanted.append) as watcher, asyncio.timeout(60):
+        reads = [
+            asyncio.ensure_future(
+                anext(watcher.progress_of_read(tenant, (KEY, one), deadline=None))
+            )
+            for tenant, one in keys
+        ]
+        while not (again := [one for one in wanted if len(one) > 1]):
+            await asyncio.sleep(0.02)
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+    assert [one.item_id.int for one in again[0]] == [1, 5, 2]
 
 
 @pytest.mark.usefixtures("told_only")
