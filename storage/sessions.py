@@ -131,7 +131,8 @@ async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredS
     """Up to `limit` sessions in order of name, behind `name`."""
     statement = (
         select(*_COLUMNS)
-        .where(session.c.tenant_id == tx.tenant_id, session.c.name > name)
+        # The last is so of all, and what the index asks for.
+        .where(session.c.tenant_id == tx.tenant_id, session.c.name > name, text("name > ''"))
         .order_by(session.c.name)
         .limit(limit)
     )

@@ -316,6 +316,7 @@ FILL_PERCENT = 90
 BY_TENANT = {
     "call_sum_by_tenant": "call_sum (tenant_id, day) WHERE day > '-infinity'",
     "intent_of_tenant": "intent (tenant_id) WHERE created_at > '-infinity'",
+    "session_of_tenant": "session (tenant_id, name) WHERE name > ''",
 }
 IS_VALID = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('{index}')"
 
@@ -329,7 +330,8 @@ def upgrade() -> None:
                 # One that was interrupted is there, and invalid.
                 op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
                 op.execute(f"CREATE INDEX CONCURRENTLY {index} ON {rows}")
-        op.execute("DROP INDEX CONCURRENTLY IF EXISTS intent_by_tenant")
+        for index in ("intent_by_tenant", "session_by_name"):
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
         # Each for itself, for a moment.
         op.execute(BRIEFLY)
         for table, key in KEYS:

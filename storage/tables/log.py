@@ -111,7 +111,8 @@ session = Table(
     created(),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
-    Index("session_by_name", "tenant_id", "name"),
+    # For lists. What it says is so of each, and keeps it to who says it: migration 0025.
+    Index("session_of_tenant", "tenant_id", "name", postgresql_where=text("name > ''")),
     # What belongs to the session names both.
     Index("session_tenant", "session_key", "tenant_id", unique=True),
     Index(
