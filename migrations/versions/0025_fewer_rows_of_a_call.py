@@ -12,8 +12,9 @@
 - A page with less room free than its fill factor says is cleaned by each access, which is logged.
   A tenth is room enough: what leaves its page is as much as before.
 
-The release before goes on working: it reads `spend` as it did, and only triggers wrote it. Every
-statement can run again.
+The release before goes on working: it reads `spend` as it did, and only triggers wrote it. Its
+lists and sums of a whole tenant take longer meanwhile, since it does not say what the indexes of a
+tenant's rows ask for. Every statement can run again.
 
 Revision: 0025
 After: 0024
