@@ -12,7 +12,7 @@ ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(co
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, co
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
 test: setup ## the tests, on embedded servers (JOBS=3)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --ignore tests/deployment
 
 test-local: setup-local ## the tests that need a real engine
 	$(BIN)/python -m pytest tests/acceptance/test_engine.py
@@ -92,6 +92,14 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	VIRTUAL_ENV=.venv-oldest $(UV) pip install --quiet --require-hashes -r requirements/oldest.lock
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
+
+setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, mmdebstrap, Prometheus
+	@missing=""; for program in buildah mmdebstrap prometheus; do \
+	command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
+
+test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
+	$(BIN)/python -m pytest tests/deployment --durations 10
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --overrides requirements/overrides.in --upgrade requirements/dev.in -o requirements/dev.lock
