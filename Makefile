@@ -12,7 +12,7 @@ ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(co
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: builda
 
 test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
 	$(BIN)/python -m pytest tests/deployment --durations 10
+
+image: ## build the container image (BASE=image TAG=name): deploy/image/README.md
+	@$(PYTHON) deploy/image/build.py $(if $(BASE),--base "$(BASE)") $(if $(TAG),--tag "$(TAG)")
 
 lock: | $(UV) ## compile the locks anew from requirements/*.in
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --overrides requirements/overrides.in --upgrade requirements/dev.in -o requirements/dev.lock
