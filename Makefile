@@ -9,6 +9,11 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 DEBIAN_PROGRAMS := $(lastword $(wildcard /usr/lib/postgresql/*/bin))
 ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true)
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+# Our own three come from the tree or as wheels, and have no hash in a lock.
+NOT_OURS := $(addprefix --no-emit-package palimpsest-,proto sdk server)
+# What an extra of the server asks for, beyond the server itself.
+extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
@@ -101,11 +106,12 @@ setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: builda
 test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
 	$(BIN)/python -m pytest tests/deployment --durations 10
 
-lock: | $(UV) ## compile the locks anew from requirements/*.in
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --overrides requirements/overrides.in --upgrade requirements/dev.in -o requirements/dev.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements/dev.lock requirements/server.in -o requirements/server.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-deps --upgrade requirements/local.in -o requirements/local.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/oldest.in -o requirements/oldest.lock
+lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UPGRADE=1 takes newer versions)
+	$(COMPILE) $(NOT_OURS) --overrides requirements/overrides.in $(if $(UPGRADE),--upgrade) requirements/dev.in -o requirements/dev.lock
+	$(COMPILE) $(NOT_OURS) -c requirements/dev.lock requirements/server.in -o requirements/server.lock
+	$(call extra,embedded) | $(COMPILE) -c requirements/dev.lock - -o requirements/embedded.lock
+	$(call extra,local) | $(COMPILE) --no-deps -c requirements/dev.lock $(if $(UPGRADE),--upgrade) - requirements/local.in -o requirements/local.lock
+	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate
