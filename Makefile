@@ -98,10 +98,21 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
 
-setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, mmdebstrap, Prometheus
+setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, mmdebstrap, Prometheus, Helm
 	@missing=""; for program in buildah mmdebstrap prometheus; do \
 	command -v $$program >/dev/null || missing="$$missing $$program"; done; \
 	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
+	@$(MAKE) --no-print-directory .cache/helm .cache/kubernetes-validate/.installed
+
+.cache/helm: tests/deployment/tools/go.mod tests/deployment/tools/go.sum
+	@command -v go >/dev/null || { echo "Helm is built from its Go module: install Go 1.26 or newer (go.dev/dl), then make setup-deploy" >&2; exit 1; }
+	cd tests/deployment/tools && go build -mod=readonly -trimpath -ldflags="-s -w" -o ../../../$@ helm.sh/helm/v3/cmd/helm
+
+# Of its own, because it brings 108 MB of Kubernetes' schemas.
+.cache/kubernetes-validate/.installed: requirements/deploy.lock | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --require-hashes -r requirements/deploy.lock
+	@touch $@
 
 test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
 	$(BIN)/python -m pytest tests/deployment --durations 10
@@ -112,6 +123,7 @@ lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UP
 	$(call extra,embedded) | $(COMPILE) -c requirements/dev.lock - -o requirements/embedded.lock
 	$(call extra,local) | $(COMPILE) --no-deps -c requirements/dev.lock $(if $(UPGRADE),--upgrade) - requirements/local.in -o requirements/local.lock
 	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate
