@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import proto
+from tests import locks, proto
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -62,7 +62,7 @@ def check_breaking() -> str:
 
 
 def check_locks() -> str:
-    """The locks hold hashes, and no download addresses."""
+    """The locks hold hashes, no download addresses, and what pyproject.toml asks for."""
     for lock in (ROOT / "requirements").glob("*.lock"):
         text = lock.read_text()
         if re.search(r"https?://|--index-url|--find-links", text):
@@ -71,7 +71,7 @@ def check_locks() -> str:
         hashed = len(re.findall(r"==[^\n]*\\\n    --hash=sha256:", text))
         if not pinned or pinned != hashed:
             return f"{lock.name}: {pinned} pins, {hashed} with hashes"
-    return ""
+    return "\n".join(locks.strayed(ROOT))
 
 
 def check_broad_excepts() -> str:
