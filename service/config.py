@@ -301,7 +301,8 @@ class Config(BaseModel):
     fail_points: Path | None = None
     #: In any case.
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
     ] = "info"
     log_format: Literal["json", "console"] = "json"
     #: When a log file of `up` has so many bytes it is put aside, in place of the one before: of

@@ -11,6 +11,8 @@ PREFIX = "PALIMPSEST_"
 #: Variables that are no settings of the service: the file with more of them, its clients', the
 #: embedded servers', and what `up` tells its processes.
 OTHERS = frozenset({"CONFIG", "ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD"})
+#: Of a name that is not known.
+MAX_COMPARED_CHARACTERS = 80
 #: Begins those of our tests.
 TESTS = "TEST_"
 #: What Kubernetes tells each container of every Service whose name begins with "palimpsest":
@@ -65,6 +67,8 @@ def _nearest(name: str) -> str:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Returns the known name that is most like one that is not known."""
+    # To compare takes the square of the length.
+    name = name[:MAX_COMPARED_CHARACTERS]
 
     def likeness(one: str) -> tuple[float, int, str]:
         # Of two that are as near the shorter: MODEL_NAME is meant for MODEL.

@@ -61,7 +61,8 @@ def config_check(
             {"valid": not problems, "problems": problems, "warnings": warnings, "settings": rows}
         )
     else:
-        _show(rows, every=every)
+        if found.config is not None:
+            _show(rows, every=every)
         for kind, lines in (("warning", warnings), ("error", problems)):
             for line in lines:
                 print(f"{kind}: {plain(' '.join(line.split()))}", file=sys.stderr)
