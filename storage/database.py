@@ -19,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.telemetry.names import SpanName
 from storage import tables
 from storage.connections import (
     connection_arguments,
@@ -175,14 +176,14 @@ class Database:
             for hear in self._hearers:
                 hear(words)
 
-    def connections(self) -> dict[str, int]:
-        """Returns how many connections are in use, and how many wait for use."""
+    def connections(self) -> dict[str, dict[str, int]]:
+        """Returns how many connections of each pool are used, and how many idle."""
         core: Any = self._engine.pool
         direct = {} if self._direct.closed else self._direct.get_stats()
         idle = direct.get("pool_available", 0)
         return {
-            "used": core.checkedout() + direct.get("pool_size", 0) - idle,
-            "idle": core.checkedin() + idle,
+            "core": {"used": core.checkedout(), "idle": core.checkedin()},
+            "direct": {"used": direct.get("pool_size", 0) - idle, "idle": idle},
         }
 
     async def close(self) -> None:
@@ -202,7 +203,7 @@ class Database:
         within a second may forget it, but nothing that is committed after it without
         forgetting that as well. Raises StorageError.
         """
-        with _span("palimpsest.transaction"), self._heard():
+        with _span(SpanName.TRANSACTION), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
@@ -216,7 +217,7 @@ class Database:
 
         Raises StorageError.
         """
-        with _span("palimpsest.transaction"), self._heard():
+        with _span(SpanName.TRANSACTION), self._heard():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
@@ -251,7 +252,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with _span("palimpsest.transaction"), self._heard():
+            with _span(SpanName.TRANSACTION), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     tx = DirectTransaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening

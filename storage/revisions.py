@@ -20,6 +20,7 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
+from service.telemetry.names import Attribute, Metric
 from storage import intents
 from storage import revision_statements as statements
 from storage.database import DirectTransaction, Transaction
@@ -31,7 +32,7 @@ SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
 
 _APPLIED = metrics.get_meter("palimpsest").create_histogram(
-    "palimpsest.applied",
+    Metric.APPLIED,
     unit="s",
     description="From the append of the oldest chunk of a step to its commit",
     explicit_bucket_boundaries_advisory=(
@@ -203,7 +204,7 @@ async def commit_revision(
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
-        _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
+        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
     return bool(rows[0][0])
 
 
@@ -261,7 +262,7 @@ async def advance(
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
-        _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
+        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
     reach(FailPoint.ADVANCE_MOVED)
     await tx.count(
         statements.INSERT_REVISION,

@@ -10,6 +10,7 @@ import typer
 
 import palimpsest
 from palimpsest import values
+from service.cli.app import SettingsPath
 from service.cli.asking import answer_json, show_answer
 from service.cli.lines import amendment_line
 from service.cli.output import CommandError, out, say, show, show_json, tree_of
@@ -65,6 +66,7 @@ def demo(
         ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last.")] = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Run the main job once: servers, stream, memory, answers, cost. Leaves nothing behind.
 

@@ -24,13 +24,14 @@ from service.domain.flows import ModelReply
 from service.domain.ledger import Call, CallScope, HeldCall, Lease
 from service.domain.prices import ModelPrices
 from service.llm.failures import ModelFailure
-from service.llm.labels import LABELS
 from service.llm.learning import Learner
+from service.llm.metrics import ModelMetrics
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.slots import Slots
 from service.llm.telling import Told
 from service.llm.transport import Completion, Transport
+from service.telemetry.names import Attribute, GenAiOperation, Metric, SpanName
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -128,11 +129,9 @@ class Caller:
         self._called_off: set[bytes] = set()
         self._tracer = trace.get_tracer("palimpsest.llm")
         meter = metrics.get_meter("palimpsest.llm")
-        self._seconds = meter.create_histogram(
-            "palimpsest.llm.duration", unit="s", description="Duration of calls"
-        )
+        self._metrics = ModelMetrics()
         self._in_flight = meter.create_up_down_counter(
-            "palimpsest.llm.calls.in_flight", description="Model calls under way"
+            Metric.LLM_CALLS_IN_FLIGHT, description="Model calls under way"
         )
 
     async def make(self, order: CallOrder) -> ModelReply:
@@ -302,20 +301,31 @@ class Caller:
 
     async def _try(self, order: CallOrder, told: Told | None) -> _Made:
         ask, model = order.ask, order.model
-        attributes = {"gen_ai.request.model": model, "palimpsest.purpose": ask.purpose.value}
+        attributes = {
+            Attribute.GEN_AI_REQUEST_MODEL: model,
+            Attribute.PALIMPSEST_PURPOSE: ask.purpose.value,
+        }
         start = time.perf_counter()
         completion: Completion | None = None
         failure: ModelFailure | None = None
-        with self._tracer.start_as_current_span("palimpsest.call", attributes=attributes) as span:
+        with self._tracer.start_as_current_span(SpanName.CALL, attributes=attributes) as span:
             try:
                 completion = await self._complete(order, told)
-                span.set_attribute("gen_ai.usage.input_tokens", completion.input_tokens)
-                span.set_attribute("gen_ai.usage.output_tokens", completion.output_tokens)
+                span.set_attribute(Attribute.GEN_AI_USAGE_INPUT_TOKENS, completion.input_tokens)
+                span.set_attribute(Attribute.GEN_AI_USAGE_OUTPUT_TOKENS, completion.output_tokens)
             except ModelFailure as error:
                 failure = error
                 _log.warning("model call failed", model=model, cause=str(error))
         seconds = time.perf_counter() - start
-        self._seconds.record(seconds, {**attributes, "gen_ai.request.model": LABELS.of(model)})
+        self._metrics.record(
+            GenAiOperation.CHAT,
+            model,
+            ask.purpose,
+            seconds,
+            error=None if failure is None else failure.fault.value,
+            input_tokens=None if completion is None else completion.input_tokens,
+            output_tokens=None if completion is None else completion.output_tokens,
+        )
         return _Made(completion, failure, round(seconds * 1000))
 
     async def _complete(self, order: CallOrder, told: Told | None) -> Completion:

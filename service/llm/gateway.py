@@ -33,6 +33,7 @@ from service.llm.plans import CallOrder, Chooser, Plan, Route, place_of, reply_k
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
 from service.llm.telling import OnText, Told
+from service.telemetry.names import Attribute, Metric
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
 #: rarely up to so many seconds.
@@ -107,7 +108,7 @@ class Gateway:
         #: Keys of the calls that are with the caller, by tenant and occasion.
         self._under_way: dict[tuple[UUID, str], set[bytes]] = {}
         self._replays = metrics.get_meter("palimpsest.llm").create_counter(
-            "palimpsest.llm.replays", description="Replies found in the journal"
+            Metric.LLM_REPLAYS, description="Replies found in the journal"
         )
 
     async def call(
@@ -166,7 +167,7 @@ class Gateway:
         while True:
             route, copy = await self._chooser.choose(wanted.prefix, model, wanted.reply_key)
             if copy is not None:
-                self._replays.add(1, {"model": LABELS.of(model)})
+                self._replays.add(1, {Attribute.MODEL: LABELS.of(model)})
                 return copy
             if await turn.waited(route):
                 continue
@@ -183,7 +184,7 @@ class Gateway:
             begun = await self._ledger.begin(wanted.scope, wanted.key, reserved)
             match begun:
                 case ModelReply():
-                    self._replays.add(1, {"model": LABELS.of(model)})
+                    self._replays.add(1, {Attribute.MODEL: LABELS.of(model)})
                     return begun
                 case Busy():
                     await self._sleep(min(look, begun.seconds + FIRST_LOOK_SECONDS))

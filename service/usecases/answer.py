@@ -10,6 +10,7 @@ from service.domain.specs import MemoryKind, kind_of
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
+from service.telemetry.names import SpanName
 from service.usecases import guard_meters
 from service.usecases.cancelling import InHand
 from service.usecases.guard_meters import Guard
@@ -32,7 +33,7 @@ from storage.database import Database, Transaction
 class Answerer(Maker[StoredAnswer]):
     """Makes answers in one worker process."""
 
-    kind = "answer"
+    span = SpanName.ANSWER
 
     def __init__(
         self,

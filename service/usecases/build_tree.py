@@ -31,6 +31,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
 from service.telemetry import tracer
+from service.telemetry.names import Attribute, SpanName
 from service.usecases import budgets
 from service.usecases.failing import Failing, asked_anew, cause_of, is_final
 from service.usecases.held_tree import HeldTree, check_room
@@ -186,7 +187,7 @@ class Builder:
                 to_position=to_position,
                 digest=trees.digest(site.digest, made),
             )
-            with tracer().start_as_current_span("palimpsest.commit", attributes=_told(held, new)):
+            with tracer().start_as_current_span(SpanName.COMMIT, attributes=_told(held, new)):
                 await trees.commit(tx, held, new, made, texts, has_work=has_work)
             for one in skipped:
                 start, end = site.place_of(one)
@@ -244,7 +245,7 @@ class Builder:
 
     def _stored(self, site: HeldTree, new: NewRevision) -> None:
         site.move(new)
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
 
     async def _lost(self, site: HeldTree) -> float | None:
         """What `drain` returns when something was thrown away."""
@@ -299,8 +300,8 @@ def _before(held: Claim, start: Place) -> Claim:
 
 def _told(held: Claim, new: NewRevision) -> dict[str, str | int]:
     return {
-        "palimpsest.memory_id": str(held.memory_id),
-        "palimpsest.revision": held.revision + 1,
-        "palimpsest.from_position": held.applied_position,
-        "palimpsest.to_position": new.to_position,
+        Attribute.MEMORY_ID: str(held.memory_id),
+        Attribute.REVISION: held.revision + 1,
+        Attribute.FROM_POSITION: held.applied_position,
+        Attribute.TO_POSITION: new.to_position,
     }

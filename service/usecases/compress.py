@@ -31,6 +31,7 @@ from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
 from service.telemetry import tracer
+from service.telemetry.names import Attribute, SpanName
 from service.usecases import budgets
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_state import Group, HeldState, idle_at, wake_position
@@ -188,7 +189,7 @@ class Compressor:
                 return holding, holding.due_at_head(now) if number is None else number
 
     async def _guarded(self, holding: HeldState, group: Group) -> HeldState | float | None:
-        with self._span("palimpsest.step", holding, group) as span:
+        with self._span(SpanName.STEP, holding, group) as span:
             try:
                 return await self._compress(holding, group)
             except (Fenced, StorageError):
@@ -229,7 +230,7 @@ class Compressor:
             to_position=moved.held.applied_position,
             digest=moved.state.digest,
         )
-        with self._span("palimpsest.commit", holding, group):
+        with self._span(SpanName.COMMIT, holding, group):
             async with self._database.transaction(holding.tenant_id) as tx:
                 reach(FailPoint.STATE_BEGUN)
                 await vectors.commit(tx, held, new, moved.state.levels, vector, has_work=True)
@@ -242,7 +243,7 @@ class Compressor:
                         resolution="skipped",
                     )
         reach(FailPoint.STATE_COMMITTED)
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
         # What was read last is compressed: as a rule nothing has come since.
         return moved if moved.steps or moved.full_level else await self._rest(moved)
 
@@ -277,11 +278,11 @@ class Compressor:
         return tracer().start_as_current_span(
             name,
             attributes={
-                "palimpsest.memory_id": str(holding.held.memory_id),
-                "palimpsest.revision": group.number,
-                "palimpsest.level": group.level,
-                "palimpsest.from_position": group.from_position,
-                "palimpsest.to_position": group.to_position,
+                Attribute.MEMORY_ID: str(holding.held.memory_id),
+                Attribute.REVISION: group.number,
+                Attribute.LEVEL: group.level,
+                Attribute.FROM_POSITION: group.from_position,
+                Attribute.TO_POSITION: group.to_position,
             },
         )
 

@@ -17,6 +17,7 @@ from service.domain.schemas.generation import NoSchema
 from service.llm.circuits import MAX_ASKED_SECONDS
 from service.llm.failures import ModelFailure
 from service.telemetry import meter
+from service.telemetry.names import Metric
 from service.usecases.step_meters import FAILED
 from storage import memories, revisions, stalls, waiting
 from storage.database import Database
@@ -36,7 +37,7 @@ WAIT_SECONDS = 600.0
 MAX_PAUSES = 10_000
 
 _WAITED = meter().create_counter(
-    "palimpsest.steps.waited", description="Steps that were put off: their model gave no reply"
+    Metric.STEPS_WAITED, description="Steps that were put off: their model gave no reply"
 )
 
 

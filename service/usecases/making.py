@@ -45,8 +45,8 @@ T = TypeVar("T", bound=Wanted)
 class Maker(Generic[T]):
     """Makes one kind of thing in one worker process."""
 
-    #: The kind, as spans call it.
-    kind: str
+    #: The name of its spans.
+    span: str
 
     def __init__(
         self, database: Database, gateway: Gateway, marker_key: bytes, config: Config
@@ -80,7 +80,7 @@ class Maker(Generic[T]):
         reach(FailPoint.WANTED_READ)
         if wanted is None or wanted.status != "pending" or not await self.is_wanted(item, wanted):
             return
-        with tracer().start_as_current_span(f"palimpsest.{self.kind}"):
+        with tracer().start_as_current_span(self.span):
             try:
                 await self.produce(item, wanted)
             except StorageError:

@@ -39,6 +39,7 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.telemetry import tracer
+from service.telemetry.names import Attribute, SpanName
 from service.usecases import budgets
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_prism import MAX_STEP_CHUNKS, HeldPrism, next_group, no_room
@@ -190,8 +191,8 @@ class Reviser:
     async def _guarded(
         self, state: HeldPrism, to_position: int, work: Coroutine[Any, Any, HeldPrism | None]
     ) -> HeldPrism | float | None:
-        with self._span("palimpsest.step", state) as span:
-            span.set_attribute("palimpsest.to_position", to_position)
+        with self._span(SpanName.STEP, state) as span:
+            span.set_attribute(Attribute.TO_POSITION, to_position)
             try:
                 return await work
             except (Fenced, StorageError):
@@ -368,14 +369,14 @@ class Reviser:
 
         Returns whether there is more to do.
         """
-        with self._span("palimpsest.commit", state):
+        with self._span(SpanName.COMMIT, state):
             # In one round trip: appends to the session wait for whoever is about to leave.
             async with self._database.direct(state.tenant_id) as tx:
                 has_work = await revisions.commit_revision(
                     tx, state.held, new, has_work=True, rests=may_rest
                 )
         reach(FailPoint.COMMITTED)
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
         return has_work
 
     async def _rest(self, state: HeldPrism) -> HeldPrism | float | None:
@@ -422,7 +423,7 @@ class Reviser:
             await stalls.add_dead_letter(
                 tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
             )
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
         return state.moved(new, memory)
 
     def _scope(self, state: HeldPrism, occasion: str) -> CallScope:
@@ -440,9 +441,9 @@ class Reviser:
         return tracer().start_as_current_span(
             name,
             attributes={
-                "palimpsest.memory_id": str(state.held.memory_id),
-                "palimpsest.revision": state.held.revision,
-                "palimpsest.from_position": state.held.applied_position,
+                Attribute.MEMORY_ID: str(state.held.memory_id),
+                Attribute.REVISION: state.held.revision,
+                Attribute.FROM_POSITION: state.held.applied_position,
             },
         )
 
