@@ -98,7 +98,7 @@ class Compressor:
 
     async def _rests_untouched(self, item: WorkItem) -> bool:
         """Leaves a memory alone that has nothing to compress yet, without taking it over."""
-        async with self._database.direct(item.tenant_id) as tx:
+        async with self._database.direct(item.tenant_id, name="step") as tx:
             found = await resting.look(tx, item.session_key, item.item_id)
             reach(FailPoint.STATE_LOOKED)
             if found is None:
@@ -128,7 +128,7 @@ class Compressor:
         return None if is_due(held.state, context, now=stored.now) else context
 
     async def _take(self, item: WorkItem) -> HeldState | None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.STATE)
             if held is None:
                 return None
@@ -162,7 +162,7 @@ class Compressor:
 
     async def _episode(self, holding: HeldState, level: int) -> Group:
         held, run = holding.held, holding.state.levels.run(level)
-        async with self._database.transaction(holding.tenant_id) as tx:
+        async with self._database.transaction(holding.tenant_id, name="step") as tx:
             found = await vectors.read_vectors(tx, held.session_key, held.memory_id, run)
         reach(FailPoint.EPISODE_READ)
         return holding.next_episode(level, found)
@@ -177,7 +177,7 @@ class Compressor:
             number = await beside(holding.due_anyway)
             if number is not None:
                 return holding, number
-            async with self._database.transaction(holding.tenant_id) as tx:
+            async with self._database.transaction(holding.tenant_id, name="step") as tx:
                 found = await log.read(
                     tx, holding.held.session_key, holding.read_position, READ_CHUNKS
                 )
@@ -231,7 +231,7 @@ class Compressor:
             digest=moved.state.digest,
         )
         with self._span(SpanName.COMMIT, holding, group):
-            async with self._database.transaction(holding.tenant_id) as tx:
+            async with self._database.transaction(holding.tenant_id, name="commit") as tx:
                 reach(FailPoint.STATE_BEGUN)
                 await vectors.commit(tx, held, new, moved.state.levels, vector, has_work=True)
                 if cause is not None:
@@ -249,7 +249,7 @@ class Compressor:
 
     async def _rest(self, holding: HeldState) -> HeldState | float | None:
         """Leaves a memory whose steps stay recent, unless more came just now."""
-        async with self._database.direct(holding.tenant_id) as tx:
+        async with self._database.direct(holding.tenant_id, name="step") as tx:
             head = await _leave(tx, holding.held, holding.context)
         if head is None:
             return None

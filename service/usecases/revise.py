@@ -106,7 +106,7 @@ class Reviser:
     async def _take(self, item: WorkItem) -> HeldPrism | None:
         # Lazily: before anything comes of the claim, an intent or a revision is on disk, and
         # then it is too.
-        async with self._database.transaction(item.tenant_id, lazily=True) as tx:
+        async with self._database.transaction(item.tenant_id, lazily=True, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
                 return None
@@ -212,7 +212,7 @@ class Reviser:
             reached = pending[-1].position if pending else state.held.applied_position
             if tokens >= state.spec.chunk_tokens and reached >= (state.paid_position or 0):
                 break
-            async with self._database.transaction(state.tenant_id) as tx:
+            async with self._database.transaction(state.tenant_id, name="step") as tx:
                 found = await log.read(tx, state.held.session_key, reached, READ_CHUNKS)
             sized = await beside(_sized, found, state.facts.count)
             tokens += sum(one.tokens for one in sized)
@@ -235,7 +235,7 @@ class Reviser:
         if state.paid_position is not None:
             return None
         look = min(max(linger / LINGER_LOOKS, MIN_LINGER_SECONDS), linger)
-        async with self._database.transaction(state.tenant_id) as tx:
+        async with self._database.transaction(state.tenant_id, name="step") as tx:
             waits = await revisions.put_off(
                 tx, held, since=group[0].logged.created_at, linger_seconds=linger, look_seconds=look
             )
@@ -371,7 +371,7 @@ class Reviser:
         """
         with self._span(SpanName.COMMIT, state):
             # In one round trip: appends to the session wait for whoever is about to leave.
-            async with self._database.direct(state.tenant_id) as tx:
+            async with self._database.direct(state.tenant_id, name="commit") as tx:
                 has_work = await revisions.commit_revision(
                     tx, state.held, new, has_work=True, rests=may_rest
                 )
@@ -381,7 +381,7 @@ class Reviser:
 
     async def _rest(self, state: HeldPrism) -> HeldPrism | float | None:
         """Leaves a memory that is at the head, unless something came just now."""
-        async with self._database.transaction(state.tenant_id) as tx:
+        async with self._database.transaction(state.tenant_id, name="step") as tx:
             if await sessions.locked_head(tx, state.held.session_key) > state.held.applied_position:
                 return replace(state, has_all=False)
             reach(FailPoint.REST_BEFORE)
@@ -418,7 +418,7 @@ class Reviser:
             consolidated_tokens=None if reads else memory.live_tokens,
             fold_state=state.counted(prompted=False),
         )
-        async with self._database.transaction(state.tenant_id) as tx:
+        async with self._database.transaction(state.tenant_id, name="step") as tx:
             await revisions.commit_revision(tx, state.held, new, has_work=True)
             await stalls.add_dead_letter(
                 tx, state.held, to_position=to_position, cause=cause, resolution="skipped"

@@ -102,7 +102,7 @@ class Schemas:
     async def get(self, tenant_id: UUID, session: str, draft_id: UUID) -> Drafted:
         """Reads a stored draft. Raises NotFound."""
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="schemas") as tx:
             stored = await schema_drafts.get(tx, key, draft_id)
             if stored is None:
                 if await sessions.get(tx, key) is None:
@@ -118,7 +118,7 @@ class Schemas:
     async def _store(self, tenant_id: UUID, wanted: Wanted) -> WorkItem:
         key = session_key(tenant_id, wanted.session)
         draft_id = uuid4()
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="schemas") as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(wanted.session)
             stored = await schema_drafts.create(
