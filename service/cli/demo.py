@@ -9,6 +9,7 @@ import typer
 
 import palimpsest
 from palimpsest import values
+from service.cli.app import SettingsPath
 from service.cli.asking import answer_json, show_answer
 from service.cli.lines import amendment_line
 from service.cli.output import CommandError, out, say, show, show_json, tree_of
@@ -56,6 +57,7 @@ def demo(
         list[str] | None, typer.Option(help="A question of your own; may be given again.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last.")] = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Run the main job once: servers, stream, memory, answers, cost. Leaves nothing behind.
 

@@ -18,6 +18,7 @@ from palimpsest.errors import (
     Unavailable,
     from_rpc,
 )
+from palimpsest.version import DISTRIBUTION, VERSION
 
 #: Where `palimpsest up` listens.
 DEFAULT_ADDRESS = "127.0.0.1:50051"
@@ -49,6 +50,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # gRPC waits so long for an address that does not answer at all; 20 s if it is not told.
     ("grpc.min_reconnect_backoff_ms", 5_000),
+    # Goes before gRPC's own name, so that an operator sees which clients are out there.
+    ("grpc.primary_user_agent", f"{DISTRIBUTION}/{VERSION}"),
 )
 
 
