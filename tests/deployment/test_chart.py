@@ -496,6 +496,14 @@ def test_names_stay_short_enough() -> None:
     assert max(map(len, names)) <= MAX_NAME_CHARACTERS
 
 
+def test_the_package_has_all_that_it_needs(tmp_path: Path) -> None:
+    done = helm("package", "--destination", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (package,) = tmp_path.glob("*.tgz")
+    done = helm("template", "--values", PRODUCTION, chart=package)
+    assert done.stdout == rendered(PRODUCTION), done.stderr
+
+
 def leaves(values: Any, path: str = "") -> Iterator[str]:
     """The paths of all values that hold no further ones."""
     if not isinstance(values, dict) or not values:
