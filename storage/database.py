@@ -8,13 +8,20 @@ one only work inside them.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanKind
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
@@ -94,7 +101,15 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 
 def _span(name: str) -> AbstractContextManager[object]:
-    return trace.get_tracer("palimpsest").start_as_current_span(name)
+    """Opens a span of what is traced; what nobody asked for has no trace of its own."""
+    if not trace.get_current_span().is_recording():
+        return nullcontext()
+    return trace.get_tracer("palimpsest").start_as_current_span(
+        name,
+        kind=SpanKind.CLIENT,
+        attributes={Attribute.DB_SYSTEM_NAME: "postgresql"},
+        record_exception=False,
+    )
 
 
 class _Timed:

@@ -11,12 +11,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ROOT / "service" / "telemetry" / "names.py"
 #: For what comes next.
 AWAITED = {
-    *("Metric.MESSAGING_PROCESS_DURATION", "Attribute.MESSAGING_SYSTEM"),
-    *("Attribute.MESSAGING_OPERATION_NAME", "Attribute.MESSAGING_OPERATION_TYPE"),
-    *("Attribute.MESSAGING_DESTINATION_NAME", "Attribute.GEN_AI_MEMORY_STORE_ID"),
-    *("GenAiOperation.CREATE_MEMORY_STORE", "GenAiOperation.DELETE_MEMORY_STORE"),
-    *("GenAiOperation.SEARCH_MEMORY", "GenAiOperation.UPDATE_MEMORY"),
-    "GenAiOperation.DELETE_MEMORY",
+    *("GenAiOperation.DELETE_MEMORY_STORE", "GenAiOperation.DELETE_MEMORY"),
 }
 #: Of a call that takes a name, and which of its arguments is one.
 NAMED = {
