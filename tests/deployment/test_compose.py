@@ -108,6 +108,12 @@ BROKEN = {
         "period: 150s",
         "executor: is killed before",
     ),
+    "too little time for calls": (
+        "compose.yaml",
+        'STOP_SECONDS: "150"',
+        'STOP_SECONDS: "100"',
+        "executor: stops before a model call ends",
+    ),
     "an open port": ("compose.yaml", '"127.0.0.1:${API', '"${API', "can be reached from other"),
     "the API's port": (
         "compose.yaml",
