@@ -299,11 +299,12 @@ class Config(BaseModel):
     pool_size: Count = 10
     #: A file of switches that make processes fail on purpose. For tests only.
     fail_points: Path | None = None
-    #: In any case.
+    #: What is logged: this, and what weighs more.
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
     ] = "info"
+    #: One JSON object a line, or lines for people.
     log_format: Literal["json", "console"] = "json"
     #: When a log file of `up` has so many bytes it is put aside, in place of the one before: of
     #: each server and process there are two files of about that size at most.

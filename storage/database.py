@@ -7,19 +7,26 @@ one only work inside them.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from opentelemetry import trace
+from opentelemetry.trace import SpanKind
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.telemetry.names import SpanName
+from service.telemetry.names import Attribute, SpanName
 from storage import tables
 from storage.connections import (
     connection_arguments,
@@ -81,7 +88,15 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 
 def _span(name: str) -> AbstractContextManager[object]:
-    return trace.get_tracer("palimpsest").start_as_current_span(name)
+    """Opens a span of what is traced; what nobody asked for has no trace of its own."""
+    if not trace.get_current_span().is_recording():
+        return nullcontext()
+    return trace.get_tracer("palimpsest").start_as_current_span(
+        name,
+        kind=SpanKind.CLIENT,
+        attributes={Attribute.DB_SYSTEM_NAME: "postgresql"},
+        record_exception=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,6 @@ from service.domain.specs import MemoryKind, kind_of
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
-from service.telemetry.names import SpanName
 from service.usecases import guard_meters
 from service.usecases.cancelling import InHand
 from service.usecases.guard_meters import Guard
@@ -32,8 +31,6 @@ from storage.database import Database, Transaction
 
 class Answerer(Maker[StoredAnswer]):
     """Makes answers in one worker process."""
-
-    span = SpanName.ANSWER
 
     def __init__(
         self,
