@@ -1,4 +1,4 @@
-"""Configuration: the environment, read once, frozen, with its secrets marked."""
+"""Configuration: the settings, frozen, with secrets marked; `service.settings` reads them."""
 
 import os
 import re
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from platformdirs import site_data_path, user_data_path
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.deployment_config import Deployments
 from service.health import default_run_dir
@@ -76,10 +75,10 @@ def _default_data_dir() -> Path:
     return user_data_path("palimpsest")
 
 
-class Limits(BaseSettings):
+class Limits(BaseModel):
     """Every limit of the service; the proto's comments name the same ones."""
 
-    model_config = SettingsConfigDict(env_prefix="PALIMPSEST_LIMIT_", frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     #: A gRPC message, in bytes.
     max_message_bytes: Count = 4 * 1024 * 1024
@@ -153,10 +152,10 @@ class Limits(BaseSettings):
     client_ping_seconds: Count = 10
 
 
-class Config(BaseSettings):
-    """What a process of the service needs to know, from `PALIMPSEST_…` variables."""
+class Config(BaseModel):
+    """What a process of the service needs to know; docs/guides/settings.md says how it is set."""
 
-    model_config = SettingsConfigDict(env_prefix="PALIMPSEST_", frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     #: postgresql:// URL of the data; processes use the role palimpsest_app in it. Of several
     #: hosts (host1:port1,host2:port2) the first one that takes writes is used.
@@ -300,10 +299,12 @@ class Config(BaseSettings):
     pool_size: Count = 10
     #: A file of switches that make processes fail on purpose. For tests only.
     fail_points: Path | None = None
-    #: In any case.
+    #: What is logged: this, and what weighs more.
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], BeforeValidator(str.lower)
+        Literal["debug", "info", "warning", "error"],
+        BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
     ] = "info"
+    #: One JSON object a line, or lines for people.
     log_format: Literal["json", "console"] = "json"
     #: When a log file of `up` has so many bytes it is put aside, in place of the one before: of
     #: each server and process there are two files of about that size at most.

@@ -17,7 +17,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_core import PydanticCustomError
-from pydantic_settings import NoDecode
 
 from service.model_config import checked_key, checked_url
 
@@ -277,4 +276,4 @@ def _wrong(said: str) -> PydanticCustomError:
     return PydanticCustomError("deployments", "{said}", {"said": said})
 
 
-Deployments = Annotated[tuple[Deployment, ...], NoDecode, PlainValidator(read_deployments)]
+Deployments = Annotated[tuple[Deployment, ...], PlainValidator(read_deployments)]

@@ -2,14 +2,17 @@
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from service.config import Config, Limits
+from service.settings_files import FILE
 
 PREFIX = "PALIMPSEST_"
-#: Variables that are no settings of the service: of its clients, of the embedded servers, and
-#: what `up` tells its processes.
-OTHERS = frozenset({"ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD"})
+#: Variables that are no settings of the service: the file with more of them, its clients', the
+#: embedded servers', and what `up` tells its processes.
+OTHERS = frozenset({"CONFIG", "ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD"})
+#: Of a name that is not known.
+MAX_COMPARED_CHARACTERS = 80
 #: Begins those of our tests.
 TESTS = "TEST_"
 #: What Kubernetes tells each container of every Service whose name begins with "palimpsest":
@@ -24,10 +27,16 @@ _PORT = re.compile(r"(?:[A-Z0-9_]+_)?PORT")
 _PORT_VALUE = re.compile(r"(?:tcp|udp|sctp)://\S+")
 
 
+def setting_names() -> frozenset[str]:
+    """Returns the names of the service's settings, without their prefix."""
+    limits = (f"LIMIT_{name.upper()}" for name in Limits.model_fields)
+    return frozenset((*(name.upper() for name in Config.model_fields), *limits)) - {"LIMITS"}
+
+
 def known_names() -> frozenset[str]:
     """Returns the names that count, without their prefix."""
-    limits = (f"LIMIT_{name.upper()}" for name in Limits.model_fields)
-    return frozenset((*(name.upper() for name in Config.model_fields), *limits, *OTHERS))
+    settings = setting_names()
+    return frozenset((*settings, *(name + FILE for name in settings), *OTHERS))
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Sequence[tuple[str, str]]:
@@ -39,7 +48,7 @@ def unknown_variables(environment: Mapping[str, str]) -> Sequence[tuple[str, str
         name = variable.upper().removeprefix(PREFIX)
         is_ours = variable.upper().startswith(PREFIX) and not name.startswith(TESTS)
         if is_ours and name not in known and not _of_kubernetes(name, value):
-            found.append((variable, PREFIX + _nearest(name, known)))
+            found.append((variable, PREFIX + _nearest(name)))
     return found
 
 
@@ -49,7 +58,18 @@ def _of_kubernetes(name: str, value: str) -> bool:
     return bool(_PORT.fullmatch(name) and _PORT_VALUE.fullmatch(value))
 
 
-def _nearest(name: str, known: frozenset[str]) -> str:
+def _nearest(name: str) -> str:
+    settings = setting_names()
+    # Else every name would be near to those of files that are no nearer to what was meant.
+    found = nearest(name.removesuffix(FILE), {*settings, *OTHERS})
+    return found + FILE if name.endswith(FILE) and found in settings else found
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Returns the known name that is most like one that is not known."""
+    # To compare takes the square of the length.
+    name = name[:MAX_COMPARED_CHARACTERS]
+
     def likeness(one: str) -> tuple[float, int, str]:
         # Of two that are as near the shorter: MODEL_NAME is meant for MODEL.
         return difflib.SequenceMatcher(None, name, one).ratio(), -len(one), one

@@ -1,7 +1,7 @@
 """Asks the processes of this machine whether they are well: `python -m service.health`.
 
 Each process of the service answers at a Unix socket in one folder of its user. This module
-imports the standard library only, because probes run it every few seconds.
+loads the standard library only, because probes run it every few seconds.
 """
 
 import argparse
@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from service.settings_files import CONFIG, FILE, UnusableFile, read_table, read_value
 
 #: How long a process may take to answer, in seconds; one that takes longer hangs.
 ANSWER_SECONDS = 5.0
@@ -111,15 +113,30 @@ def _word(one: Health) -> str:
     return "is ready" if one.ready else f"is not ready: {one.cause}"
 
 
+def _run_dir(config: str | None) -> Path:
+    """Returns the folder of the sockets, as `service.settings` finds it. Raises UnusableFile."""
+    name = "PALIMPSEST_RUN_DIR"
+    named = os.environ.get(name)
+    if named is None and name + FILE in os.environ:
+        named = read_value(os.environ[name + FILE], name + FILE)
+    if named is None and config is not None:
+        named = read_table(config).table.get("run_dir")
+    return Path(str(named)) if named else default_run_dir()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints one line; returns 0 when all is well, else 1."""
     parser = argparse.ArgumentParser(prog="python -m service.health", description=__doc__)
     parser.add_argument("--kind", choices=KINDS, help="ask processes of this kind only")
     parser.add_argument("--live", action="store_true", help="ask only whether they answer")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--config", metavar="PATH", help=f"a TOML file of settings ({CONFIG})")
     chosen = parser.parse_args(arguments)
-    named = os.environ.get("PALIMPSEST_RUN_DIR")
-    run_dir = Path(named) if named else default_run_dir()
+    try:
+        run_dir = _run_dir(chosen.config or os.environ.get(CONFIG))
+    except UnusableFile as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     well, line = report(run_dir, chosen.kind, live=chosen.live, as_json=chosen.json)
     print(line)
     return 0 if well else 1

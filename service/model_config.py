@@ -16,7 +16,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
-from pydantic_settings import NoDecode
 
 from service.domain.flows import Purpose
 from service.domain.prices import CacheFamily
@@ -243,9 +242,11 @@ def checked_key(key: SecretStr) -> SecretStr:
 
 def _read_patterns(value: Any) -> tuple[str, ...]:
     """Returns patterns from a text with commas or blanks between them, or from values."""
-    found = tuple(re.split(r"[\s,]+", value.strip(" \t\n,"))) if isinstance(value, str) else value
+    found = re.split(r"[\s,]+", value.strip(" \t\n,")) if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(one, str) for one in found):
+        raise _wrong("models", "is neither a text nor a list of texts")
     # An empty variable is as one that names none.
-    found = () if found == ("",) else tuple(found)
+    found = () if found == [""] else tuple(found)
     if len(found) > MAX_PATTERNS:
         raise _wrong("models", f"has {len(found)} patterns; at most {MAX_PATTERNS} are taken")
     for one in found:
@@ -271,13 +272,13 @@ def _read_profiles(value: Any) -> dict[str, ProfileOverride]:
     return read
 
 
-ModelPriceOverrides = Annotated[dict[str, PriceOverride], NoDecode, PlainValidator(_read_prices)]
-ModelSettings = Annotated[dict[str, ModelSetting], NoDecode, PlainValidator(_read_settings)]
-ModelProfiles = Annotated[dict[str, ProfileOverride], NoDecode, PlainValidator(_read_profiles)]
+ModelPriceOverrides = Annotated[dict[str, PriceOverride], PlainValidator(_read_prices)]
+ModelSettings = Annotated[dict[str, ModelSetting], PlainValidator(_read_settings)]
+ModelProfiles = Annotated[dict[str, ProfileOverride], PlainValidator(_read_profiles)]
 #: An empty variable is as one that is not set.
 BaseUrl = Annotated[str, AfterValidator(lambda url: url and checked_url(url))]
 OptionalKey = Annotated[
     SecretStr | None, AfterValidator(lambda key: checked_key(key) if key else None)
 ]
 ModelName = Annotated[str, AfterValidator(checked_model)]
-ModelPatterns = Annotated[tuple[str, ...], NoDecode, PlainValidator(_read_patterns)]
+ModelPatterns = Annotated[tuple[str, ...], PlainValidator(_read_patterns)]

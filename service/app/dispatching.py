@@ -8,6 +8,7 @@ from functools import partial
 from service.app.foundation import POOLERS, CannotStart, cancel, database_and_keys
 from service.config import Config
 from service.dispatch.queue import QueueDispatcher
+from service.settings import UNHEARD
 from service.usecases.clocks import ProcessClock
 from service.usecases.consistency import CHANGES
 from storage import pooling
@@ -26,10 +27,7 @@ async def process(
     Signals are heard and sent while somebody runs them.
     """
     if config.is_pooled and config.signals_database_url is None:
-        raise CannotStart(
-            "PALIMPSEST_SIGNALS_DATABASE_URL is not set: with PALIMPSEST_DATABASE_POOLER it has to"
-            f" name the server itself, since LISTEN passes no pooler; see {POOLERS}"
-        )
+        raise CannotStart(f"{UNHEARD}; see {POOLERS}")
     async with database_and_keys(config, kind) as (database, keys), AsyncExitStack() as stack:
         assert config.database_url is not None, "without it there is no database"
         if config.signals_database_url is not None:

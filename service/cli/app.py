@@ -2,13 +2,31 @@
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from service.cli.output import CommandError, cut, fail
+from service.settings_files import CONFIG
 
 #: Of an argument, in an error.
 MAX_SHOWN_CHARACTERS = 60
+
+
+def _name_file(path: str | None) -> str | None:
+    # The processes that a command starts read it as well.
+    if path is not None:
+        os.environ[CONFIG] = os.path.abspath(path)
+    return path
+
+
+#: Commands that read the settings of the service take it; nothing is left to do with its value.
+SettingsPath = Annotated[
+    str | None,
+    typer.Option(
+        "--config", metavar="PATH", help=f"A TOML file of settings ({CONFIG}).", callback=_name_file
+    ),
+]
 
 
 def new_app() -> typer.Typer:

@@ -22,6 +22,7 @@ from service.cli import (
     schemas,
     search,
     sessions,
+    settings,
     states,
     talk,
     trajectories,
@@ -40,6 +41,7 @@ sessions.register(app)
 search.register(app)
 memories.register(app)
 models.register(app)
+settings.register(app)
 trees.register(app)
 states.register(app)
 trajectories.register(app)

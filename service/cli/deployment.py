@@ -8,7 +8,7 @@ import typer
 from pydantic import SecretStr
 
 from service.cli.output import CommandError
-from service.cli.run import read_config
+from service.cli.run import read_config, read_settings
 from service.config import Config
 
 DataDir = Annotated[
@@ -42,8 +42,10 @@ def find_deployment(data_dir: Path | None) -> Deployment:
     a `data_dir` named, that of an `up` that runs."""
     from service.embedded import running
 
-    config = read_config(data_dir=data_dir)
+    config, settings = read_settings(data_dir=data_dir)
     ours = "those of this command's variables"
+    if settings.file is not None:
+        ours += f" and of {settings.file.path}"
     if config.database_url is not None and data_dir is None:
         return Deployment(config=config, hidden=frozenset(), source=ours)
     found = running.find(config.data_dir)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from service.cli.app import SettingsPath
 from service.cli.deployment import DataDir, Deployment, TenantName, find_deployment
 from service.cli.output import escaped, out, show_json
-from service.cli.run import read_config
+from service.cli.run import read_config, read_settings
 from service.cli.talk import Json
 from service.domain.checkup import Finding, Level, bad, judge_disk, ok, warn
 
@@ -36,15 +37,18 @@ def doctor(
     ] = None,
     tenant: TenantName = None,
     data_dir: DataDir = None,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Look at a deployment: what is ok, what to watch (warn), what does not work (bad).
 
-    Reads the same PALIMPSEST_… variables as `serve` and `work`, or the settings of an `up`
-    that runs here, changes nothing, calls no model, and needs no more rights than they do. Of
-    all tenants, unless --tenant names one.
+    Reads the same settings as `serve` and `work`, or those of an `up` that runs here, changes
+    nothing, calls no model, and needs no more rights than they do. Of all tenants, unless
+    --tenant names one.
     Exit code 1 when anything is bad.
     """
     found = find_deployment(data_dir)
+    if (said := read_settings()[1].warning()) is not None:
+        _tell(said, as_json=as_json)
     is_bad = asyncio.run(_look(found, address or found.config.listen, tenant, as_json=as_json))
     for one in _disks(data_dir):
         _tell(one, as_json=as_json)

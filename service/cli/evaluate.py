@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from service import logs
 from service.cli import evaluate_search, reliability
+from service.cli.app import SettingsPath
 from service.cli.evaluation_files import (
     check_folders,
     check_new,
@@ -154,6 +155,7 @@ def evaluate(
         Path | None, typer.Option(help="Where a service of its own keeps its data; else nowhere.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Ask the questions of a dataset with several strategies; compare answers and costs.
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 import palimpsest
 from service import logs
+from service.cli.app import SettingsPath
 from service.cli.evaluation_files import (
     check_folders,
     check_new,
@@ -103,6 +104,7 @@ def search(
         Path | None, typer.Option(help="Where a service of its own keeps its data; else nowhere.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Search for the questions of a dataset; say how much of their evidence is found.
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli.app import SettingsPath
 from service.cli.output import show
 from service.cli.run import read_config
 from service.cli.talk import Json
@@ -24,6 +25,7 @@ def health(
         bool, typer.Option("--live", help="Ask only whether they answer, not what they can do.")
     ] = False,
     as_json: Json = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Ask the processes of this machine and user whether they are ready.
 

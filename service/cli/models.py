@@ -10,6 +10,7 @@ import typer
 from pydantic_core import PydanticCustomError
 from rich.table import Table
 
+from service.cli.app import SettingsPath
 from service.cli.output import CommandError, escaped, say, show, show_json, show_table
 from service.cli.run import read_config
 from service.cli.talk import Json
@@ -37,6 +38,7 @@ def model_check(
         bool, typer.Option("--dry-run", help="Show the requests and their cost, and make none.")
     ] = False,
     as_json: Json = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Ask a model's provider what it takes: a tiny request of each form.
 
@@ -61,6 +63,7 @@ def model_check(
 def replay(
     file: Annotated[Path, typer.Argument(help="A file that PALIMPSEST_RECORD wrote.")],
     as_json: Json = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Read a recorded exchange with a model once more, and show what it comes to.
 

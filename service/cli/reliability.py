@@ -15,6 +15,7 @@ import typer
 
 import palimpsest
 from service import logs
+from service.cli.app import SettingsPath
 from service.cli.evaluation_tables import Progress, show_failures
 from service.cli.output import CommandError, say, show_json
 from service.cli.own_service import own_service
@@ -124,6 +125,7 @@ def reliability(
     report: Annotated[Path | None, typer.Option(help="A JSON file with all results.")] = None,
     plot: Annotated[Path | None, typer.Option(help="A file .svg: success by length.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Play games of many steps with several strategies; count how often the end is right.
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli.app import SettingsPath
 from service.cli.output import CommandError, show
 from service.cli.run import read_config
 
@@ -21,6 +22,7 @@ def restored(
             help="Everything that was committed is there: tokens from before stay good.",
         ),
     ] = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Say that the database came back from a backup, before anything runs on it.
 

@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
-from service import listening
+from service import listening, settings
 from service.caller.spawning import near_model, spawn
-from service.cli.app import new_app, run_app
+from service.cli.app import SettingsPath, new_app, run_app
 from service.cli.output import CommandError, say, show
-from service.config import OFFLINE_MODEL, Config, Limits
+from service.config import OFFLINE_MODEL, Config
 from service.embedded.signals import STOP_SIGNALS
-from service.environment import unknown_variables
+from service.settings import Settings
 
 if TYPE_CHECKING:
     from storage.search_support import Support
+
+#: Of what is wrong with settings, so many are said at a start.
+MAX_PROBLEMS = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -43,16 +46,19 @@ def main() -> None:
 
 def read_config(**changes: Any) -> Config:
     """The configuration of this process; wrong values and names are one clear line."""
-    if unknown := unknown_variables(os.environ):
-        said = (f"{name} is no setting; the nearest is {nearest}" for name, nearest in unknown)
-        raise CommandError("; ".join(said))
-    try:
-        return Config(**{key: value for key, value in changes.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "_".join(str(part) for part in first["loc"]).upper()
-        prefix = "LIMIT_" if error.title == Limits.__name__ else ""
-        raise CommandError(f"PALIMPSEST_{prefix}{name}: {first['msg']}") from None
+    return read_settings(**changes)[0]
+
+
+def read_settings(**changes: Any) -> tuple[Config, Settings]:
+    """The configuration of this process, and where it comes from. Raises CommandError."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    found = settings.read(os.environ, given)
+    if found.config is None:
+        said = "; ".join(found.problems[:MAX_PROBLEMS])
+        left = len(found.problems) - MAX_PROBLEMS
+        more = f"; and {left} more: see `palimpsest config check`" if left > 0 else ""
+        raise CommandError(said + more)
+    return found.config, found
 
 
 Insecure = Annotated[
@@ -72,6 +78,7 @@ def up(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the API.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
     insecure: Insecure = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Run everything on this machine until Ctrl-C.
 
@@ -87,7 +94,7 @@ def up(
         raise CommandError(refusal)
     reflection = config.reflection or "reflection" not in config.model_fields_set
     # What the command line says is for the processes too.
-    settings = {
+    said = {
         "PALIMPSEST_INSECURE": str(config.insecure),
         "PALIMPSEST_REFLECTION": str(reflection),
     }
@@ -99,7 +106,7 @@ def up(
             listen=config.listen,
             workers=workers,
             on_event=say,
-            settings=settings,
+            settings=said,
         ) as stack:
             stop.remember()
             show(f"Palimpsest listens at {stack.address}; data in {stack.data_dir}")
@@ -126,6 +133,7 @@ def _models_line(config: Config) -> str:
 def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 picks one.")] = None,
     insecure: Insecure = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
     _starting()
@@ -138,7 +146,9 @@ def serve(
     )
 
 
-def work() -> None:
+def work(
+    settings_path: SettingsPath = None,
+) -> None:
     """Run a worker (needs PALIMPSEST_DATABASE_URL). Any number of them may run."""
     _starting()
     config = read_config()
@@ -155,6 +165,7 @@ def caller(
         Path | None, typer.Option("--socket", help="Where workers of this machine find it.")
     ] = None,
     descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Make the model calls of this machine's workers (needs PALIMPSEST_DATABASE_URL).
 
@@ -172,7 +183,9 @@ def caller(
     _run(config, lambda stop: calling.call(config, stop, lambda: _ready("calling"), at))
 
 
-def migrate() -> None:
+def migrate(
+    settings_path: SettingsPath = None,
+) -> None:
     """Bring the database to this release (needs the right to change tables).
 
     Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL.
@@ -189,6 +202,9 @@ def migrate() -> None:
     try:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
+            if after not in migrations.known():
+                show(f"at {after}, of a newer release, and left there: this one works on it")
+                return
             moved = places.note(url, anew=False)
             support = search_setup.install(url, known_dimensions(config))
     except StorageError as error:

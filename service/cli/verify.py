@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from service.cli.app import SettingsPath
 from service.cli.deployment import DataDir, TenantName, database_url_of, find_config
 from service.cli.output import CommandError, say, show, show_json
 from service.cli.talk import Json
@@ -68,6 +69,7 @@ def verify(
     ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
+    settings_path: SettingsPath = None,
 ) -> None:
     """Recompute a session from its log and amendments, and compare with what is stored.
 

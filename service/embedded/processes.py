@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.embedded.signals import deferred
+from service.settings_files import FILE
 
 #: Names the descriptor whose closing tells our Python processes that we are gone.
 PARENT_FD = "PALIMPSEST_PARENT_FD"
@@ -289,5 +290,9 @@ def watch_parent() -> None:
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Our environment with `changes`, for our own processes."""
-    return {**os.environ, **changes}
+    """Our environment with `changes`, for our own processes. They find settings where we did,
+    so secrets that stand in files stay there."""
+    # A setting that is changed is not to be looked for in a file as well.
+    files = {name + FILE for name in changes}
+    ours = {name: value for name, value in os.environ.items() if name.upper() not in files}
+    return {**ours, **changes}

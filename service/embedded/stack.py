@@ -143,8 +143,9 @@ class Stack:
 
     What `config` names by URL is used; what it does not name is embedded. Nothing
     outlives this process: on Linux the servers get a signal when it dies, and our own
-    processes watch a pipe to it. `settings` are variables of the environment that our
-    processes get besides ours. Use it from the main thread.
+    processes watch a pipe to it. They read the settings that this process has read, where it
+    did; `settings` are variables of the environment that win over these. Use it from the main
+    thread.
     """
 
     def __init__(
@@ -166,6 +167,9 @@ class Stack:
         self._postgres: PostgresServer | None = None
         self._valkey: ValkeyServer | None = None
         self._environment: dict[str, str] = {}
+        #: URLs of the data, and of the prefix cache's index, once it is started.
+        self.database_url = ""
+        self.redis_url = ""
         self._parent_fd = -1
         #: Why a server that died does not start again, by its name.
         self._troubles: dict[str, str] = {}
@@ -181,16 +185,6 @@ class Stack:
     def address(self) -> str:
         """HOST:PORT of the API."""
         return self._api.ready_line.removeprefix("listening on ")
-
-    @property
-    def database_url(self) -> str:
-        """URL of the data, once it is started."""
-        return self._environment["PALIMPSEST_DATABASE_URL"]
-
-    @property
-    def redis_url(self) -> str:
-        """URL of the prefix cache's index, once it is started."""
-        return self._environment["PALIMPSEST_REDIS_URL"]
 
     def start(self) -> None:
         """Starts everything and waits until it is ready. Raises ServerError."""
@@ -215,12 +209,14 @@ class Stack:
         with closing(logs):
             for child in (self._api, *self._workers):
                 child.open_log(logs, self._held)
-        self._environment = {
-            **self._settings,
-            "PALIMPSEST_DATABASE_URL": self._database_url(),
-            "PALIMPSEST_REDIS_URL": self._redis_url(),
-            "PALIMPSEST_LISTEN": self._listen,
-        }
+        self.database_url = self._database_url()
+        self.redis_url = self._redis_url()
+        self._environment = {**self._settings, "PALIMPSEST_LISTEN": self._listen}
+        # What is configured our processes read themselves: it may stand in a file for a reason.
+        if self._postgres is not None:
+            self._environment["PALIMPSEST_DATABASE_URL"] = self.database_url
+        if self._valkey is not None:
+            self._environment["PALIMPSEST_REDIS_URL"] = self.redis_url
         self._on_event("migrating the database")
         if self._postgres is not None:
             # Our login role is no superuser, and not every extension may be made by others.

@@ -14,6 +14,7 @@ from service.domain import checkup as judge
 from service.domain.checkup import SILENT_SECONDS, Clock, Finding, Level, bad, ok, warn
 from service.domain.prism.losses import losses_of
 from service.llm.checkup import look_at_models
+from service.settings import findings
 from service.strangers import ADVICE, strangers
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
@@ -61,31 +62,13 @@ class Checkup:
     async def findings(self) -> AsyncIterator[Finding]:
         """One after the other, as they are found. Reads only."""
         yield _release()
-        for one in self._settings():
+        for one in findings(self._config) or [ok("settings", "nothing looks wrong")]:
             yield one
         async for one in self._database():
             yield one
         yield await self._redis()
         for one in await look_at_models(self._config, self._hidden):
             yield one
-
-    def _settings(self) -> list[Finding]:
-        config, found = self._config, []
-        if config.fail_points is not None:
-            said = f"fail points are on ({config.fail_points}): processes fail on purpose"
-            found.append(bad("settings", said, "unset PALIMPSEST_FAIL_POINTS outside of tests"))
-        if config.dead_after_seconds < 2 * config.heartbeat_seconds:
-            said = (
-                f"a worker is taken for dead after {config.dead_after_seconds:g} s, and says only"
-                f" every {config.heartbeat_seconds:g} s that it lives"
-            )
-            advice = "make PALIMPSEST_DEAD_AFTER_SECONDS three times …_HEARTBEAT_SECONDS"
-            found.append(bad("settings", said, advice))
-        if config.stop_seconds < config.call_lease_seconds:
-            said = f"a stop lets a call under way go on for {config.stop_seconds:g} s only"
-            advice = "calls that take longer go on in the caller; raise PALIMPSEST_STOP_SECONDS"
-            found.append(warn("settings", said, advice))
-        return found or [ok("settings", "nothing looks wrong")]
 
     async def _database(self) -> AsyncIterator[Finding]:
         if self._config.database_url is None and "database_url" in self._hidden:

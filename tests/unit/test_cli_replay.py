@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.commands import app
-from service.config import Config
+from service.cli.run import read_config
 from service.domain.flows import ModelAsk, Purpose, Segment, SegmentKind
 from service.llm.failures import ModelFailure
 from service.llm.transport import LitellmTransport
@@ -48,7 +48,7 @@ async def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of one call."""
     monkeypatch.setenv("PALIMPSEST_RECORD", str(folder))
     with suppress(ModelFailure):
-        await LitellmTransport(Config()).complete(ASK, "openai/m")
+        await LitellmTransport(read_config()).complete(ASK, "openai/m")
     return only(folder)
 
 
@@ -121,7 +121,7 @@ async def test_a_folder_that_cannot_be_written_fails_no_call(
     model: FakeModel, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    config = Config(record=tmp_path / "file")
+    config = read_config(record=tmp_path / "file")
     assert (await LitellmTransport(config).complete(ASK, "openai/m")).text
 
 
