@@ -9,10 +9,15 @@ UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 DEBIAN_PROGRAMS := $(lastword $(wildcard /usr/lib/postgresql/*/bin))
 ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true)
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+# Our own three come from the tree or as wheels, and have no hash in a lock.
+NOT_OURS := $(addprefix --no-emit-package palimpsest-,proto sdk server)
+# What an extra of the server asks for, beyond the server itself.
+extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +44,7 @@ demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, co
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
 test: setup ## the tests, on embedded servers (JOBS=3)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --ignore tests/deployment
 
 test-local: setup-local ## the tests that need a real engine
 	$(BIN)/python -m pytest tests/acceptance/test_engine.py
@@ -93,11 +98,41 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
 
-lock: | $(UV) ## compile the locks anew from requirements/*.in
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --overrides requirements/overrides.in --upgrade requirements/dev.in -o requirements/dev.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements/dev.lock requirements/server.in -o requirements/server.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-deps --upgrade requirements/local.in -o requirements/local.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements/oldest.in -o requirements/oldest.lock
+setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, mmdebstrap, Prometheus, Helm
+	@missing=""; for program in buildah mmdebstrap prometheus; do \
+	command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
+	@$(MAKE) --no-print-directory .cache/helm .cache/kubernetes-validate/.installed
+
+.cache/helm: tests/deployment/tools/go.mod tests/deployment/tools/go.sum
+	@command -v go >/dev/null || { echo "Helm is built from its Go module: install Go 1.26 or newer (go.dev/dl), then make setup-deploy" >&2; exit 1; }
+	cd tests/deployment/tools && go build -mod=readonly -trimpath -ldflags="-s -w" -o ../../../$@ helm.sh/helm/v3/cmd/helm
+
+# Of its own, because it brings 108 MB of Kubernetes' schemas.
+.cache/kubernetes-validate/.installed: requirements/deploy.lock | $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --require-hashes -r requirements/deploy.lock
+	@touch $@
+
+test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
+	$(BIN)/python -m pytest tests/deployment --durations 10
+
+image: ## build the container image (BASE=image TAG=name): deploy/image/README.md
+	@$(PYTHON) deploy/image/build.py $(if $(BASE),--base "$(BASE)") $(if $(TAG),--tag "$(TAG)")
+
+lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UPGRADE=1 takes newer versions)
+	$(COMPILE) $(NOT_OURS) --overrides requirements/overrides.in $(if $(UPGRADE),--upgrade) requirements/dev.in -o requirements/dev.lock
+	$(COMPILE) $(NOT_OURS) -c requirements/dev.lock requirements/server.in -o requirements/server.lock
+	$(call extra,embedded) | $(COMPILE) -c requirements/dev.lock - -o requirements/embedded.lock
+	$(call extra,local) | $(COMPILE) --no-deps -c requirements/dev.lock $(if $(UPGRADE),--upgrade) - requirements/local.in -o requirements/local.lock
+	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
+	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
+
+dist: setup ## wheels and sdists of the server, the client and the proto, in dist/
+	@$(BIN)/python -m tests.release dist
+
+release: setup ## a release but for publishing it: checks, notes, packages (VERSION=x.y.z)
+	@$(BIN)/python -m tests.release prepare "$(VERSION)"
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate

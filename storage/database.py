@@ -7,18 +7,26 @@ one only work inside them.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from opentelemetry import trace
+from opentelemetry.trace import SpanKind
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from service.telemetry.names import Attribute, SpanName
 from storage import tables
 from storage.connections import (
     connection_arguments,
@@ -80,7 +88,15 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 
 def _span(name: str) -> AbstractContextManager[object]:
-    return trace.get_tracer("palimpsest").start_as_current_span(name)
+    """Opens a span of what is traced; what nobody asked for has no trace of its own."""
+    if not trace.get_current_span().is_recording():
+        return nullcontext()
+    return trace.get_tracer("palimpsest").start_as_current_span(
+        name,
+        kind=SpanKind.CLIENT,
+        attributes={Attribute.DB_SYSTEM_NAME: "postgresql"},
+        record_exception=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,14 +191,14 @@ class Database:
             for hear in self._hearers:
                 hear(words)
 
-    def connections(self) -> dict[str, int]:
-        """Returns how many connections are in use, and how many wait for use."""
+    def connections(self) -> dict[str, dict[str, int]]:
+        """Returns how many connections of each pool are used, and how many idle."""
         core: Any = self._engine.pool
         direct = {} if self._direct.closed else self._direct.get_stats()
         idle = direct.get("pool_available", 0)
         return {
-            "used": core.checkedout() + direct.get("pool_size", 0) - idle,
-            "idle": core.checkedin() + idle,
+            "core": {"used": core.checkedout(), "idle": core.checkedin()},
+            "direct": {"used": direct.get("pool_size", 0) - idle, "idle": idle},
         }
 
     async def close(self) -> None:
@@ -202,7 +218,7 @@ class Database:
         within a second may forget it, but nothing that is committed after it without
         forgetting that as well. Raises StorageError.
         """
-        with _span("palimpsest.transaction"), self._heard():
+        with _span(SpanName.TRANSACTION), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
@@ -216,7 +232,7 @@ class Database:
 
         Raises StorageError.
         """
-        with _span("palimpsest.transaction"), self._heard():
+        with _span(SpanName.TRANSACTION), self._heard():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
@@ -251,7 +267,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with _span("palimpsest.transaction"), self._heard():
+            with _span(SpanName.TRANSACTION), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     tx = DirectTransaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening

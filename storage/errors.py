@@ -19,10 +19,11 @@ import sqlalchemy.exc
 from opentelemetry import metrics
 from psycopg import errors
 
+from service.telemetry.names import Attribute, Metric
 from storage.tables import APP_ROLE
 
 _REFUSED = metrics.get_meter("palimpsest").create_counter(
-    "palimpsest.database.refused", description="Writes that a key or a check refused, by constraint"
+    Metric.DATABASE_REFUSED, description="Writes that a key or a check refused, by constraint"
 )
 
 
@@ -173,5 +174,5 @@ def translated() -> Iterator[None]:
         if storage_error is None:
             raise
         if isinstance(storage_error, Violated):
-            _REFUSED.add(1, {"constraint": storage_error.constraint})
+            _REFUSED.add(1, {Attribute.CONSTRAINT: storage_error.constraint})
         raise storage_error from error

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from opentelemetry import metrics
+from opentelemetry.trace import SpanContext
 from sqlalchemy import and_, func, literal, update
 
 from service.domain.fail_points import FailPoint, reach
@@ -20,7 +21,8 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from storage import intents
+from service.telemetry.names import Attribute, Metric
+from storage import intents, trace_contexts
 from storage import revision_statements as statements
 from storage.database import DirectTransaction, Transaction
 from storage.tables import memory
@@ -31,7 +33,7 @@ SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
 
 _APPLIED = metrics.get_meter("palimpsest").create_histogram(
-    "palimpsest.applied",
+    Metric.APPLIED,
     unit="s",
     description="From the append of the oldest chunk of a step to its commit",
     explicit_bucket_boundaries_advisory=(
@@ -126,6 +128,8 @@ class NewRevision:
     fold_state: Mapping[str, Any] | None = None
     #: What rejections mean for readers; None leaves what is there.
     losses: Mapping[str, Any] | None = None
+    #: The span that commits it, if that is sampled.
+    trace: SpanContext | None = None
 
 
 def _claimed(row: Sequence[Any]) -> Claim:
@@ -186,10 +190,12 @@ async def commit_revision(
         rejects=bool(new.rejections),
         based=new.base is not None,
         valued=new.value is not None,
+        traced=new.trace is not None,
     )
     values = {
         **_moved(held, changes),
         **_brought(new),
+        **({} if new.trace is None else trace_contexts.of_one(new.trace)),
         "more": has_work,
         "tenant": tx.tenant_id,
     }
@@ -203,7 +209,7 @@ async def commit_revision(
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
-        _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
+        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
     return bool(rows[0][0])
 
 
@@ -261,7 +267,7 @@ async def advance(
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
-        _APPLIED.record(rows[0][1], {"kind": kind_of(held.spec).value})
+        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
     reach(FailPoint.ADVANCE_MOVED)
     await tx.count(
         statements.INSERT_REVISION,
@@ -278,6 +284,8 @@ async def advance(
             "schema_source": new.schema_source,
         },
     )
+    if new.trace is not None:
+        await trace_contexts.add(tx, held.session_key, held.memory_id, held.revision + 1, new.trace)
     reach(FailPoint.ADVANCE_WRITTEN)
     return bool(rows[0][0])
 

@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import proto
+from tests import locks, proto
+from tests.release import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -62,7 +63,7 @@ def check_breaking() -> str:
 
 
 def check_locks() -> str:
-    """The locks hold hashes, and no download addresses."""
+    """The locks hold hashes, no download addresses, and what pyproject.toml asks for."""
     for lock in (ROOT / "requirements").glob("*.lock"):
         text = lock.read_text()
         if re.search(r"https?://|--index-url|--find-links", text):
@@ -71,7 +72,17 @@ def check_locks() -> str:
         hashed = len(re.findall(r"==[^\n]*\\\n    --hash=sha256:", text))
         if not pinned or pinned != hashed:
             return f"{lock.name}: {pinned} pins, {hashed} with hashes"
-    return ""
+    return "\n".join(locks.strayed(ROOT))
+
+
+def check_packages() -> str:
+    """The packages have one version and one licence."""
+    differing = [
+        f"{one} is not LICENSE"
+        for one in ("proto/LICENSE", "clients/python/LICENSE")
+        if (ROOT / one).read_bytes() != (ROOT / "LICENSE").read_bytes()
+    ]
+    return "\n".join([*versions.strayed(ROOT), *differing])
 
 
 def check_broad_excepts() -> str:
@@ -108,6 +119,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "proto compatibility": check_breaking,
     "generated code": check_generated,
     "locks": check_locks,
+    "packages": check_packages,
     "broad excepts": check_broad_excepts,
     "machine paths": check_machine_paths,
 }

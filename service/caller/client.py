@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from service import logs, tracing
 from service.caller.spawning import PARENT_FD, Spawned, near_model, spawn
 from service.caller.wire import (
     NO_ORDER,
@@ -65,7 +66,9 @@ class RemoteCaller:
         number = next(self._numbers)
         said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         tells = {} if order.on_text is None else {"tells": True}
-        raw = frame({"id": number, "order": order_to_json(order), **tells})
+        more = {"about": logs.work_fields(), "trace": tracing.traceparent()}
+        said_of_it = {name: value for name, value in more.items() if value}
+        raw = frame({"id": number, "order": order_to_json(order), **tells, **said_of_it})
         try:
             try:
                 writer = await self._connected()

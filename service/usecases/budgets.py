@@ -11,6 +11,7 @@ from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
 from service.domain.work import WorkItem, WorkKind
 from service.telemetry import meter
+from service.telemetry.names import Metric
 from service.usecases.hints import Hints
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from storage import budgets, sessions
@@ -18,7 +19,7 @@ from storage.database import Database, Transaction
 from storage.revisions import Claim
 
 _HELD = meter().create_counter(
-    "palimpsest.steps.held", description="Steps that were put off: a budget is used up"
+    Metric.STEPS_HELD, description="Steps that were put off: a budget is used up"
 )
 
 

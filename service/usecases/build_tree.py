@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
+from opentelemetry.trace import SpanContext
 
+from service import tracing
 from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
@@ -30,8 +32,8 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
-from service.telemetry import tracer
-from service.usecases import budgets
+from service.telemetry.names import Attribute
+from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, is_final
 from service.usecases.held_tree import HeldTree, check_room
 from service.usecases.pipeline import WINDOW, NodeFailed, Pipeline, Steps
@@ -133,6 +135,29 @@ class Builder:
         return None
 
     async def _make(self, site: HeldTree, planned: Planned) -> Summary:
+        """Makes a node: a step of its own in traces, which stores itself with others."""
+        start, end = site.place_of(planned)
+        if planned.cut is None:
+            causes: Sequence[SpanContext] = site.spans_under(planned)
+        else:
+            causes = await step_traces.appends(
+                self._database,
+                site.tenant_id,
+                site.held.session_key,
+                after=start.position - 1,
+                upto=end.last_position,
+            )
+        with step_traces.work(site.held, causes) as span:
+            span.set_attribute(Attribute.LEVEL, planned.level)
+            span.set_attribute(Attribute.FROM_POSITION, start.position - 1)
+            span.set_attribute(Attribute.TO_POSITION, end.last_position)
+            made = await self._made(site, planned)
+            context = tracing.sampled()
+            if context is not None:
+                site.spans[planned.name] = context
+            return made
+
+    async def _made(self, site: HeldTree, planned: Planned) -> Summary:
         async def call(ask: ModelAsk) -> ModelReply:
             check_room(ask, site.facts)
             scope = site.scope(f"node:{planned.name}")
@@ -186,8 +211,9 @@ class Builder:
                 to_position=to_position,
                 digest=trees.digest(site.digest, made),
             )
-            with tracer().start_as_current_span("palimpsest.commit", attributes=_told(held, new)):
-                await trees.commit(tx, held, new, made, texts, has_work=has_work)
+            causes = [site.spans[one.name] for one in nodes if one.name in site.spans]
+            with step_traces.commit(held, new, causes) as traced:
+                await trees.commit(tx, held, traced, made, texts, has_work=has_work)
             for one in skipped:
                 start, end = site.place_of(one)
                 skip = site.skipped.pop(one)
@@ -244,7 +270,7 @@ class Builder:
 
     def _stored(self, site: HeldTree, new: NewRevision) -> None:
         site.move(new)
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
 
     async def _lost(self, site: HeldTree) -> float | None:
         """What `drain` returns when something was thrown away."""
@@ -295,12 +321,3 @@ def _empty(site: HeldTree, kind: str, to_position: int) -> NewRevision:
 def _before(held: Claim, start: Place) -> Claim:
     """The memory as what failed at `start` finds it."""
     return replace(held, applied_position=start.position - 1)
-
-
-def _told(held: Claim, new: NewRevision) -> dict[str, str | int]:
-    return {
-        "palimpsest.memory_id": str(held.memory_id),
-        "palimpsest.revision": held.revision + 1,
-        "palimpsest.from_position": held.applied_position,
-        "palimpsest.to_position": new.to_position,
-    }

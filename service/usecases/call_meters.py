@@ -9,6 +9,7 @@ from opentelemetry.metrics import Meter
 from service.domain.ledger import Call
 from service.llm.labels import LABELS
 from service.telemetry import meter
+from service.telemetry.names import Attribute, Metric
 
 
 class CallMeters:
@@ -17,26 +18,26 @@ class CallMeters:
     def __init__(self, by: Meter | None = None) -> None:
         by = by or meter()
         self._calls = by.create_counter(
-            "palimpsest.llm.calls",
+            Metric.LLM_CALLS,
             description="Model calls, by model, purpose and how their reply ended, or failure",
         )
         self._tokens = by.create_counter(
-            "palimpsest.llm.tokens",
+            Metric.LLM_TOKENS,
             description="Tokens in the ledger, by model, purpose and kind",
         )
         self._residuals = by.create_counter(
-            "palimpsest.llm.residual.tokens",
+            Metric.LLM_RESIDUAL_TOKENS,
             description="Tokens cached otherwise than predicted, by model, purpose and class",
         )
         self._cost = by.create_counter(
-            "palimpsest.llm.cost", unit="{micro_usd}", description="Price of calls that have one"
+            Metric.LLM_COST, unit="usd", description="Price of calls that have one"
         )
 
     def count(self, call: Call) -> None:
         """Counts a call that was written."""
-        whose = {"model": LABELS.of(call.model), "purpose": call.purpose.value}
+        whose = {Attribute.MODEL: LABELS.of(call.model), Attribute.PURPOSE: call.purpose.value}
         outcome = "failure" if call.reply is None else call.end.value
-        self._calls.add(1, {**whose, "outcome": outcome})
+        self._calls.add(1, {**whose, Attribute.OUTCOME: outcome})
         if call.reply is None:
             return
         for kind, tokens in (
@@ -48,10 +49,10 @@ class CallMeters:
         ):
             # Unknown is not 0.
             if tokens is not None:
-                self._tokens.add(tokens, {**whose, "kind": kind})
+                self._tokens.add(tokens, {**whose, Attribute.KIND: kind})
         reported = call.reported_cached_tokens
         if call.residual is not None and reported is not None:
             tokens = abs(call.predicted_cached_tokens - reported)
-            self._residuals.add(tokens, {**whose, "class": call.residual})
+            self._residuals.add(tokens, {**whose, Attribute.CLASS: call.residual})
         if call.cost_micro_usd is not None:
-            self._cost.add(call.cost_micro_usd, whose)
+            self._cost.add(call.cost_micro_usd / 1e6, whose)

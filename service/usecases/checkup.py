@@ -15,6 +15,7 @@ from service.domain.checkup import SILENT_SECONDS, Clock, Finding, Level, bad, o
 from service.domain.prism.losses import losses_of
 from service.llm.checkup import look_at_models
 from service.settings import findings
+from service.strangers import ADVICE, strangers
 from service.usecases.tenants import NoTenant, all_tenants, the_tenant
 from storage import checkup as look
 from storage import clocks, conditions, database_state, places, pooling, queue, waiting
@@ -272,6 +273,8 @@ def _release() -> Finding:
         release = version("palimpsest-server")
     except PackageNotFoundError:
         release = "not installed as a package"
+    if other := strangers():
+        return warn("release", other, ADVICE)
     return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
 
 

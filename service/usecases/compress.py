@@ -9,11 +9,9 @@ of a worker that lost its memory to another one.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import structlog
-from opentelemetry.trace import Span
 
 from service.beside import beside
 from service.config import Config
@@ -30,8 +28,8 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
-from service.telemetry import tracer
-from service.usecases import budgets
+from service.telemetry.names import Attribute
+from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_state import Group, HeldState, idle_at, wake_position
 from service.usecases.step_meters import FENCED, STEPS
@@ -188,7 +186,14 @@ class Compressor:
                 return holding, holding.due_at_head(now) if number is None else number
 
     async def _guarded(self, holding: HeldState, group: Group) -> HeldState | float | None:
-        with self._span("palimpsest.step", holding, group) as span:
+        async with step_traces.step(
+            self._database,
+            holding.tenant_id,
+            holding.held,
+            after=group.from_position,
+            upto=group.to_position,
+        ) as span:
+            span.set_attribute(Attribute.LEVEL, group.level)
             try:
                 return await self._compress(holding, group)
             except (Fenced, StorageError):
@@ -229,10 +234,10 @@ class Compressor:
             to_position=moved.held.applied_position,
             digest=moved.state.digest,
         )
-        with self._span("palimpsest.commit", holding, group):
+        with step_traces.commit(held, new) as traced:
             async with self._database.transaction(holding.tenant_id) as tx:
                 reach(FailPoint.STATE_BEGUN)
-                await vectors.commit(tx, held, new, moved.state.levels, vector, has_work=True)
+                await vectors.commit(tx, held, traced, moved.state.levels, vector, has_work=True)
                 if cause is not None:
                     await stalls.add_dead_letter(
                         tx,
@@ -242,7 +247,7 @@ class Compressor:
                         resolution="skipped",
                     )
         reach(FailPoint.STATE_COMMITTED)
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
         # What was read last is compressed: as a rule nothing has come since.
         return moved if moved.steps or moved.full_level else await self._rest(moved)
 
@@ -272,18 +277,6 @@ class Compressor:
         before = _before(held, group)
         await self._failing.stall(holding.tenant_id, before, group.to_position, error)
         return None
-
-    def _span(self, name: str, holding: HeldState, group: Group) -> AbstractContextManager[Span]:
-        return tracer().start_as_current_span(
-            name,
-            attributes={
-                "palimpsest.memory_id": str(holding.held.memory_id),
-                "palimpsest.revision": group.number,
-                "palimpsest.level": group.level,
-                "palimpsest.from_position": group.from_position,
-                "palimpsest.to_position": group.to_position,
-            },
-        )
 
 
 async def _leave(tx: DirectTransaction, held: Claim, context: WorkingContext) -> int | None:

@@ -25,7 +25,7 @@ from service.domain.schemas.evolution import Incompatible, check_extends
 from service.domain.schemas.tree import Schema, render
 from service.domain.specs import MemoryKind
 from service.domain.state.spec import StateSpec
-from service.usecases import guard_meters
+from service.usecases import guard_meters, step_traces
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
 from storage import amendment_log, flushing, prism_states, revisions, sessions, vectors, waiting
@@ -224,7 +224,8 @@ class Editor:
     async def _commit(
         self, tx: Transaction, target: Target, held: Claim, new: NewRevision
     ) -> StoredMemory:
-        await revisions.commit_revision(tx, held, new, has_work=None)
+        with step_traces.commit(held, new) as traced:
+            await revisions.commit_revision(tx, held, traced, has_work=None)
         reach(FailPoint.EDIT_WRITTEN)
         return await find_memory(tx, target.session, target.memory)
 
@@ -241,7 +242,8 @@ async def _restore_vectors(
         comment=target.comment,
         restored_revision=revision,
     )
-    await vectors.commit(tx, held, new, restored.levels, None, has_work=None)
+    with step_traces.commit(held, new) as traced:
+        await vectors.commit(tx, held, traced, restored.levels, None, has_work=None)
     # With other vectors something else may be due.
     await vectors.rouse(tx, *item_key(held))
     return await find_memory(tx, target.session, target.memory)

@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 from opentelemetry.trace import Span
 
+from service import tracing
 from service.config import Config
 from service.domain.asking import NoUse
 from service.domain.errors import FailedPrecondition
@@ -17,10 +18,10 @@ from service.domain.schemas.generation import NoSchema
 from service.llm.circuits import MAX_ASKED_SECONDS
 from service.llm.failures import ModelFailure
 from service.telemetry import meter
+from service.telemetry.names import Metric
 from service.usecases.step_meters import FAILED
-from storage import memories, revisions, stalls, waiting
+from storage import revisions, stalls, waiting
 from storage.database import Database
-from storage.memories import Names
 from storage.revisions import Claim
 
 _log = structlog.get_logger("palimpsest.step")
@@ -36,7 +37,7 @@ WAIT_SECONDS = 600.0
 MAX_PAUSES = 10_000
 
 _WAITED = meter().create_counter(
-    "palimpsest.steps.waited", description="Steps that were put off: their model gave no reply"
+    Metric.STEPS_WAITED, description="Steps that were put off: their model gave no reply"
 )
 
 
@@ -90,11 +91,8 @@ class Failing:
         self._pauses.forget(held.memory_id)
         FAILED.add(1)
         known = isinstance(error, ModelFailure | FailedPrecondition | NoUse)
-        names = await self._names(tenant_id, held)
         _log.warning(
             "step failed",
-            session=names.session,
-            memory=names.memory,
             after_position=held.applied_position,
             attempt=held.attempts + 1,
             cause=logged_cause_of(error),
@@ -123,13 +121,10 @@ class Failing:
             await waiting.put_off_memory(
                 tx, held, model=error.waits_for, cause=cause, seconds=seconds
             )
-            names = await memories.find_names(tx, held.session_key, held.memory_id)
             reach(FailPoint.WAIT_WRITTEN)
         reach(FailPoint.WAITING)
         _log.info(
             "memory waits for its model",
-            session=names.session,
-            memory=names.memory,
             cause=cause,
             seconds=None if error.waits_for else round(seconds, 1),
         )
@@ -154,10 +149,6 @@ class Failing:
 
     def _model_of(self, held: Claim) -> str:
         return held.spec.model or self._config.model
-
-    async def _names(self, tenant_id: UUID, held: Claim) -> Names:
-        async with self._database.transaction(tenant_id) as tx:
-            return await memories.find_names(tx, held.session_key, held.memory_id)
 
 
 def asked_anew(ask: ModelAsk, held: Claim) -> ModelAsk:
@@ -195,4 +186,5 @@ def trace(span: Span, error: Exception) -> None:
     if isinstance(error, NoUse | NoSchema):
         # Its trace has the message, too.
         plain = {"exception.message": logged_cause_of(error), "exception.stacktrace": ""}
+    tracing.failed(span, error)
     span.record_exception(error, attributes=plain)

@@ -14,6 +14,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from service.dispatch.port import Dispatcher, DispatchStatistics
 from service.telemetry import meter
+from service.telemetry.names import Attribute, Metric
 from storage import measures
 from storage.database import Database
 from storage.errors import StorageError
@@ -27,28 +28,50 @@ MEASURE_SECONDS = 15.0
 #: memories takes no more than a twentieth of one connection.
 PAUSE_FACTOR = 19.0
 
+_MEMORIES = "Memories that do not go on or are behind"
+_LAG_CHUNKS = "Chunks that memories are behind"
+_LAG_SECONDS = "Age of chunks that wait for memories"
+_QUEUE_ITEMS = "Items that wait, and items in hand"
+_QUEUE_SECONDS = "Age of items that wait"
+
 Figures = Mapping[str, float]
 
 
 def observe(
-    name: str, description: str, label: str, read: Callable[[], Figures], *, by: Meter | None = None
+    name: str,
+    description: str,
+    label: str,
+    read: Callable[[], Figures],
+    *,
+    unit: str = "",
+    by: Meter | None = None,
 ) -> None:
     """Adds a gauge that reads its figures by their label each time that it is collected."""
 
     def observations(_: CallbackOptions) -> Iterable[Observation]:
         return [Observation(value, {label: key}) for key, value in read().items()]
 
-    (by or meter()).create_observable_gauge(name, [observations], description=description)
+    (by or meter()).create_observable_gauge(
+        name, [observations], unit=unit, description=description
+    )
 
 
 def observe_connections(database: Database, *, by: Meter | None = None) -> None:
-    """Adds the gauge of a process's connections to its database."""
-    observe(
-        "palimpsest.database.connections",
-        "Connections of this process to the database, by state",
-        "state",
-        database.connections,
-        by=by,
+    """Adds the gauges of a process's connections to its database."""
+    label = Attribute.DB_CLIENT_CONNECTION_STATE
+
+    def counted(_: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(count, {Attribute.DB_CLIENT_CONNECTION_POOL_NAME: pool, label: state})
+            for pool, states in database.connections().items()
+            for state, count in states.items()
+        ]
+
+    (by or meter()).create_observable_up_down_counter(
+        Metric.DB_CLIENT_CONNECTION_COUNT,
+        [counted],
+        unit="{connection}",
+        description="Connections of this process to the database, by pool and state",
     )
 
 
@@ -62,14 +85,15 @@ class DeploymentGauges:
         self._dispatcher = dispatcher
         self._lag: Lag | None = None
         self._queue: DispatchStatistics | None = None
-        for name, description, label, read in (
-            ("memories", "Memories that do not go on or are behind", "state", self._memories),
-            ("lag.chunks", "Chunks that memories are behind", "statistic", self._lag_chunks),
-            ("lag.seconds", "Age of chunks that wait for memories", "statistic", self._lag_seconds),
-            ("queue.items", "Items that wait, and items in hand", "state", self._queue_items),
-            ("queue.seconds", "Age of items that wait", "statistic", self._queue_seconds),
+        state, statistic = Attribute.STATE, Attribute.STATISTIC
+        for name, unit, label, read, description in (
+            (Metric.MEMORIES, "{memory}", state, self._memories, _MEMORIES),
+            (Metric.LAG_CHUNKS, "{chunk}", statistic, self._lag_chunks, _LAG_CHUNKS),
+            (Metric.LAG_SECONDS, "s", statistic, self._lag_seconds, _LAG_SECONDS),
+            (Metric.QUEUE_ITEMS, "{item}", state, self._queue_items, _QUEUE_ITEMS),
+            (Metric.QUEUE_SECONDS, "s", statistic, self._queue_seconds, _QUEUE_SECONDS),
         ):
-            observe(f"palimpsest.{name}", description, label, read, by=by)
+            observe(name, description, label, read, unit=unit, by=by)
 
     async def run(self) -> None:
         """Measures until it is cancelled."""

@@ -14,8 +14,6 @@ from storage.schema_drafts import StoredSchemaDraft
 class Generator(Maker[StoredSchemaDraft]):
     """Makes schemas in one worker process."""
 
-    kind = "schema"
-
     async def find(self, tx: Transaction, item: WorkItem) -> StoredSchemaDraft | None:
         """The draft."""
         return await schema_drafts.get(tx, item.session_key, item.item_id)

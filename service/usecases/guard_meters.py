@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from service.domain.errors import PalimpsestError
 from service.telemetry import meter
+from service.telemetry.names import Attribute, Metric
 
 
 class Guard(StrEnum):
@@ -28,15 +29,15 @@ class Guard(StrEnum):
 
 
 _GUARDS = meter().create_counter(
-    "palimpsest.guards", description="What guards kept from happening, by guard"
+    Metric.GUARDS, description="What guards kept from happening, by guard"
 )
 
 
 def kept(guard: Guard) -> None:
     """Counts that a guard did its work."""
-    _GUARDS.add(1, {"guard": guard.value})
+    _GUARDS.add(1, {Attribute.GUARD: guard.value})
 
 
 def refused(error: PalimpsestError) -> None:
     """Counts that a guard refused what a caller wanted."""
-    _GUARDS.add(1, {"guard": error.reason.value})
+    _GUARDS.add(1, {Attribute.GUARD: error.reason.value})

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from opentelemetry.trace import SpanContext
+
 from service.domain.errors import FailedPrecondition
 from service.domain.flows import ModelAsk
 from service.domain.ledger import CallScope
@@ -50,6 +52,8 @@ class HeldTree:
     facts: ModelFacts
     #: Nodes for which the model failed for good; those that are not stored yet.
     skipped: dict[Planned, Skip] = field(default_factory=dict)
+    #: The spans of nodes that were made, by their names, until their parents are; the sampled.
+    spans: dict[str, SpanContext] = field(default_factory=dict)
     #: Whether the memory has no more work.
     is_done: bool = False
 
@@ -86,6 +90,11 @@ class HeldTree:
             return made.start, made.end
         children = self.plan.children(planned)
         return children[0].start, children[-1].end
+
+    def spans_under(self, planned: Planned) -> list[SpanContext]:
+        """Takes the spans that made the children of a parent."""
+        names = [f"{child.level}.{child.number}" for child in self.plan.children(planned)]
+        return [self.spans.pop(name) for name in names if name in self.spans]
 
     def move(self, new: NewRevision) -> None:
         """Takes note that the next revision, which is `new`, is committed."""

@@ -21,6 +21,7 @@ from service.domain.ledger import CallScope
 from service.domain.pausing import MAX_SECONDS, pause_seconds, spread
 from service.domain.work import WorkItem
 from service.llm.embedding import Embedder, EmbeddingFailed, Vector
+from service.telemetry.names import Metric
 from service.usecases.failing import cause_of
 from storage import chunk_index, posting_lists, work
 from storage.chunk_index import OF_LISTS, IndexPlace, NewVector, Overtaken, Words
@@ -42,17 +43,15 @@ BUSY_SECONDS = 1.0
 NOTE_ITEMS = 500
 
 _meter = metrics.get_meter("palimpsest.index")
-_INDEXED = _meter.create_counter(
-    "palimpsest.index.words", description="Chunks whose words were written"
-)
+_INDEXED = _meter.create_counter(Metric.INDEX_WORDS, description="Chunks whose words were written")
 _EMBEDDED = _meter.create_counter(
-    "palimpsest.index.vectors", description="Chunks whose vectors were written"
+    Metric.INDEX_VECTORS, description="Chunks whose vectors were written"
 )
 _FAILED = _meter.create_counter(
-    "palimpsest.index.failures", description="Tries to embed chunks that failed"
+    Metric.INDEX_FAILURES, description="Tries to embed chunks that failed"
 )
 _WORDS_FAILED = _meter.create_counter(
-    "palimpsest.index.words_failures", description="Tries to write words of chunks that failed"
+    Metric.INDEX_WORDS_FAILURES, description="Tries to write words of chunks that failed"
 )
 
 

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
+from service import tracing
 from service.config import Limits
 from service.domain.errors import AlreadyExists, Exhausted, PalimpsestError
 from service.domain.fail_points import FailPoint, reach
@@ -20,6 +21,7 @@ from service.domain.state.vectors import first_state
 from service.domain.state.working_context import as_value
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
+from service.telemetry.names import GenAiOperation
 from service.usecases.consistency import (
     Consistency,
     Watcher,
@@ -91,6 +93,18 @@ class Memories:
         rebuilt_from: str | None = None,
     ) -> StoredMemory:
         """Makes a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
+        identity = memory_id(session_key(tenant_id, session), name)
+        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
+            return await self._create(tenant_id, session, name, spec, rebuilt_from)
+
+    async def _create(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        spec: MemorySpec,
+        rebuilt_from: str | None,
+    ) -> StoredMemory:
         empty = None
         if isinstance(spec, PrismSpec):
             empty = PrismMemory.create(spec.schema()).value_json

@@ -14,6 +14,7 @@ from service.domain.fail_points import FailPoint, reach
 from service.domain.faults import Fault
 from service.llm.circuits import Circuits
 from service.telemetry import meter
+from service.telemetry.names import Metric
 from service.usecases.hints import Hints
 from storage import conditions, stalls, tenants, waiting
 from storage.database import Database
@@ -35,7 +36,7 @@ UNWANTED_SECONDS = 60.0
 _TENANTS = 1000
 
 _WOKEN = meter().create_counter(
-    "palimpsest.recovery.woken", description="Work that was woken when its model replied again"
+    Metric.RECOVERY_WOKEN, description="Work that was woken when its model replied again"
 )
 
 

@@ -10,12 +10,11 @@ its memory to another one.
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
-from opentelemetry.trace import Span
 
 from service.beside import beside
 from service.config import Config
@@ -38,8 +37,8 @@ from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
-from service.telemetry import tracer
-from service.usecases import budgets
+from service.telemetry.names import Attribute
+from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_prism import MAX_STEP_CHUNKS, HeldPrism, next_group, no_room
 from service.usecases.step_meters import FENCED, STEPS
@@ -190,18 +189,21 @@ class Reviser:
     async def _guarded(
         self, state: HeldPrism, to_position: int, work: Coroutine[Any, Any, HeldPrism | None]
     ) -> HeldPrism | float | None:
-        with self._span("palimpsest.step", state) as span:
-            span.set_attribute("palimpsest.to_position", to_position)
-            try:
-                return await work
-            except (Fenced, StorageError):
-                raise
-            except BudgetExhausted as error:
-                return await self._hold(state, error)
-            except Exception as error:
-                # A poisoned chunk must stall its memory, not kill its worker.
-                trace(span, error)
-                return await self._failed(state, to_position, error)
+        held = state.held
+        with closing(work):
+            async with step_traces.step(
+                self._database, state.tenant_id, held, after=held.applied_position, upto=to_position
+            ) as span:
+                try:
+                    return await work
+                except (Fenced, StorageError):
+                    raise
+                except BudgetExhausted as error:
+                    return await self._hold(state, error)
+                except Exception as error:
+                    # A poisoned chunk must stall its memory, not kill its worker.
+                    trace(span, error)
+                    return await self._failed(state, to_position, error)
 
     async def _read(self, state: HeldPrism) -> HeldPrism:
         """The state with enough chunks for a step, or all there are."""
@@ -368,14 +370,14 @@ class Reviser:
 
         Returns whether there is more to do.
         """
-        with self._span("palimpsest.commit", state):
+        with step_traces.commit(state.held, new) as traced:
             # In one round trip: appends to the session wait for whoever is about to leave.
             async with self._database.direct(state.tenant_id) as tx:
                 has_work = await revisions.commit_revision(
-                    tx, state.held, new, has_work=True, rests=may_rest
+                    tx, state.held, traced, has_work=True, rests=may_rest
                 )
         reach(FailPoint.COMMITTED)
-        STEPS.add(1, {"kind": new.kind})
+        STEPS.add(1, {Attribute.KIND: new.kind})
         return has_work
 
     async def _rest(self, state: HeldPrism) -> HeldPrism | float | None:
@@ -417,12 +419,13 @@ class Reviser:
             consolidated_tokens=None if reads else memory.live_tokens,
             fold_state=state.counted(prompted=False),
         )
-        async with self._database.transaction(state.tenant_id) as tx:
-            await revisions.commit_revision(tx, state.held, new, has_work=True)
-            await stalls.add_dead_letter(
-                tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
-            )
-        STEPS.add(1, {"kind": new.kind})
+        with step_traces.commit(state.held, new) as traced:
+            async with self._database.transaction(state.tenant_id) as tx:
+                await revisions.commit_revision(tx, state.held, traced, has_work=True)
+                await stalls.add_dead_letter(
+                    tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
+                )
+        STEPS.add(1, {Attribute.KIND: new.kind})
         return state.moved(new, memory)
 
     def _scope(self, state: HeldPrism, occasion: str) -> CallScope:
@@ -435,16 +438,6 @@ class Reviser:
 
     def _rules(self, spec: PrismSpec) -> Rules:
         return spec.rules(self._config.limits.max_memory_bytes)
-
-    def _span(self, name: str, state: HeldPrism) -> AbstractContextManager[Span]:
-        return tracer().start_as_current_span(
-            name,
-            attributes={
-                "palimpsest.memory_id": str(state.held.memory_id),
-                "palimpsest.revision": state.held.revision,
-                "palimpsest.from_position": state.held.applied_position,
-            },
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from service import tracing
 from service.config import Limits
 from service.domain.errors import (
     DeadlineExceeded,
@@ -19,7 +20,7 @@ from service.usecases.consistency import Watcher
 from service.usecases.hints import Hints
 from service.usecases.lookup import session_not_found
 from service.usecases.waiting import WaitingRoom
-from storage import calls, schema_drafts, sessions
+from storage import calls, schema_drafts, sessions, trace_contexts
 from storage.calls import UsageLine
 from storage.database import Database
 from storage.schema_drafts import StoredSchemaDraft
@@ -118,6 +119,7 @@ class Schemas:
     async def _store(self, tenant_id: UUID, wanted: Wanted) -> WorkItem:
         key = session_key(tenant_id, wanted.session)
         draft_id = uuid4()
+        asking = tracing.sampled()
         async with self._database.transaction(tenant_id) as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(wanted.session)
@@ -132,6 +134,8 @@ class Schemas:
             )
             if not stored:
                 raise too_many_pending("schemas", self._max_pending)
+            if asking is not None:
+                await trace_contexts.add(tx, key, draft_id, 0, asking)
         return WorkItem(
             kind=WorkKind.SCHEMA, tenant_id=tenant_id, session_key=key, item_id=draft_id
         )

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from service import tracing
 from service.config import Config
 from service.domain.chunks import ChunkKind, LoggedChunk
 from service.domain.citations import best_span
@@ -23,6 +24,7 @@ from service.domain.reranking import MAX_TEXTS, NoOrder
 from service.domain.tenancy import session_key as key_of
 from service.llm.embedding import CannotEmbed, Embedder, EmbeddingFailed
 from service.llm.failures import ModelFailure
+from service.telemetry.names import GenAiOperation
 from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
 from storage import chunk_index, posting_lists, search_vectors, search_words
@@ -259,6 +261,17 @@ class Searcher:
         query: SearchQuery,
         scope: CallScope,
         deadline: float | None = None,
+    ) -> FoundPage | None:
+        with tracing.memory(GenAiOperation.SEARCH_MEMORY, session_key):
+            return await self._searched(tenant_id, session_key, query, scope, deadline)
+
+    async def _searched(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        scope: CallScope,
+        deadline: float | None,
     ) -> FoundPage | None:
         wanted = query.filter or ChunkFilter()
         _refuse(wanted)

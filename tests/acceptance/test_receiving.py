@@ -66,20 +66,23 @@ async def test_malformed_messages_are_refused_with_a_reason_and_counted(
         (errors.InvalidArgument, "REQUEST_MALFORMED")
     ] * 5
     assert len({str(one) for one in said}) == 1, "these are our words, not the library's"
-    assert counted(reader)["GetSession", "INVALID_ARGUMENT"] == 1
-    assert counted(reader)["AppendChunks", "INVALID_ARGUMENT"] == 2
+    assert counted(reader)["SessionService/GetSession", "INVALID_ARGUMENT"] == 1
+    assert counted(reader)["LogService/AppendChunks", "INVALID_ARGUMENT"] == 2
 
 
 def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
     """How many calls there were, by method and code."""
     data: Any = reader.get_metrics_data()
     return {
-        (point.attributes["rpc.method"], point.attributes["rpc.grpc.status_code"]): point.count
+        (
+            point.attributes["rpc.method"].removeprefix("palimpsest.v1."),
+            point.attributes["rpc.response.status_code"],
+        ): point.count
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
         for point in metric.data.data_points
-        if "rpc.grpc.status_code" in point.attributes
+        if "rpc.response.status_code" in point.attributes
     }
 
 

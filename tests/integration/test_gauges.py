@@ -161,7 +161,8 @@ async def test_connections_are_counted_by_their_state(database: Database) -> Non
 
     def counted() -> tuple[float, float]:
         found = collected.figures()
-        return found["database.connections", "used"], found["database.connections", "idle"]
+        name = "db.client.connection.count", "core"
+        return found[*name, "used"], found[*name, "idle"]
 
     assert counted() == (0, 0), "none is open yet"
     async with database.transaction(DEFAULT_TENANT):
@@ -205,7 +206,7 @@ def test_a_server_exports_what_it_measures_when_an_endpoint_is_set(url: str) -> 
         "OTEL_TRACES_SAMPLER": "always_off",
     }
     wanted = {"palimpsest.memories", "palimpsest.lag.seconds", "palimpsest.queue.items"}
-    wanted |= {"palimpsest.database.connections"}
+    wanted |= {"db.client.connection.count"}
     try:
         with api(url, **settings):
             eventually("the gauges are exported", lambda: wanted <= set(collector.names))

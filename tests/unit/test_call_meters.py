@@ -68,7 +68,7 @@ def test_a_call_is_counted_by_model_and_purpose() -> None:
         ("tokens", "m/x", "revise", "output"): 14,
         ("residual.tokens", "m/x", "revise", "evicted"): 16,
         ("residual.tokens", "m/x", "revise", "more"): 16,
-        ("cost", "m/x", "revise"): 24,
+        ("cost", "m/x", "revise"): 24e-6,
     }
 
 

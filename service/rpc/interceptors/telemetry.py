@@ -1,16 +1,16 @@
-"""A span and two metrics about each call."""
+"""Two metrics about each call."""
 
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
-from grpc.aio import AbortError
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from service.rpc.interceptors.base import Around, Context, status_of
+from service.telemetry import meter
+from service.telemetry.names import Attribute, Metric
 
-from service.rpc.interceptors.base import Around, Context
-from service.telemetry import meter, tracer
+#: From what an append takes to what a stream may last.
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Telemetry(Around):
@@ -19,29 +19,25 @@ class Telemetry(Around):
     def __init__(self) -> None:
         super().__init__()
         self._seconds = meter().create_histogram(
-            "rpc.server.duration", unit="s", description="Duration of calls"
+            Metric.RPC_SERVER_CALL_DURATION,
+            unit="s",
+            description="Duration of calls",
+            explicit_bucket_boundaries_advisory=SECONDS,
         )
         self._in_flight = meter().create_up_down_counter(
-            "palimpsest.calls.in_flight", description="Calls under way, streams among them"
+            Metric.CALLS_IN_FLIGHT, description="Calls under way, streams among them"
         )
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
-        """Opens a span named after the method, and records how long the call took."""
-        attributes = {"rpc.system": "grpc", "rpc.method": method.rpartition("/")[2]}
+        """Records how long the call took."""
+        name = method.lstrip("/")
+        attributes = {Attribute.RPC_SYSTEM_NAME: "grpc", Attribute.RPC_METHOD: name}
         start = time.perf_counter()
         self._in_flight.add(1)
-        with tracer().start_as_current_span(
-            method.lstrip("/"), kind=SpanKind.SERVER, attributes=attributes
-        ) as span:
-            try:
-                yield
-            except AbortError:
-                span.set_status(Status(StatusCode.ERROR))
-                raise
-            finally:
-                self._in_flight.add(-1)
-                # Unset, it is no StatusCode but 0.
-                code = getattr(context.code(), "name", grpc.StatusCode.OK.name)
-                known = {**attributes, "rpc.grpc.status_code": code}
-                self._seconds.record(time.perf_counter() - start, known)
+        try:
+            yield
+        finally:
+            self._in_flight.add(-1)
+            known = {**attributes, Attribute.RPC_RESPONSE_STATUS_CODE: status_of(context)}
+            self._seconds.record(time.perf_counter() - start, known)

@@ -8,6 +8,8 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer
 
+from service.telemetry.names import Attribute
+
 #: The standard variable that turns exporting on.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 #: How long `shutdown` waits for a collector. One that does not answer would hold a
@@ -29,7 +31,9 @@ def configure(service: str, version: str) -> None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create({"service.name": service, "service.version": version})
+    resource = Resource.create(
+        {Attribute.SERVICE_NAME: service, Attribute.SERVICE_VERSION: version}
+    )
     tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
     tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(tracing)
