@@ -152,9 +152,7 @@ class Builder:
             span.set_attribute(Attribute.FROM_POSITION, start.position - 1)
             span.set_attribute(Attribute.TO_POSITION, end.last_position)
             made = await self._made(site, planned)
-            context = tracing.sampled()
-            if context is not None:
-                site.spans[planned.name] = context
+            site.keep_span(planned, tracing.sampled())
             return made
 
     async def _made(self, site: HeldTree, planned: Planned) -> Summary:
