@@ -135,7 +135,7 @@ class Worker:
         _log.info("work let go", item=item.lock, seconds=round(seconds, 1))
 
     async def _put_off(self, item: WorkItem, seconds: float) -> None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="queue") as tx:
             await work.put_off(tx, item, seconds)
 
     @property
@@ -144,7 +144,7 @@ class Worker:
 
     async def _find_words(self) -> None:
         """Finds sessions that wait for their vectors' time and have chunks without words."""
-        async with self._database.sweeping() as connection:
+        async with self._database.sweeping(name="queue") as connection:
             items = await work.without_words(connection, WORDS_ITEMS)
         if items:
             await self._dispatcher.offer(items)

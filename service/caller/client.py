@@ -47,11 +47,18 @@ class RemoteCaller:
     """
 
     def __init__(
-        self, path: Path | None, *, stop_seconds: float, spawned: Spawned | None = None
+        self,
+        path: Path | None,
+        *,
+        stop_seconds: float,
+        spawned: Spawned | None = None,
+        metrics_listen: str | None = None,
     ) -> None:
+        """`metrics_listen`: where a process of its own serves metrics, if it does."""
         self._path = path
         self._spawned = spawned
         self._stop_seconds = stop_seconds
+        self._metrics_listen = metrics_listen
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -85,6 +92,11 @@ class RemoteCaller:
         finally:
             # Also when whoever waited was cancelled before all of it was sent.
             self._waiting.pop(number, None)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a process is there that takes orders."""
+        return self._writer is not None
 
     def call_off(self, key: bytes) -> None:
         """Ends a call that is under way and that nobody wants any more."""
@@ -144,7 +156,7 @@ class RemoteCaller:
 
     def _own(self) -> socket.socket:
         """The socket to a process of our own: the one that we were given, then others."""
-        spawned, self._spawned = self._spawned or spawn(), None
+        spawned, self._spawned = self._spawned or spawn(self._metrics_listen), None
         self._process = spawned.process
         return spawned.end
 

@@ -314,16 +314,16 @@ class Caller:
                 span.set_status(StatusCode.ERROR)
                 span.set_attribute(Attribute.ERROR_TYPE, error.fault.value)
                 _log.warning("model call failed", model=model, cause=str(error))
-        seconds = time.perf_counter() - start
-        self._metrics.record(
-            GenAiOperation.CHAT,
-            model,
-            ask.purpose,
-            seconds,
-            error=None if failure is None else failure.fault.value,
-            input_tokens=None if completion is None else completion.input_tokens,
-            output_tokens=None if completion is None else completion.output_tokens,
-        )
+            seconds = time.perf_counter() - start
+            self._metrics.record(
+                GenAiOperation.CHAT,
+                model,
+                ask.purpose,
+                seconds,
+                error=None if failure is None else failure.fault.value,
+                input_tokens=None if completion is None else completion.input_tokens,
+                output_tokens=None if completion is None else completion.output_tokens,
+            )
         return _Made(completion, failure, round(seconds * 1000))
 
     def _span(self, order: CallOrder) -> AbstractContextManager[Span]:

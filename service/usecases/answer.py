@@ -83,7 +83,7 @@ class Answerer(Maker[StoredAnswer]):
         key = (wanted.session_key, wanted.answer_id)
         if not (wanted.is_left or wanted.is_unwanted):
             return True
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             if wanted.is_unwanted:
                 gone = await interest.abandon(tx, key)
             else:
@@ -95,7 +95,7 @@ class Answerer(Maker[StoredAnswer]):
         made = await self._reader(wanted).answer(item, wanted)
         made = await self._shaper.shape(item, wanted, made)
         reach(FailPoint.ANSWER_MADE)
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             if wanted.tells_text:
                 await answer_texts.settle(tx, (wanted.session_key, wanted.answer_id), made.text)
             is_first = await answers.complete(

@@ -120,7 +120,7 @@ class Appender:
         expected_head: int | None,
     ) -> Opened:
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="append") as tx:
             reach(FailPoint.OPEN_BEGUN)
             stored = await sessions.lock_head(tx, key)
             reach(FailPoint.OPEN_LOCKED)
@@ -178,7 +178,7 @@ class Appender:
         self._lanes[entry.submission.session_key.int % len(self._lanes)].put(entry)
 
     async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Collection[UUID]:
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="append") as tx:
             return await sessions.existing(tx, keys)
 
     async def run(self) -> None:
@@ -263,7 +263,7 @@ class Appender:
 
     async def _commit(self, tenant_id: UUID, entries: Sequence[Entry]) -> Sequence[Entry]:
         try:
-            async with self._database.direct(tenant_id) as tx:
+            async with self._database.direct(tenant_id, name="append") as tx:
                 group = await self._write(tx, entries)
         except StorageError as error:
             parts = by_session(entries)

@@ -149,7 +149,7 @@ class Asker:
         found = await self._get(tenant_id, session, answer_id)
         stored = found.answer
         if stored.status == "pending" and stored.wanted_until is not None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="ask") as tx:
                 await self._interest.want(tx, (stored.session_key, answer_id), resumes=False)
             if stored.is_left:
                 self._hints.add([_item(tenant_id, stored.session_key, answer_id)])
@@ -157,16 +157,16 @@ class Asker:
 
     async def _get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
         key = session_key(tenant_id, session)
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="ask") as direct:
             found = await answers.read(direct, key, answer_id, occasion(answer_id))
         if found is None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="ask") as tx:
                 raise await answer_not_found(tx, session, answer_id)
         return Answered(answer=found[0], usage=found[1])
 
     async def _join(self, item: WorkItem, session: str) -> StoredAnswer:
         """The answer, which goes on if it was abandoned. Raises NotFound."""
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="ask") as tx:
             stored = await answers.get(tx, item.session_key, item.item_id)
             if stored is None:
                 raise await answer_not_found(tx, session, item.item_id)
@@ -185,7 +185,7 @@ class Asker:
         """
         begun: list[Begun] = []
         asking = tracing.sampled()
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="ask") as tx:
             sources = await _sources(tx, questions)
             for number, question in enumerate(questions):
                 source = sources[question.memory]
@@ -266,7 +266,7 @@ class Asker:
 
     async def _not_ready(self, item: WorkItem) -> DeadlineExceeded:
         """The error of a question whose deadline came first."""
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="ask") as tx:
             cause = await waiting.find_cause(tx, item)
         why = "is still being made" if cause is None else f"waits for its model: {cause}"
         metadata = {"answer": item.item_id} | ({} if cause is None else {"cause": cause})

@@ -37,7 +37,7 @@ from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, is_final
 from service.usecases.held_tree import HeldTree, check_room
 from service.usecases.pipeline import WINDOW, NodeFailed, Pipeline, Steps
-from service.usecases.step_meters import FENCED, STEPS
+from service.usecases.step_meters import FENCED, STEPS, timed
 from service.usecases.tree_log import TreeLog
 from storage import intents, revisions, sessions, stalls, trees
 from storage.database import Database
@@ -85,7 +85,7 @@ class Builder:
             return await self._lost(site)
 
     async def _take(self, item: WorkItem) -> HeldTree | None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.TREE)
             if held is None:
                 return None
@@ -151,7 +151,8 @@ class Builder:
             span.set_attribute(Attribute.LEVEL, planned.level)
             span.set_attribute(Attribute.FROM_POSITION, start.position - 1)
             span.set_attribute(Attribute.TO_POSITION, end.last_position)
-            made = await self._made(site, planned)
+            with timed(MemoryKind.TREE):
+                made = await self._made(site, planned)
             context = tracing.sampled()
             if context is not None:
                 site.spans[planned.name] = context
@@ -199,7 +200,7 @@ class Builder:
         skipped = [one for one in nodes if one in site.skipped]
         to_position = max([held.applied_position, *(one.to_position for one in made)])
         has_work = True
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="commit") as tx:
             reach(FailPoint.STORE_BEGUN)
             if last and held.seal_position is None:
                 head = await sessions.locked_head(tx, held.session_key)
@@ -239,7 +240,7 @@ class Builder:
         if held.seal_position is not None:
             await self._seal(site)
             return True
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="step") as tx:
             if await sessions.locked_head(tx, held.session_key) > position:
                 return True
             if position == held.applied_position:
@@ -255,7 +256,7 @@ class Builder:
 
     async def _seal(self, site: HeldTree) -> None:
         position = site.log.position
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="step") as tx:
             reach(FailPoint.SEAL_BEGUN)
             if position > site.held.applied_position:
                 new = _empty(site, "step", position)
@@ -276,7 +277,7 @@ class Builder:
         """What `drain` returns when something was thrown away."""
         FENCED.add(1)
         held = site.held
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="step") as tx:
             now = await revisions.lock(tx, held.session_key, held.memory_id)
         if now is not None and now.epoch == held.epoch and now.seal_position is not None:
             # Somebody wants it sealed, and what is behind must not get into it.

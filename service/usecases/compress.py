@@ -32,7 +32,7 @@ from service.telemetry.names import Attribute
 from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_state import Group, HeldState, idle_at, wake_position
-from service.usecases.step_meters import FENCED, STEPS
+from service.usecases.step_meters import FENCED, STEPS, timed
 from storage import calls, contexts, intents, log, resting, revisions, stalls, vectors
 from storage.contexts import Bounds
 from storage.database import Database, DirectTransaction
@@ -95,7 +95,7 @@ class Compressor:
 
     async def _rests_untouched(self, item: WorkItem) -> bool:
         """Leaves a memory alone that has nothing to compress yet, without taking it over."""
-        async with self._database.direct(item.tenant_id) as tx:
+        async with self._database.direct(item.tenant_id, name="step") as tx:
             found = await resting.look(tx, item.session_key, item.item_id)
             reach(FailPoint.STATE_LOOKED)
             if found is None:
@@ -125,7 +125,7 @@ class Compressor:
         return None if is_due(held.state, context, now=stored.now) else context
 
     async def _take(self, item: WorkItem) -> HeldState | None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.STATE)
             if held is None:
                 return None
@@ -159,7 +159,7 @@ class Compressor:
 
     async def _episode(self, holding: HeldState, level: int) -> Group:
         held, run = holding.held, holding.state.levels.run(level)
-        async with self._database.transaction(holding.tenant_id) as tx:
+        async with self._database.transaction(holding.tenant_id, name="step") as tx:
             found = await vectors.read_vectors(tx, held.session_key, held.memory_id, run)
         reach(FailPoint.EPISODE_READ)
         return holding.next_episode(level, found)
@@ -174,7 +174,7 @@ class Compressor:
             number = await beside(holding.due_anyway)
             if number is not None:
                 return holding, number
-            async with self._database.transaction(holding.tenant_id) as tx:
+            async with self._database.transaction(holding.tenant_id, name="step") as tx:
                 found = await log.read(
                     tx, holding.held.session_key, holding.read_position, READ_CHUNKS
                 )
@@ -195,7 +195,8 @@ class Compressor:
         ) as span:
             span.set_attribute(Attribute.LEVEL, group.level)
             try:
-                return await self._compress(holding, group)
+                with timed(MemoryKind.STATE):
+                    return await self._compress(holding, group)
             except (Fenced, StorageError):
                 raise
             except BudgetExhausted as error:
@@ -235,7 +236,7 @@ class Compressor:
             digest=moved.state.digest,
         )
         with step_traces.commit(held, new) as traced:
-            async with self._database.transaction(holding.tenant_id) as tx:
+            async with self._database.transaction(holding.tenant_id, name="commit") as tx:
                 reach(FailPoint.STATE_BEGUN)
                 await vectors.commit(tx, held, traced, moved.state.levels, vector, has_work=True)
                 if cause is not None:
@@ -253,7 +254,7 @@ class Compressor:
 
     async def _rest(self, holding: HeldState) -> HeldState | float | None:
         """Leaves a memory whose steps stay recent, unless more came just now."""
-        async with self._database.direct(holding.tenant_id) as tx:
+        async with self._database.direct(holding.tenant_id, name="step") as tx:
             head = await _leave(tx, holding.held, holding.context)
         if head is None:
             return None

@@ -105,7 +105,7 @@ class Failing:
             held.attempts,
             asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
         )
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="failure") as tx:
             reach(FailPoint.BACK_OFF_BEGUN)
             await revisions.back_off(tx, held, seconds)
             reach(FailPoint.BACK_OFF_WRITTEN)
@@ -117,7 +117,7 @@ class Failing:
         _WAITED.add(1)
         seconds = self._pauses.next(held.memory_id, error)
         cause = cause_of(error)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="failure") as tx:
             await waiting.put_off_memory(
                 tx, held, model=error.waits_for, cause=cause, seconds=seconds
             )
@@ -132,7 +132,7 @@ class Failing:
     async def stall(self, tenant_id: UUID, held: Claim, to_position: int, error: Exception) -> None:
         """Stops the memory until somebody retries it. Raises Fenced."""
         ambiguous = isinstance(error, ModelFailure) and error.fault.is_ambiguous
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="failure") as tx:
             reach(FailPoint.STALL_BEGUN)
             await stalls.stall(tx, held)
             reach(FailPoint.STALL_WRITTEN)

@@ -31,7 +31,7 @@ class Generator(Maker[StoredSchemaDraft]):
             wanted.domain, wanted.example_query, marker_key=self._marker_key
         )
         draft = await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="schemas") as tx:
             await schema_drafts.complete(
                 tx,
                 wanted.session_key,

@@ -75,7 +75,7 @@ class Maker(Generic[T]):
         Two workers may do it at once after a crash: the journal makes them share the
         model calls, and the first to store the result wins. Raises StorageError.
         """
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             wanted = await self.find(tx, item)
             causes = await self._causes(tx, item, wanted)
         reach(FailPoint.WANTED_READ)
@@ -113,7 +113,7 @@ class Maker(Generic[T]):
             exc_info=None if known else error,
         )
         waits = isinstance(error, ModelFailure) and error.is_deployment
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             if isinstance(error, ModelFailure) and waits:
                 # It stays asked for; whoever asked is told at the deadline, and can resume it.
                 seconds = self._pauses.next(item.item_id, error)

@@ -103,7 +103,7 @@ class Schemas:
     async def get(self, tenant_id: UUID, session: str, draft_id: UUID) -> Drafted:
         """Reads a stored draft. Raises NotFound."""
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="schemas") as tx:
             stored = await schema_drafts.get(tx, key, draft_id)
             if stored is None:
                 if await sessions.get(tx, key) is None:
@@ -120,7 +120,7 @@ class Schemas:
         key = session_key(tenant_id, wanted.session)
         draft_id = uuid4()
         asking = tracing.sampled()
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="schemas") as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(wanted.session)
             stored = await schema_drafts.create(

@@ -29,7 +29,7 @@ async def appends(
     if not tracing.is_on() or upto <= after:
         return ()
     try:
-        async with database.direct(tenant_id) as tx:
+        async with database.direct(tenant_id, name="step") as tx:
             found = await trace_contexts.read(tx, session_key, session_key, after=after, upto=upto)
     except StorageError as error:
         # Without links a step is as good.

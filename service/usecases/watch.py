@@ -78,7 +78,7 @@ class Watches:
             )
         self._watches += 1
         try:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="watch") as tx:
                 stored = await find_memory(tx, session, name)
             told = stored.revision if after_revision is None else after_revision
             if told > stored.revision:
@@ -118,7 +118,7 @@ class Watches:
     async def _read(
         self, tenant_id: UUID, key: tuple[UUID, UUID], after: int
     ) -> Sequence[Committed]:
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="watch") as tx:
             revisions = await history.list_revisions(tx, *key, after, READ_REVISIONS)
             sizes: Mapping[int, int] = {}
             if len(revisions) > 1:

@@ -1,6 +1,9 @@
 """The end of a worker's pod, with the processes that the chart describes, as Kubernetes ends it."""
 
 import asyncio
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +15,7 @@ from service import health
 from tests.acceptance.kept_memory import HeldReplies, finish, start
 from tests.deployment.chart import MINIMAL, Manifest, containers, environment, manifests, pods
 from tests.fake_model import FakeModel, fake_model
-from tests.harness import Process, Servers, api
+from tests.harness import Process, Servers, api, eventually
 
 pytestmark = pytest.mark.timeout(400)
 #: What each kind of process says when it works.
@@ -25,6 +28,16 @@ SLACK_SECONDS = 150
 def model() -> Iterator[FakeModel]:
     with fake_model() as model:
         yield model
+
+
+def answers(process: Process, path: str) -> bool:
+    """Whether a probe of Kubernetes would be content."""
+    (said,) = re.findall(r'"listen": ?"([^"]+)"', process.log())
+    try:
+        with urllib.request.urlopen(f"http://{said}{path}", timeout=30) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError:
+        return False
 
 
 class Pod:
@@ -46,10 +59,10 @@ class Pod:
     def __enter__(self) -> "Pod":
         # A sidecar, which is an init container, has to be there before the next one starts.
         for name, container in self._containers.items():
-            self.processes[name] = self._started(container)
+            self.processes[name] = self._started(name, container)
         return self
 
-    def _started(self, container: Manifest) -> Process:
+    def _started(self, name: str, container: Manifest) -> Process:
         said = {
             key: self._here(value) for key, value in environment(container, self._manifests).items()
         }
@@ -58,6 +71,9 @@ class Pod:
         command = " ".join(map(self._here, container["args"]))
         process = Process(command, said, READY[container["args"][0]])
         self._stack.callback(process.close)
+        for kind in ("startup", "readiness", "liveness"):
+            path = container[f"{kind}Probe"]["httpGet"]["path"]
+            eventually(f"{name} answers {path}", lambda path=path: answers(process, path))
         return process
 
     def _here(self, value: str) -> str:
