@@ -56,7 +56,7 @@ def total(family: Any, **labels: str) -> float:
     # Buckets and sums are about the same as the count.
     skipped = ("_bucket", "_sum", "_created")
     return sum(
-        one.value
+        float(one.value)
         for one in (family.samples if family is not None else ())
         if wanted <= one.labels.items() and not one.name.endswith(skipped)
     )
