@@ -126,6 +126,7 @@ lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UP
 	$(call extra,embedded) | $(COMPILE) -c requirements/dev.lock - -o requirements/embedded.lock
 	$(call extra,local) | $(COMPILE) --no-deps -c requirements/dev.lock $(if $(UPGRADE),--upgrade) - requirements/local.in -o requirements/local.lock
 	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
+	$(COMPILE) -c requirements/dev.lock requirements/image.in -o requirements/image.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
 
 dist: setup ## wheels and sdists of the server, the client and the proto, in dist/

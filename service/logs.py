@@ -123,7 +123,7 @@ def configure(level: str, form: str) -> None:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
-    # These report every job, pool connection and call at info.
-    for name in ("psycopg", "psycopg.pool", "LiteLLM", "httpx", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # Libraries say every pool connection and call at info, and whole requests, which have users'
+    # texts in them, at debug.
+    root.setLevel(max(logging.getLevelNamesMapping()[level.upper()], logging.WARNING))
+    logging.getLogger("palimpsest").setLevel(level.upper())

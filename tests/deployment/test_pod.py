@@ -1,6 +1,9 @@
 """The end of a worker's pod, with the processes that the chart describes, as Kubernetes ends it."""
 
 import asyncio
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,9 +13,18 @@ import yaml  # type: ignore[import-untyped]
 
 from service import health
 from tests.acceptance.kept_memory import HeldReplies, finish, start
-from tests.deployment.chart import MINIMAL, Manifest, containers, environment, manifests, pods
+from tests.deployment.chart import (
+    MINIMAL,
+    PRODUCTION,
+    Manifest,
+    by_kind,
+    containers,
+    environment,
+    manifests,
+    pods,
+)
 from tests.fake_model import FakeModel, fake_model
-from tests.harness import Process, Servers, api
+from tests.harness import Process, Servers, api, eventually
 
 pytestmark = pytest.mark.timeout(400)
 #: What each kind of process says when it works.
@@ -25,6 +37,16 @@ SLACK_SECONDS = 150
 def model() -> Iterator[FakeModel]:
     with fake_model() as model:
         yield model
+
+
+def fetched(process: Process, path: str) -> tuple[int, str]:
+    """What a process says by HTTP, where its log says that it listens."""
+    (said,) = re.findall(r'"listen": ?"([^"]+)"', process.log())
+    try:
+        with urllib.request.urlopen(f"http://{said}{path}", timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
 
 
 class Pod:
@@ -46,10 +68,10 @@ class Pod:
     def __enter__(self) -> "Pod":
         # A sidecar, which is an init container, has to be there before the next one starts.
         for name, container in self._containers.items():
-            self.processes[name] = self._started(container)
+            self.processes[name] = self._started(name, container)
         return self
 
-    def _started(self, container: Manifest) -> Process:
+    def _started(self, name: str, container: Manifest) -> Process:
         said = {
             key: self._here(value) for key, value in environment(container, self._manifests).items()
         }
@@ -58,6 +80,9 @@ class Pod:
         command = " ".join(map(self._here, container["args"]))
         process = Process(command, said, READY[container["args"][0]])
         self._stack.callback(process.close)
+        for kind in ("startup", "readiness", "liveness"):
+            path = container[f"{kind}Probe"]["httpGet"]["path"]
+            eventually(f"{name} answers {path}", lambda path=path: fetched(process, path)[0] == 200)
         return process
 
     def _here(self, value: str) -> str:
@@ -67,6 +92,21 @@ class Pod:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+
+def test_what_workers_are_scaled_by_is_measured_by_the_api(servers: Servers) -> None:
+    (scaled,) = by_kind(manifests(PRODUCTION), "ScaledObject").values()
+    queries = " ".join(one["metadata"]["query"] for one in scaled["spec"]["triggers"])
+    wanted = set(re.findall(r"palimpsest_\w+", queries))
+    assert len(wanted) == 2
+    with api(servers.new_database(), PALIMPSEST_METRICS_LISTEN="127.0.0.1:0") as (process, _):
+
+        def found() -> set[str]:
+            return set(re.findall(r"^(\w+)[{ ]", fetched(process, "/metrics")[1], re.MULTILINE))
+
+        eventually("the queue is measured", lambda: wanted <= found())
+        # `sum(max by (state) (…))` needs the label.
+        assert 'palimpsest_queue_items{state="queued"}' in fetched(process, "/metrics")[1]
 
 
 def test_the_end_of_a_pod_finishes_a_model_call_and_it_is_paid_once(

@@ -18,7 +18,7 @@ import pytest
 from service import health
 from service.embedded.processes import free_port
 from service.environment import unknown_variables
-from tests.deployment.compose_file import ROOT, program, wrong_command
+from tests.deployment.compose_file import CALL_SECONDS, ROOT, program, wrong_command
 from tests.deployment.test_compose_rehearsal import QUESTION, append_and_ask
 from tests.fake_model import fake_model
 from tests.harness import Process, Servers
@@ -93,6 +93,8 @@ def faults(folder: Path) -> list[str]:
         stop = int(variables["PALIMPSEST_STOP_SECONDS"]) + _MOMENT_SECONDS
         if int(unit["TimeoutStopSec"][0]) < stop:
             found.append(f"{service}: is killed before it has stopped")
+        if service == "executor" and stop < CALL_SECONDS + _MOMENT_SECONDS:
+            found.append(f"{service}: stops before a model call ends")
         if unit["Restart"] != ["on-failure"] or unit["StartLimitIntervalSec"] != ["0"]:
             found.append(f"{service}: does not come back")
         if unit["RuntimeDirectoryPreserve"] != ["yes"] or unit["RuntimeDirectoryMode"] != ["0700"]:
@@ -177,6 +179,7 @@ BROKEN = {
     "a secret": ("api", "_URL_FILE=%d/database_url", "_URL=postgresql://", "holds a secret"),
     "root": ("migrate", "User=palimpsest", "User=root", "runs as ['root']"),
     "too little time": ("executor", "TimeoutStopSec=170", "TimeoutStopSec=90", "is killed before"),
+    "no time for calls": ("executor", "SECONDS=150", "SECONDS=100", "before a model call ends"),
     "no restart": ("worker@", "Restart=on-failure", "Restart=no", "does not come back"),
     "the others' folder": ("api", "Preserve=yes", "Preserve=no", "takes the others' sockets"),
     "another socket": ("worker@", "executor.sock", "caller.sock", "executor's socket"),
