@@ -153,9 +153,7 @@ class Builder:
             span.set_attribute(Attribute.TO_POSITION, end.last_position)
             with timed(MemoryKind.TREE):
                 made = await self._made(site, planned)
-            context = tracing.sampled()
-            if context is not None:
-                site.spans[planned.name] = context
+            site.keep_span(planned, tracing.sampled())
             return made
 
     async def _made(self, site: HeldTree, planned: Planned) -> Summary:

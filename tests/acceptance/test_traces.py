@@ -12,7 +12,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import palimpsest
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from tests.acceptance.kept_memory import SCHEMA, HeldReplies, scripted
+from tests.acceptance.kept_memory import QUICK, SCHEMA, HeldReplies, scripted
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Servers, api, worker
 from tests.otlp import Collector, Span, collector
@@ -277,3 +277,51 @@ def test_what_is_not_sampled_leaves_no_row_and_no_span(
         asyncio.run(run(address))
     assert rows(servers, url) == 0
     assert taking.spans == []
+
+
+def test_trees_and_states_go_on_from_the_appends_that_they_read(
+    url: str, taking: Collector
+) -> None:
+    async def run(address: str) -> SpanContext:
+        async with session(address) as held:
+            tree = await held.create_tree("tree", segment_tokens=64, max_children=3)
+            state = await held.create_state("state", task="Find the town.", period=3)
+            with CLIENT.start_as_current_span("appending") as appending:
+                async with held.producer("p") as producer:
+                    for number in range(6):
+                        await producer.append(f"In room {number} stands a lamp. " * 20)
+                    ack = await producer.flush()
+                await held.search("lamp", limit=1)
+            assert ack is not None
+            await tree.get(after=ack.token, timeout=200)
+            await state.get(after=ack.token, timeout=200)
+        return appending.get_span_context()
+
+    exports = taking.environment
+    with api(url, **exports) as (_, address), worker(url, **QUICK, **exports) as working:
+        trace_id, span_id = ids(asyncio.run(run(address)))
+        # What is left is sent by one that stops.
+        working.stop()
+        taking.wait("the search", lambda all: all.named("search_memory", trace_id))
+    spans = {one.span_id: one for one in taking.spans if one.trace_id == trace_id}
+    sent = {one.link for one in taking.named("send log", trace_id)}
+    nodes = taking.named("process tree", trace_id)
+    leaves = [one for one in nodes if one.attributes["palimpsest.level"] == 0]
+    parents = [one for one in nodes if one.attributes["palimpsest.level"] > 0]
+    states = taking.named("process state", trace_id)
+    assert leaves
+    assert states
+    assert all(one.links <= sent for one in (*leaves, *states))
+    assert all(one.links for one in (*leaves, *states))
+    assert parents, "six leaves of three children have parents"
+    assert {link for one in parents for link in one.links} <= {one.link for one in nodes}
+    commits = taking.named("update_memory", trace_id)
+    stored = {link for one in commits for link in one.links}
+    assert {one.link for one in nodes} <= stored, "nodes are stored together"
+    for one in (*nodes, *states, *commits, *taking.named("palimpsest.call", trace_id)):
+        assert one.parent_id in spans, one
+    assert one_parent(taking.named("search_memory", trace_id), spans).parent_id == span_id
+
+
+def one_parent(found: list[Span], spans: dict[str, Span]) -> Span:
+    return spans[one(found).parent_id]

@@ -13,7 +13,16 @@ import yaml  # type: ignore[import-untyped]
 
 from service import health
 from tests.acceptance.kept_memory import HeldReplies, finish, start
-from tests.deployment.chart import MINIMAL, Manifest, containers, environment, manifests, pods
+from tests.deployment.chart import (
+    MINIMAL,
+    PRODUCTION,
+    Manifest,
+    by_kind,
+    containers,
+    environment,
+    manifests,
+    pods,
+)
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, Servers, api, eventually
 
@@ -30,14 +39,14 @@ def model() -> Iterator[FakeModel]:
         yield model
 
 
-def answers(process: Process, path: str) -> bool:
-    """Whether a probe of Kubernetes would be content."""
+def fetched(process: Process, path: str) -> tuple[int, str]:
+    """What a process says by HTTP, where its log says that it listens."""
     (said,) = re.findall(r'"listen": ?"([^"]+)"', process.log())
     try:
         with urllib.request.urlopen(f"http://{said}{path}", timeout=30) as response:
-            return bool(response.status == 200)
-    except urllib.error.HTTPError:
-        return False
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
 
 
 class Pod:
@@ -73,7 +82,7 @@ class Pod:
         self._stack.callback(process.close)
         for kind in ("startup", "readiness", "liveness"):
             path = container[f"{kind}Probe"]["httpGet"]["path"]
-            eventually(f"{name} answers {path}", lambda path=path: answers(process, path))
+            eventually(f"{name} answers {path}", lambda path=path: fetched(process, path)[0] == 200)
         return process
 
     def _here(self, value: str) -> str:
@@ -83,6 +92,21 @@ class Pod:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+
+def test_what_workers_are_scaled_by_is_measured_by_the_api(servers: Servers) -> None:
+    (scaled,) = by_kind(manifests(PRODUCTION), "ScaledObject").values()
+    queries = " ".join(one["metadata"]["query"] for one in scaled["spec"]["triggers"])
+    wanted = set(re.findall(r"palimpsest_\w+", queries))
+    assert len(wanted) == 2
+    with api(servers.new_database(), PALIMPSEST_METRICS_LISTEN="127.0.0.1:0") as (process, _):
+
+        def found() -> set[str]:
+            return set(re.findall(r"^(\w+)[{ ]", fetched(process, "/metrics")[1], re.MULTILINE))
+
+        eventually("the queue is measured", lambda: wanted <= found())
+        # `sum(max by (state) (…))` needs the label.
+        assert 'palimpsest_queue_items{state="queued"}' in fetched(process, "/metrics")[1]
 
 
 def test_the_end_of_a_pod_finishes_a_model_call_and_it_is_paid_once(
