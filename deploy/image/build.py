@@ -10,6 +10,7 @@ makes the base image of Debian's packages by mmdebstrap. Standard library only.
 import argparse
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -96,7 +97,10 @@ def _options() -> argparse.Namespace:
         type=Path,
         help="a folder where buildah keeps its images; without it where it always does",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not re.fullmatch("[a-z]+", options.suite):
+        parser.error(f"--suite: {options.suite!r} is no name of a Debian such as {SUITE}")
+    return options
 
 
 def _engine(wanted: str | None, storage: Path | None) -> Engine:

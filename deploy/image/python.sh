@@ -7,11 +7,22 @@ source=/source
 target=/opt/palimpsest
 tools=/opt/tools
 
+# Installs into the environment of a Python: wheels only, no byte code yet.
 pip() {
     python=$1
     shift
     "$tools/bin/pip" --python "$python" install --quiet --no-compile --only-binary :all: \
-        --disable-pip-version-check --root-user-action ignore "$@"
+        --disable-pip-version-check --root-user-action ignore --no-index "$@"
+}
+
+# The same of a lock: each wheel has a hash there. They are kept from build to build, because not
+# every registry lets pip do that by itself.
+locked() {
+    kept=/var/cache/wheels
+    pip "$@" --require-hashes --no-deps --find-links "$kept" 2>/dev/null && return
+    "$tools/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: \
+        --require-hashes --no-deps --dest "$kept" --requirement "$3"
+    pip "$@" --require-hashes --no-deps --find-links "$kept"
 }
 
 libraries() {
@@ -22,16 +33,16 @@ libraries() {
     set +a
     python3 -m venv "$tools"
     python3 -m venv --without-pip "$target"
-    pip "$tools/bin/python" --require-hashes -r "$source/requirements/image.lock"
-    pip "$target/bin/python" --require-hashes --no-deps --report /libraries.json \
-        -r "$source/requirements/server.lock"
+    locked "$tools/bin/python" --requirement "$source/requirements/image.lock"
+    locked "$target/bin/python" --requirement "$source/requirements/server.lock" \
+        --report /libraries.json
 }
 
 service() {
     for project in proto clients/python .; do
         (cd "$source/$project" && "$tools/bin/python" -m hatchling build --target wheel --directory /wheels >/dev/null)
     done
-    pip "$target/bin/python" --no-deps --no-index --report /ours.json /wheels/*.whl
+    pip "$target/bin/python" --no-deps --report /ours.json /wheels/*.whl
 
     packages=$(echo "$target"/lib/python3.*/site-packages)
     # Tests of libraries.

@@ -20,17 +20,18 @@ purge python3-venv python3.11-venv python3-pip-whl python3-setuptools-whl python
     mount util-linux util-linux-extra bsdutils login passwd ncurses-bin
 purge perl perl-modules-5.36 libperl5.36 libgdbm-compat4 perl-base debconf
 
-# Of Python what installs, teaches, tests or draws, in the base's own place.
+# Of Python what installs, teaches, tests or draws, in the base's own place. The demo reads
+# pydoc_data.
 library=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 rm -rf "$library"/ensurepip "$library"/idlelib "$library"/lib2to3 "$library"/test \
-    "$library"/tkinter "$library"/turtledemo "$library"/turtle.py "$library"/pydoc_data \
+    "$library"/tkinter "$library"/turtledemo "$library"/turtle.py \
     "$library"/config-3.* "$library"/site-packages/* \
-    /usr/local/bin/pip* /usr/local/bin/wheel /usr/local/bin/idle* /usr/local/bin/pydoc* \
+    /usr/local/bin/pip* /usr/local/bin/wheel /usr/local/bin/idle* /usr/local/bin/pydoc3* \
     /usr/local/bin/2to3* /usr/local/bin/python3*-config /usr/local/include
 
 # Byte code that stands without looking at its source's time, which an image does not keep.
 find / -xdev -name __pycache__ -type d -prune -exec rm -rf {} +
-PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash "$library"
+PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 python3 -m compileall -q -f --invalidation-mode unchecked-hash "$library"
 
 # No program becomes another user.
 find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
