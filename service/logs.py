@@ -17,8 +17,8 @@ Event = MutableMapping[str, Any]
 _SECRET_NAME = re.compile(
     r"password|secret|api_?key|authorization|credential|(^|_)token$", re.IGNORECASE
 )
-#: The password of a URL. It may hold an @ that should have been escaped.
-_URL_PASSWORD = re.compile(r"((?<!\w)\w++://[^\s:/@]*:)[^\s/]+@")
+#: The password of a URL. It may hold an @ or a / that should have been escaped.
+_URL_PASSWORD = re.compile(r"((?<!\w)\w++://[^\s:/@]*:)\S+@")
 #: The password of libpq's other notation, or of a URL's query.
 _PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&'\"]+)", re.IGNORECASE)
 _HIDDEN = "***"

@@ -102,12 +102,13 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 def _span(name: str) -> AbstractContextManager[object]:
     """Opens a span of what is traced; what nobody asked for has no trace of its own."""
-    if not trace.get_current_span().is_recording():
+    if not trace.get_current_span().get_span_context().trace_flags.sampled:
         return nullcontext()
+    called = f"{SpanName.TRANSACTION} {name}"
     return trace.get_tracer("palimpsest").start_as_current_span(
-        name,
+        called,
         kind=SpanKind.CLIENT,
-        attributes={Attribute.DB_SYSTEM_NAME: "postgresql"},
+        attributes={Attribute.DB_SYSTEM_NAME: "postgresql", Attribute.DB_OPERATION_NAME: name},
         record_exception=False,
     )
 
@@ -254,7 +255,7 @@ class Database:
         within a second may forget it, but nothing that is committed after it without
         forgetting that as well. `name`: what it is measured as. Raises StorageError.
         """
-        with _span(SpanName.TRANSACTION), _Timed(name), self._heard():
+        with _span(name), _Timed(name), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
@@ -268,7 +269,7 @@ class Database:
 
         Raises StorageError.
         """
-        with _span(SpanName.TRANSACTION), _Timed(name), self._heard():
+        with _span(name), _Timed(name), self._heard():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
@@ -305,7 +306,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with _span(SpanName.TRANSACTION), _Timed(name), self._heard():
+            with _span(name), _Timed(name), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     tx = DirectTransaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening

@@ -146,8 +146,8 @@ class SpanName:
     SEND: Final = "send log"
     #: A model call with all that it waits for; each try has a span of its own within.
     CALL: Final = "palimpsest.call"
-    #: A transaction.
-    TRANSACTION: Final = "palimpsest.transaction"
+    #: A transaction, with its name behind.
+    TRANSACTION: Final = "transaction"
     #: A revision that is told to who watches.
     WATCH_EVENT: Final = "palimpsest.watch.event"
 

@@ -112,16 +112,18 @@ def test_one_trace_leads_from_an_append_to_its_commit_and_on_to_a_watch(
         *(parent.span_id for parent in chain[:-1]),
     ]
     assert commit.parent_id == step.span_id
+    written = one(taking.named("transaction append", trace_id))
+    assert written.parent_id == sent.span_id, "by the lane's task, for the one that sent it"
     assert step.links == {sent.link}
     assert told.trace_id == ids(watching)[0]
     assert told.links == {commit.link}
     assert [(span.service, span.kind) for span in (*chain, commit)] == [
-        ("palimpsest-serve", "SERVER"),
-        ("palimpsest-serve", "PRODUCER"),
-        ("palimpsest-work", "CONSUMER"),
-        ("palimpsest-work", "INTERNAL"),
-        ("palimpsest-caller", "CLIENT"),
-        ("palimpsest-work", "INTERNAL"),
+        ("palimpsest-api", "SERVER"),
+        ("palimpsest-api", "PRODUCER"),
+        ("palimpsest-worker", "CONSUMER"),
+        ("palimpsest-worker", "INTERNAL"),
+        ("palimpsest-executor", "CLIENT"),
+        ("palimpsest-worker", "INTERNAL"),
     ]
     assert called.attributes["palimpsest.call.replayed"] is False
     assert chat.attributes["gen_ai.response.finish_reasons"] == ["stop"]
