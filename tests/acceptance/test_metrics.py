@@ -1,13 +1,18 @@
 """What a running deployment serves to Prometheus: real processes, real sockets."""
 
+import os
 import re
 import socket
+import subprocess
+import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -260,6 +265,32 @@ def test_a_process_without_its_database_says_so_and_lives(
             allow(True)
         for port in deployment.ports.values():
             eventually("it is ready again", lambda port=port: get(port, "/readyz")[0] == 200)
+
+
+def test_up_counts_ports_up(folder: Path) -> None:
+    first = free_ports(3)
+    with fake_model() as model, tempfile.TemporaryFile() as log:
+        command = ("up", "--listen", "127.0.0.1:0", "--metrics-listen", f"127.0.0.1:{first}")
+        up = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *command],
+            env={**os.environ, **model.settings, "PALIMPSEST_DATA_DIR": str(folder / "data")},
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            for further, name in enumerate(("api", "worker", "executor")):
+                service = f"palimpsest-{name}"
+                eventually(name, lambda at=first + further, of=service: _is_served(at, of))
+        finally:
+            up.terminate()
+            up.wait()
+
+
+def _is_served(port: int, service: str) -> bool:
+    try:
+        return bool(total(parsed(port)["target"], service_name=service))
+    except OSError:
+        return False
 
 
 def _has_loop(port: int) -> bool:
