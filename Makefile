@@ -17,7 +17,7 @@ extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml',
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy lock proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,13 +117,23 @@ setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: builda
 test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
 	$(BIN)/python -m pytest tests/deployment --durations 10
 
+image: ## build the container image (BASE=image TAG=name): deploy/image/README.md
+	@$(PYTHON) deploy/image/build.py $(if $(BASE),--base "$(BASE)") $(if $(TAG),--tag "$(TAG)")
+
 lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(NOT_OURS) --overrides requirements/overrides.in $(if $(UPGRADE),--upgrade) requirements/dev.in -o requirements/dev.lock
 	$(COMPILE) $(NOT_OURS) -c requirements/dev.lock requirements/server.in -o requirements/server.lock
 	$(call extra,embedded) | $(COMPILE) -c requirements/dev.lock - -o requirements/embedded.lock
 	$(call extra,local) | $(COMPILE) --no-deps -c requirements/dev.lock $(if $(UPGRADE),--upgrade) - requirements/local.in -o requirements/local.lock
 	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
+	$(COMPILE) -c requirements/dev.lock requirements/image.in -o requirements/image.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
+
+dist: setup ## wheels and sdists of the server, the client and the proto, in dist/
+	@$(BIN)/python -m tests.release dist
+
+release: setup ## a release but for publishing it: checks, notes, packages (VERSION=x.y.z)
+	@$(BIN)/python -m tests.release prepare "$(VERSION)"
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate

@@ -11,6 +11,8 @@ PREFIX = "PALIMPSEST_"
 #: Variables that are no settings of the service: the file with more of them, its clients', the
 #: embedded servers', and what `up` tells its processes.
 OTHERS = frozenset({"CONFIG", "ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD"})
+#: Of a name that is not known.
+MAX_COMPARED_CHARACTERS = 80
 #: Begins those of our tests.
 TESTS = "TEST_"
 #: What Kubernetes tells each container of every Service whose name begins with "palimpsest":
@@ -32,17 +34,16 @@ def setting_names() -> frozenset[str]:
 
 
 def known_names() -> frozenset[str]:
-    """Returns the names that count, without their prefix."""
-    settings = setting_names()
-    return frozenset((*settings, *(name + FILE for name in settings), *OTHERS))
+    """Returns the names that count, without their prefix, and without those of files."""
+    return setting_names() | OTHERS
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     """Returns the variables of ours that mean nothing, each with the nearest that does."""
-    known = known_names()
+    known = known_names().union(name + FILE for name in setting_names())
     found = []
     for variable, value in sorted(environment.items()):
-        # As pydantic reads them: in any case.
+        # In any case.
         name = variable.upper().removeprefix(PREFIX)
         is_ours = variable.upper().startswith(PREFIX) and not name.startswith(TESTS)
         if is_ours and name not in known and not _of_kubernetes(name, value):
@@ -59,12 +60,14 @@ def _of_kubernetes(name: str, value: str) -> bool:
 def _nearest(name: str) -> str:
     settings = setting_names()
     # Else every name would be near to those of files that are no nearer to what was meant.
-    found = nearest(name.removesuffix(FILE), {*settings, *OTHERS})
+    found = nearest(name.removesuffix(FILE), known_names())
     return found + FILE if name.endswith(FILE) and found in settings else found
 
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Returns the known name that is most like one that is not known."""
+    # To compare takes the square of the length.
+    name = name[:MAX_COMPARED_CHARACTERS]
 
     def likeness(one: str) -> tuple[float, int, str]:
         # Of two that are as near the shorter: MODEL_NAME is meant for MODEL.

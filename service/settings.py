@@ -7,6 +7,7 @@ with `_FILE` names, the TOML file, the default.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
@@ -21,6 +22,9 @@ from service.settings_files import CONFIG, FILE, SettingsFile, UnusableFile, rea
 #: The table of the limits, and the beginning of their variables.
 LIMITS = "limits"
 _LIMIT = "LIMIT_"
+#: What is said of a file: unknown names, and characters of each.
+MAX_UNKNOWN = 100
+MAX_NAME = 80
 
 
 def fields() -> dict[str, FieldInfo]:
@@ -103,7 +107,7 @@ def read(environment: Mapping[str, str], changes: Mapping[str, Any] | None = Non
         except UnusableFile as error:
             problems.append(str(error))
         else:
-            problems += _unknown_keys(file)
+            problems += islice(_unknown_keys(file), MAX_UNKNOWN)
     table = {} if file is None else file.table
     reading = _Reading(variables, table, "" if file is None else file.path, problems)
     for name, kind in fields().items():
@@ -166,8 +170,10 @@ def _unknown_keys(file: SettingsFile) -> Iterator[str]:
             names = [key]
         for name in names:
             if name not in known:
-                near = nearest(name, {LIMITS, *known})
-                yield f"{file.path}: {name} is no setting; the nearest is {near}"
+                # Some write the variable's name.
+                near = nearest(name.lower().removeprefix(PREFIX.lower()), {LIMITS, *known})
+                shown = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}…"
+                yield f"{file.path}: {shown} is no setting; the nearest is {near}"
 
 
 def _of_toml(value: Any, kind: FieldInfo, place: str) -> Any:

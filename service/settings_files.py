@@ -61,11 +61,10 @@ def read_table(path: str) -> SettingsFile:
 def _read(path: str, place: str) -> tuple[str, os.stat_result]:
     try:
         # A pipe would keep us waiting for somebody who writes into it.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        with open(path, "rb", opener=lambda path, how: os.open(path, how | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                what = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
-                raise UnusableFile(f"{place}: is {what}: name a file")
+                raise UnusableFile(f"{place}: is no regular file: name one")
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise UnusableFile(f"{place}: cannot be read: {error.strerror}") from None

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests import locks, proto
+from tests.release import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
@@ -74,6 +75,16 @@ def check_locks() -> str:
     return "\n".join(locks.strayed(ROOT))
 
 
+def check_packages() -> str:
+    """The packages have one version and one licence."""
+    differing = [
+        f"{one} is not LICENSE"
+        for one in ("proto/LICENSE", "clients/python/LICENSE")
+        if (ROOT / one).read_bytes() != (ROOT / "LICENSE").read_bytes()
+    ]
+    return "\n".join([*versions.strayed(ROOT), *differing])
+
+
 def check_broad_excepts() -> str:
     """A broad except raises again, or a comment below it says why it does not."""
     found = []
@@ -108,6 +119,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "proto compatibility": check_breaking,
     "generated code": check_generated,
     "locks": check_locks,
+    "packages": check_packages,
     "broad excepts": check_broad_excepts,
     "machine paths": check_machine_paths,
 }

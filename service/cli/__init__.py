@@ -5,6 +5,7 @@ exit code, never in a traceback: 1 for a refusal, 2 for wrong usage, 130 for Ctr
 """
 
 import sys
+from collections.abc import Callable
 
 #: Commands that are the service: they load none of the others, nor the client, because what
 #: one of its processes loads the first step after a start waits for.
@@ -16,5 +17,19 @@ def main() -> None:
     if SERVICE.intersection(sys.argv[1:2]):
         from service.cli.run import main as run
     else:
-        from service.cli.commands import main as run
+        run = _client_commands()
     run()
+
+
+def _client_commands() -> Callable[[], None]:
+    try:
+        from service.cli.commands import main
+    except (ImportError, AttributeError) as error:
+        from service.cli.output import fail
+        from service.strangers import ADVICE, strangers
+
+        other = strangers()
+        if not other:
+            raise
+        fail(f"{other} ({error}); {ADVICE}")
+    return main

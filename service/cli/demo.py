@@ -4,6 +4,7 @@ import time
 from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 
@@ -56,6 +57,14 @@ def demo(
     question: Annotated[
         list[str] | None, typer.Option(help="A question of your own; may be given again.")
     ] = None,
+    address: Annotated[
+        str,
+        typer.Option(
+            help="HOST:PORT of a service that runs: the demo is a session of it, which is kept,"
+            " and starts nothing.",
+            metavar="ADDR",
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last.")] = False,
     settings_path: SettingsPath = None,
 ) -> None:
@@ -63,20 +72,32 @@ def demo(
 
     Starts an embedded PostgreSQL and Valkey, the API and a worker, streams a text into
     a session, shows how PRISM revises its memory, and asks it two or three questions.
+    With --address it does so on a service that runs already.
     """
-    from service.embedded.processes import ServerError
-    from service.embedded.stack import TemporaryStack
-
     job = _job(task, file, question or [])
     started = time.monotonic()
     stop = StopSignals()
+    if address:
+        session = f"{SESSION}-{uuid4().hex[:12]}"
+        stop.run(_run(address, session, job, as_json))
+        left = f'the session {session} is left: palimpsest ask -s {session} -m {MEMORY} "…"'
+    else:
+        _run_embedded(stop, job, as_json, started)
+        left = "nothing is left behind"
+    say(f"done after {time.monotonic() - started:.1f} s; {left}")
+
+
+def _run_embedded(stop: StopSignals, job: Task, as_json: bool, started: float) -> None:
+    """Runs the demo on servers of its own, which go with it."""
+    from service.embedded.processes import ServerError
+    from service.embedded.stack import TemporaryStack
+
     try:
         with TemporaryStack(read_config(), on_event=say) as stack:
             say(f"ready after {time.monotonic() - started:.1f} s")
-            stop.run(_run(stack.address, job, as_json))
+            stop.run(_run(stack.address, SESSION, job, as_json))
     except ServerError as error:
         raise CommandError(str(error)) from error
-    say(f"done after {time.monotonic() - started:.1f} s; nothing is left behind")
 
 
 def _job(name: TaskName, file: str, questions: list[str]) -> Task:
@@ -112,9 +133,9 @@ def _questions_for(texts: list[str]) -> list[str]:
     return [f"What is said about {word}?" for word in best]
 
 
-async def _run(address: str, job: Task, as_json: bool) -> None:
+async def _run(address: str, name: str, job: Task, as_json: bool) -> None:
     async with palimpsest.connect(address) as client:
-        session = await client.create_session(SESSION)
+        session = await client.create_session(name)
         memory = await session.create_memory(
             MEMORY,
             schema_source=job.schema,
@@ -134,7 +155,7 @@ async def _run(address: str, job: Task, as_json: bool) -> None:
         answers = [await memory.ask(query, after=ack.token) for query in job.questions]
         report = await session.usage()
     if as_json:
-        show_json(_summary(job, ack, state, changes, answers, report))
+        show_json({"session": name, **_summary(job, ack, state, changes, answers, report)})
     else:
         _show(state, changes, answers, report)
 

@@ -148,6 +148,23 @@ def test_the_demo_prints_one_json_object_last_and_leaves_nothing(folder: Path) -
     assert [one.name for one in folder.iterdir()] == ["text.txt"]
 
 
+def test_a_demo_on_a_running_service_is_a_session_of_it_and_says_which(
+    folder: Path, address: str
+) -> None:
+    (folder / "text.txt").write_text(TEXT)
+    asked = ("demo", "--json", "--file", str(folder / "text.txt"), "--address", address)
+    done = run(*asked, TMPDIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert result["chunks"] == result["applied_position"] == 1
+    assert f"the session {result['session']} is left" in done.stderr
+    shown = run("session", "show", result["session"], "--json", "--chunks=0", "--address", address)
+    assert json.loads(shown.stdout)["head"] == 1, shown.stderr
+    again = json.loads(run(*asked).stdout.strip().splitlines()[-1])
+    assert again["session"] != result["session"]
+    assert [one.name for one in folder.iterdir()] == ["text.txt"]
+
+
 @pytest.mark.parametrize("task", ["book", "code", "tables"])
 def test_each_task_of_the_paper_has_its_demo(task: str) -> None:
     done = run("demo", "--task", task, "--json")
@@ -181,6 +198,7 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("ingest", "-"), b"  \n ", "has no text"),
         (("ingest", "/nowhere/at/all"), b"", "cannot read /nowhere/at/all"),
         (("ingest", "-", "--session", "no good"), b"text", "name: "),
+        (("demo", "--address", "nowhere"), b"", "nowhere"),
         (("ask", "?", "--session", "nobody"), b"", "there is no session 'nobody'"),
         (("ask", "", "--session", "nobody"), b"", "query"),
         (("memory", "show", "m", "--session", "nobody"), b"", "there is no session 'nobody'"),

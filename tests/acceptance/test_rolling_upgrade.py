@@ -1,4 +1,4 @@
-"""The release before and this one at once: on one schema, and while it is migrated."""
+"""The release before and this one at once: while the schema is migrated, and on the way back."""
 
 import asyncio
 import os
@@ -22,7 +22,8 @@ from tests.acceptance.verified import verified
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, Servers, api, eventually, with_database, worker
 
-pytestmark = pytest.mark.timeout(400)
+#: Seven processes start one after the other, which takes a busy machine a minute each at worst.
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Another commit to upgrade from than the newest one before the newest migration.
 REF = "PALIMPSEST_TEST_UPGRADE_FROM"
@@ -166,6 +167,12 @@ async def applied(address: str) -> tuple[list[tuple[int, int]], list[tuple[str, 
     return ranges, chunks
 
 
+def steps_go_on(model: FakeModel) -> None:
+    """Waits for two more calls: who works now has committed the step of the first."""
+    wanted = len(model.prompts) + 2
+    eventually("steps go on", lambda: len(model.prompts) >= wanted)
+
+
 @pytest.fixture
 def model() -> Iterator[FakeModel]:
     with fake_model() as model:
@@ -183,7 +190,7 @@ def empty(servers: Servers) -> str:
     return with_database(servers.postgres.url, name)
 
 
-def test_two_releases_work_on_one_database_while_it_is_migrated(
+def test_two_releases_work_on_one_database_forth_and_back_and_forth_again(
     before: Path, empty: str, model: FakeModel
 ) -> None:
     old = Before(before, empty, model)
@@ -198,25 +205,42 @@ def test_two_releases_work_on_one_database_while_it_is_migrated(
             run_migrate({"PALIMPSEST_DATABASE_URL": empty}, ROOT)
             # The old ones, on the schema of the new ones.
             first.goes_on()
-            _, new_address = stack.enter_context(api(empty))
+            new_server, new_address = stack.enter_context(api(empty))
             with Traffic(new_address, "new") as second:
                 second.goes_on()
-                stack.enter_context(worker(empty, **settings(model)))
+                new_worker = stack.enter_context(worker(empty, **settings(model)))
                 first.goes_on()
                 second.goes_on()
                 # The old ones go while both producers are under way.
                 assert old_worker.stop() == 0
                 first.goes_on()
                 second.goes_on()
-        assert (first.failure, second.failure) == (None, None)
+                steps_go_on(model)
+                # Back, as `helm rollback` does it: the schema stays, and what the new ones wrote.
+                back = old.start(stack, "work", "working")
+                assert new_worker.stop() == 0
+                first.goes_on()
+                second.goes_on()
+            assert new_server.stop() == 0
+            # Nothing but the old ones.
+            first.goes_on()
+            steps_go_on(model)
+            # Forward again.
+            _, new_address = stack.enter_context(api(empty))
+            stack.enter_context(worker(empty, **settings(model)))
+            assert back.stop() == 0
+            with Traffic(new_address, "again") as third:
+                first.goes_on()
+                third.goes_on()
+        assert [one.failure for one in (first, second, third)] == [None] * 3
         assert server.stop() == 0
         ranges, chunks = asyncio.run(applied(new_address))
-        for log in (server.log(), old_worker.log()):
+        for log in (server.log(), old_worker.log(), back.log()):
             assert "Traceback" not in log
             assert '"level": "error"' not in log
-    total = first.acked + second.acked
+    total = first.acked + second.acked + third.acked
     assert len(chunks) == total
-    for one in (first, second):
+    for one in (first, second, third):
         sequences = [sequence for name, sequence in chunks if name == one.name]
         assert sequences == list(range(1, one.acked + 1))
     assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]

@@ -3,6 +3,7 @@
 They are read from a file in a folder of the process's own, as the command line does.
 """
 
+import json
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,13 +13,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from service import settings
 from service.cli.output import CommandError
+from service.cli.settings import shown
 from service.cli.step_lines import read_steps
 from service.cli.texts import CHUNK_CHARACTERS, read_schema, read_text, split
 from service.deployment_config import Deployments
 from service.evaluation import datasets
 from service.evaluation.report import Report, ReportError
 from service.model_config import ModelPriceOverrides, ModelSettings
+from service.settings_files import CONFIG
 from tests.fuzz.mutations import ODD, json_of, text_of
 from tests.fuzz.runs import Broken, Target
 
@@ -103,6 +107,37 @@ _SETTING_WORDS = (
         "max_marks",
     ),
 )
+_TOML = (
+    """# Settings.
+listen = "127.0.0.1:50051"
+models = ["offline/*", "openai/*"]
+database_url = 'postgresql://u:p@db/d'
+redis_cluster = true
+stop_seconds = 30
+model_timeout_seconds = 1e2
+[limits]
+max_calls = 5_000
+[model_prices."openai/*"]
+read = 0.1
+[model_settings."openai/x"]
+seed = 3
+extra = {top_k = 3, at = 1979-05-27T07:32:00Z}
+""",
+    """[[deployments]]
+name = "a"
+model = "openai/x"
+max_in_flight = 3
+[[deployments]]
+name = "b"
+model = "openai/x"
+api_key = """
+    + '"secret"\n',
+    'pool_size = 0x1f\nlog_level = "WARNING"\ndata_dir = "/data"\n',
+)
+_TOML_WORDS = (
+    *(" = ", "[limits]\n", "[[deployments]]\n", "\n", "#", '"', "'''", "inf", "nan", "true", "-"),
+    *("listen", "models", "limits", "max_calls", "model_settings.", "extra.", "{a = [", "12:00:00"),
+)
 _TEXTS = ("One line.\r\nAnother.\n\nA paragraph that goes on and on. " * 9, "{\n  x", "\ufeffa")
 
 
@@ -172,6 +207,19 @@ def _report(raw: bytes) -> bool:
     return True
 
 
+def _settings(raw: bytes) -> bool:
+    path = _written(raw)
+    found = settings.read({CONFIG: str(path)})
+    if (found.config is None) != bool(found.problems):
+        raise Broken("there are settings, or there is what is wrong with them")
+    if not all(one.startswith(f"{path}: ") for one in found.problems):
+        raise Broken("what is wrong is said with the file")
+    if found.config is not None:
+        for name, value in found.config:
+            json.dumps(shown(name, value))
+    return found.config is not None
+
+
 def _setting(kind: Any) -> Callable[[str], bool]:
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
 
@@ -206,6 +254,13 @@ TARGETS: Sequence[Target] = (
         make=lambda rng: _bytes(json_of(rng, _REPORTS, tuple(_REPORTS[0])), rng),
         check=_report,
         refusals=(ReportError,),
+    ),
+    Target(
+        name="settings-files",
+        make=lambda rng: _bytes(text_of(rng, _TOML, (*ODD, *_TOML_WORDS)), rng),
+        check=_settings,
+        # Each input is held against every setting.
+        calls=1_000_000,
     ),
     Target(
         name="deployments",

@@ -53,4 +53,3 @@ def test_the_client_needs_nothing_of_the_server() -> None:
 def test_both_packages_are_named_where_one_is_installed() -> None:
     for page in ("README.md", "clients/python/README.md"):
         assert "pip install ./proto ./clients/python" in (ROOT / page).read_text()
-    assert asked("clients/python")["palimpsest-proto"] == "0.1.0"

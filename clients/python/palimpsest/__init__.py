@@ -67,7 +67,11 @@ from palimpsest.values import (
     Usage,
     WorkingContext,
 )
+from palimpsest.version import VERSION
 from palimpsest.watch import Watch
+
+#: As it is installed.
+__version__ = VERSION
 
 __all__ = [
     "Ack",
@@ -125,5 +129,6 @@ __all__ = [
     "Usage",
     "Watch",
     "WorkingContext",
+    "__version__",
     "connect",
 ]

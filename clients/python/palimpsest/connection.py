@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import grpc
 from grpc import aio
 
+from palimpsest import tracing
 from palimpsest.errors import (
     ConnectionFailed,
     PalimpsestError,
@@ -17,6 +18,7 @@ from palimpsest.errors import (
     Unavailable,
     from_rpc,
 )
+from palimpsest.version import DISTRIBUTION, VERSION
 
 #: Where `palimpsest up` listens.
 DEFAULT_ADDRESS = "127.0.0.1:50051"
@@ -48,6 +50,8 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
     # gRPC waits so long for an address that does not answer at all; 20 s if it is not told.
     ("grpc.min_reconnect_backoff_ms", 5_000),
+    # Goes before gRPC's own name, so that an operator sees which clients are out there.
+    ("grpc.primary_user_agent", f"{DISTRIBUTION}/{VERSION}"),
 )
 
 
@@ -124,7 +128,9 @@ class Connection:
         while True:
             try:
                 remaining = max(until - loop.time(), 0.001)
-                response = await method(request, timeout=remaining + SLACK_SECONDS)
+                response = await method(
+                    request, timeout=remaining + SLACK_SECONDS, **tracing.options()
+                )
             except aio.AioRpcError as error:
                 known = self.reach.failure(error)
                 may = may_pass if broken else _may_repeat
@@ -151,7 +157,11 @@ class Connection:
         while True:
             left = max(until - loop.time(), 0.001) + SLACK_SECONDS
             try:
-                async for response in method(request, timeout=None if timeout is None else left):
+                async for response in method(
+                    request,
+                    timeout=None if timeout is None else left,
+                    **tracing.options(),
+                ):
                     self.reach.reached = True
                     yield response
                 return

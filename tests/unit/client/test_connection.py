@@ -1,11 +1,16 @@
-"""What may be tried again when a stream ends."""
+"""What may be tried again when a stream ends, and what a connection says of itself."""
+
+from importlib.metadata import version
 
 import grpc
 import pytest
 from grpc import aio
 
-from palimpsest.connection import may_pass
+import palimpsest
+from palimpsest.connection import Connection, may_pass
 from palimpsest.errors import from_rpc
+from palimpsest.v1 import sessions_pb2
+from tests.unit.client.server import add, serving
 
 
 @pytest.mark.parametrize(
@@ -22,3 +27,34 @@ from palimpsest.errors import from_rpc
 def test_what_may_pass(code: grpc.StatusCode, details: str, passes: bool) -> None:
     error = aio.AioRpcError(code, aio.Metadata(), aio.Metadata(), details=details)
     assert may_pass(from_rpc(error, "127.0.0.1:1"), code) is passes
+
+
+async def test_a_service_hears_which_client_calls() -> None:
+    heard: list[str] = []
+
+    async def GetSession(
+        request: sessions_pb2.GetSessionRequest, context: aio.ServicerContext[object, object]
+    ) -> sessions_pb2.GetSessionResponse:
+        heard.extend(
+            str(value) for key, value in context.invocation_metadata() or () if key == "user-agent"
+        )
+        return sessions_pb2.GetSessionResponse()
+
+    def register(server: aio.Server) -> None:
+        add(server, "SessionService", "unary", GetSession, sessions_pb2.GetSessionRequest)
+
+    async with serving(register) as port:
+        connection = Connection(f"127.0.0.1:{port}")
+        method = connection.channel.unary_unary(
+            "/palimpsest.v1.SessionService/GetSession",
+            request_serializer=sessions_pb2.GetSessionRequest.SerializeToString,
+            response_deserializer=sessions_pb2.GetSessionResponse.FromString,
+        )
+        await connection.call(method, sessions_pb2.GetSessionRequest())
+        await connection.close()
+    (agent,) = heard
+    assert agent.startswith(f"palimpsest-sdk/{version('palimpsest-sdk')} grpc-python-asyncio/")
+
+
+def test_the_client_knows_its_version() -> None:
+    assert palimpsest.__version__ == version("palimpsest-sdk")
