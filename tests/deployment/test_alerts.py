@@ -99,6 +99,11 @@ async def test_outages_are_told_and_resolved(deployment: Watched) -> None:
     postgres.restart()
     deployment.servers.valkey.restart()
     deployment.start("executor")
+    # A worker connects to its executor again with the next call.
+    async with deployment.connect() as client:
+        session = client.session("good")
+        await session.append("All is back.")
+        await session.memory("m").get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
     await prometheus.until_resolved(*database)
     deployment.kill("api")
     await prometheus.until_firing("PalimpsestNoApi")

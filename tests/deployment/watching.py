@@ -198,7 +198,10 @@ class Prometheus:
         async def none_fires() -> bool:
             return not set(alerts) & await self.firing()
 
-        await eventually(f"{alerts} are resolved", none_fires)
+        try:
+            await eventually("they are resolved", none_fires)
+        except AssertionError as error:
+            raise AssertionError(f"{set(alerts) & await self.firing()} fire") from error
 
 
 class Watched:
@@ -297,7 +300,7 @@ async def _everything(found: Watched) -> None:
         provider.outage = OUTAGES["wrong key"]
         sessions = [client.session(one) for one in ("good", "refusals", "fails", "edited")]
         await asyncio.gather(*(one.append("In an outage.") for one in sessions))
-        await prometheus.until("max(palimpsest_llm_circuits_open)")
+        await prometheus.until_firing("PalimpsestModelCircuitOpen")
         waiting = [one.memory("m") for one in sessions]
         provider.outage = None
         for memory in waiting:
