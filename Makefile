@@ -98,9 +98,9 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
 
-setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, mmdebstrap, Prometheus, Helm
-	@missing=""; for program in buildah mmdebstrap prometheus; do \
-	command -v $$program >/dev/null || missing="$$missing $$program"; done; \
+setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, Prometheus, Helm and others
+	@missing=""; for program in buildah mmdebstrap prometheus haproxy systemd; do \
+	dpkg -s $$program >/dev/null 2>&1 || missing="$$missing $$program"; done; \
 	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
 	@$(MAKE) --no-print-directory .cache/helm .cache/kubernetes-validate/.installed
 

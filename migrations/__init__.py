@@ -49,7 +49,8 @@ def known() -> frozenset[str]:
 def upgrade(url: URL) -> tuple[str | None, str]:
     """Brings the database at `url` (SQLAlchemy form) to the newest revision.
 
-    Returns the revisions before and after. Concurrent calls wait for each other.
+    Returns the revisions before and after. Concurrent calls wait for each other. A revision that
+    this code does not know is a newer release's, and stays: this one works on it.
     """
     engine = create_engine(url)
     config = _config()
@@ -64,6 +65,8 @@ def upgrade(url: URL) -> tuple[str | None, str]:
             connection.commit()
             before = _current(connection)
             connection.rollback()
+            if before is not None and before not in known():
+                return before, before
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
             after = _current(connection)

@@ -57,6 +57,15 @@ def _checked_listen(address: str) -> str:
     return address
 
 
+def _checked_metrics_listen(address: str | None) -> str | None:
+    # Empty is as not set.
+    if not address:
+        return None
+    if address.startswith("unix:"):
+        raise PydanticCustomError("listen", "is not HOST:PORT, such as 127.0.0.1:9464")
+    return _checked_listen(address)
+
+
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_checked_database_url)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -189,6 +198,9 @@ class Config(BaseModel):
     data_dir: Path = Field(default_factory=_default_data_dir)
     #: Where processes of this user answer `palimpsest health`, each at a socket of its own.
     run_dir: Path = Field(default_factory=default_run_dir)
+    #: HOST:PORT of /metrics, /livez and /readyz over HTTP; unset: none. Of a worker, the process
+    #: that makes its calls has the next port. Whoever reaches it reads figures, but no names.
+    metrics_listen: Annotated[str | None, AfterValidator(_checked_metrics_listen)] = None
     #: The model for memories and schemas that name none, as provider/name.
     model: ModelName = OFFLINE_MODEL
     #: What else memories, questions and schemas may name: provider/name, or provider/ and a
@@ -299,11 +311,12 @@ class Config(BaseModel):
     pool_size: Count = 10
     #: A file of switches that make processes fail on purpose. For tests only.
     fail_points: Path | None = None
-    #: In any case.
+    #: What is logged: this, and what weighs more.
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
     ] = "info"
+    #: One JSON object a line, or lines for people.
     log_format: Literal["json", "console"] = "json"
     #: When a log file of `up` has so many bytes it is put aside, in place of the one before: of
     #: each server and process there are two files of about that size at most.

@@ -175,6 +175,8 @@ _ADAPTER: TypeAdapter[tuple[Deployment, ...]] = TypeAdapter(tuple[Deployment, ..
 
 def read_deployments(value: Any) -> tuple[Deployment, ...]:
     """Deployments from JSON, from a file of JSON, or as values; one sentence if it cannot be."""
+    if isinstance(value, dict):
+        raise _wrong("is one table: begin each deployment with [[deployments]]")
     said = _json(value) if isinstance(value, str) else value
     if not isinstance(said, list | tuple):
         raise _wrong("is neither a JSON list of deployments nor a file with one")

@@ -34,17 +34,16 @@ def setting_names() -> frozenset[str]:
 
 
 def known_names() -> frozenset[str]:
-    """Returns the names that count, without their prefix."""
-    settings = setting_names()
-    return frozenset((*settings, *(name + FILE for name in settings), *OTHERS))
+    """Returns the names that count, without their prefix, and without those of files."""
+    return setting_names() | OTHERS
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     """Returns the variables of ours that mean nothing, each with the nearest that does."""
-    known = known_names()
+    known = known_names().union(name + FILE for name in setting_names())
     found = []
     for variable, value in sorted(environment.items()):
-        # As pydantic reads them: in any case.
+        # In any case.
         name = variable.upper().removeprefix(PREFIX)
         is_ours = variable.upper().startswith(PREFIX) and not name.startswith(TESTS)
         if is_ours and name not in known and not _of_kubernetes(name, value):
@@ -61,7 +60,7 @@ def _of_kubernetes(name: str, value: str) -> bool:
 def _nearest(name: str) -> str:
     settings = setting_names()
     # Else every name would be near to those of files that are no nearer to what was meant.
-    found = nearest(name.removesuffix(FILE), {*settings, *OTHERS})
+    found = nearest(name.removesuffix(FILE), known_names())
     return found + FILE if name.endswith(FILE) and found in settings else found
 
 

@@ -28,6 +28,14 @@ def is_local(address: str) -> bool:
     return (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
 
+def next_address(address: str | None, ports: int = 1) -> str | None:
+    """Returns HOST:PORT so many ports further; of port 0, which is any, itself."""
+    if address is None:
+        return None
+    host, _, port = address.rpartition(":")
+    return address if int(port) == 0 else f"{host}:{int(port) + ports}"
+
+
 def refusal(config: Config) -> str | None:
     """Returns why the API does not listen where it is configured to, and what to set, else None."""
     if config.insecure or is_local(config.listen):

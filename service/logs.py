@@ -3,7 +3,9 @@
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import Token
 from typing import Any
 
 import structlog
@@ -15,8 +17,8 @@ Event = MutableMapping[str, Any]
 _SECRET_NAME = re.compile(
     r"password|secret|api_?key|authorization|credential|(^|_)token$", re.IGNORECASE
 )
-#: The password of a URL. It may hold an @ that should have been escaped.
-_URL_PASSWORD = re.compile(r"((?<!\w)\w++://[^\s:/@]*:)[^\s/]+@")
+#: The password of a URL. It may hold an @ or a / that should have been escaped.
+_URL_PASSWORD = re.compile(r"((?<!\w)\w++://[^\s:/@]*:)\S+@")
 #: The password of libpq's other notation, or of a URL's query.
 _PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&'\"]+)", re.IGNORECASE)
 _HIDDEN = "***"
@@ -49,6 +51,42 @@ def add_trace(_: Any, __: str, event: Event) -> Event:
         event["trace_id"] = f"{context.trace_id:032x}"
         event["span_id"] = f"{context.span_id:016x}"
     return event
+
+
+#: What lines of the log say of the work that they belong to; keys, never names.
+_WORK_FIELDS = ("session", "memory", "answer", "revision")
+
+
+@contextmanager
+def about(**fields: object) -> Iterator[None]:
+    """Has the lines of the log say what they are about, as long as it is surrounded by this."""
+    before = say(**fields)
+    try:
+        yield
+    finally:
+        structlog.contextvars.reset_contextvars(**before)
+
+
+def say(**fields: object) -> Mapping[str, Token[Any]]:
+    """Has them say it from now on. Others than _WORK_FIELDS are not said."""
+    return structlog.contextvars.bind_contextvars(
+        **{
+            name: value if isinstance(value, int) else str(value)
+            for name in _WORK_FIELDS
+            if (value := fields.get(name)) is not None
+        }
+    )
+
+
+def unsay() -> None:
+    """Has them say it no more."""
+    structlog.contextvars.unbind_contextvars(*_WORK_FIELDS)
+
+
+def work_fields() -> dict[str, Any]:
+    """Returns what lines of the log are about now, for another process that does a part of it."""
+    bound = structlog.contextvars.get_contextvars()
+    return {name: bound[name] for name in _WORK_FIELDS if name in bound}
 
 
 def configure(level: str, form: str) -> None:
@@ -85,7 +123,7 @@ def configure(level: str, form: str) -> None:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
-    # These report every job, pool connection and call at info.
-    for name in ("psycopg", "psycopg.pool", "LiteLLM", "httpx", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # Libraries say every pool connection and call at info, and whole requests, which have users'
+    # texts in them, at debug.
+    root.setLevel(max(logging.getLevelNamesMapping()[level.upper()], logging.WARNING))
+    logging.getLogger("palimpsest").setLevel(level.upper())

@@ -6,6 +6,7 @@ from functools import partial
 
 import structlog
 
+from service import logs
 from service.config import Config
 from service.dispatch.port import Dispatcher, NotNow
 from service.domain.fail_points import FailPoint, reach
@@ -20,7 +21,7 @@ from service.usecases.hints import Hints
 from service.usecases.index import Indexer
 from service.usecases.recovery import LOOK_SECONDS as RECOVERY_LOOK_SECONDS
 from service.usecases.recovery import Recovery
-from storage import work
+from storage import trace_contexts, work
 from storage.database import Database
 from storage.errors import StorageError
 from storage.queue import RECENT_SECONDS
@@ -34,6 +35,8 @@ WORDS_ITEMS = 1000
 UNREACHABLE_SECONDS = 2.0
 #: How often a worker, from its start on, looks for sessions without vectors of its model.
 NOTE_SECONDS = 3600.0
+#: How often it removes contexts of traces that are a day old.
+FORGET_SECONDS = 60.0
 
 
 class Worker:
@@ -75,6 +78,7 @@ class Worker:
             asyncio.create_task(self._every(self._config.reconcile_seconds, self._find_words)),
             asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
             asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
+            asyncio.create_task(self._every(FORGET_SECONDS, self._forget_traces)),
             asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.in_hand.look)),
             asyncio.create_task(self._every(SILENCE_LOOK_SECONDS, self._patience.look)),
             asyncio.create_task(self._every(RECOVERY_LOOK_SECONDS, self._recovery.look)),
@@ -99,6 +103,10 @@ class Worker:
         Raises NotNow for what fails for want of a database. What waits for a model that does not
         reply and has no place is put off.
         """
+        with logs.about(**item.log_fields):
+            return await self._handle(item)
+
+    async def _handle(self, item: WorkItem) -> float | None:
         try:
             reach(FailPoint.WORK_BEGUN)
             seconds = await self._patience.run(
@@ -127,7 +135,7 @@ class Worker:
         _log.info("work let go", item=item.lock, seconds=round(seconds, 1))
 
     async def _put_off(self, item: WorkItem, seconds: float) -> None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="queue") as tx:
             await work.put_off(tx, item, seconds)
 
     @property
@@ -136,7 +144,7 @@ class Worker:
 
     async def _find_words(self) -> None:
         """Finds sessions that wait for their vectors' time and have chunks without words."""
-        async with self._database.sweeping() as connection:
+        async with self._database.sweeping(name="queue") as connection:
             items = await work.without_words(connection, WORDS_ITEMS)
         if items:
             await self._dispatcher.offer(items)
@@ -145,6 +153,9 @@ class Worker:
         freed = await self._dispatcher.sweep()
         if freed:
             _log.warning("freed what dead workers held", items=freed)
+
+    async def _forget_traces(self) -> None:
+        await trace_contexts.sweep(self._database)
 
     async def _every(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
         while True:

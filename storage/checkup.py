@@ -126,7 +126,7 @@ ORDER BY 1
 async def open_tables(database: Database) -> tuple[str, ...]:
     """Tables of tenants that row-level security does not guard. Raises StorageError."""
     with seen():
-        async with database.connection() as connection:
+        async with database.connection(name="doctor") as connection:
             rows = await connection.exec_driver_sql(_OPEN_TABLES)
             return tuple(row.relname for row in rows)
 

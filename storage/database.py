@@ -6,20 +6,28 @@ one only work inside them.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.trace import SpanKind
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.telemetry.names import SpanName
+from service.telemetry.names import Attribute, Metric, SpanName
 from storage import tables
 from storage.connections import (
     connection_arguments,
@@ -28,7 +36,7 @@ from storage.connections import (
     settings_statement,
 )
 from storage.driver import Connection
-from storage.errors import ReadOnly, Unreachable, translated
+from storage.errors import ReadOnly, StorageError, Unreachable, translated
 from storage.ready import Ready
 
 Row = tuple[Any, ...]
@@ -46,6 +54,18 @@ OF_TENANT = "SELECT set_config('app.tenant', %s, true)"
 
 #: A transaction that only reads, and sees one moment throughout.
 _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+#: What transactions are measured as that have no name.
+OTHER = "other"
+_SECONDS = metrics.get_meter("palimpsest").create_histogram(
+    Metric.DB_CLIENT_OPERATION_DURATION,
+    unit="s",
+    description="Duration of transactions, with the wait for their connection",
+    explicit_bucket_boundaries_advisory=(
+        *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+        *(1, 2.5, 5, 10, 45),
+    ),
+)
 
 #: For what a server that crashes may forget: its commit does not wait for the disk, but is
 #: there before any that comes after it.
@@ -81,7 +101,34 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 
 def _span(name: str) -> AbstractContextManager[object]:
-    return trace.get_tracer("palimpsest").start_as_current_span(name)
+    """Opens a span of what is traced; what nobody asked for has no trace of its own."""
+    if not trace.get_current_span().get_span_context().trace_flags.sampled:
+        return nullcontext()
+    called = f"{SpanName.TRANSACTION} {name}"
+    return trace.get_tracer("palimpsest").start_as_current_span(
+        called,
+        kind=SpanKind.CLIENT,
+        attributes={Attribute.DB_SYSTEM_NAME: "postgresql", Attribute.DB_OPERATION_NAME: name},
+        record_exception=False,
+    )
+
+
+class _Timed:
+    """Records how long a transaction took, and of what error of the database it ended."""
+
+    __slots__ = ("_name", "_start")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        known = {Attribute.DB_SYSTEM_NAME: "postgresql", Attribute.DB_OPERATION_NAME: self._name}
+        if kind is not None and issubclass(kind, StorageError):
+            known[Attribute.ERROR_TYPE] = kind.__name__
+        _SECONDS.record(time.perf_counter() - self._start, known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,6 +223,11 @@ class Database:
             for hear in self._hearers:
                 hear(words)
 
+    def max_connections(self) -> dict[str, int]:
+        """Returns how many connections each pool may have."""
+        core: Any = self._engine.pool
+        return {"core": core.size(), "direct": self._direct.max_size}
+
     def connections(self) -> dict[str, dict[str, int]]:
         """Returns how many connections of each pool are used, and how many idle."""
         core: Any = self._engine.pool
@@ -195,15 +247,15 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, tenant_id: UUID, *, lazily: bool = False
+        self, tenant_id: UUID, *, lazily: bool = False, name: str = OTHER
     ) -> AsyncIterator[Transaction]:
         """A transaction of one tenant: commits at the end, rolls back on an error.
 
         READ COMMITTED: every invariant is one row or one key. `lazily`: a server that crashes
         within a second may forget it, but nothing that is committed after it without
-        forgetting that as well. Raises StorageError.
+        forgetting that as well. `name`: what it is measured as. Raises StorageError.
         """
-        with _span(SpanName.TRANSACTION), self._heard():
+        with _span(name), _Timed(name), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
@@ -212,12 +264,12 @@ class Database:
         self._tell(tx.changed)
 
     @asynccontextmanager
-    async def snapshot(self, tenant_id: UUID) -> AsyncIterator[Transaction]:
+    async def snapshot(self, tenant_id: UUID, *, name: str = OTHER) -> AsyncIterator[Transaction]:
         """A read-only transaction of one tenant that sees one moment throughout.
 
         Raises StorageError.
         """
-        with _span(SpanName.TRANSACTION), self._heard():
+        with _span(name), _Timed(name), self._heard():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
@@ -243,7 +295,9 @@ class Database:
                         await connection.exec_driver_sql("SELECT")
 
     @asynccontextmanager
-    async def direct(self, tenant_id: UUID) -> AsyncIterator["DirectTransaction"]:
+    async def direct(
+        self, tenant_id: UUID, *, name: str = OTHER
+    ) -> AsyncIterator["DirectTransaction"]:
         """The driver's own connection, for hot paths that count round trips.
 
         The caller begins and commits with `DirectTransaction`'s methods; what it
@@ -252,7 +306,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with _span(SpanName.TRANSACTION), self._heard():
+            with _span(name), _Timed(name), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     tx = DirectTransaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening
@@ -275,7 +329,7 @@ class Database:
         It may write to the tables of the queue, and see the keys of what is runnable. Raises
         StorageError.
         """
-        async with self.direct(_NO_TENANT) as tx:
+        async with self.direct(_NO_TENANT, name="queue") as tx:
             opening = (*tx.opening, f"SET LOCAL ROLE {tables.SWEEPER_ROLE}")
             return await replace(tx, opening=opening).write_all(queries, values)
 
@@ -312,13 +366,13 @@ class Database:
             await self._direct.drain()
 
     @asynccontextmanager
-    async def sweeping(self) -> AsyncIterator[AsyncConnection]:
+    async def sweeping(self, *, name: str = OTHER) -> AsyncIterator[AsyncConnection]:
         """A read-only look at what is runnable, of all tenants.
 
         In the role of the sweeper, which row-level security shows nothing but the
         keys of runnable memories and answers, and the tenants. Raises StorageError.
         """
-        with self._heard():
+        with _Timed(name), self._heard():
             async with _in_time(), self._engine.connect() as connection:
                 begin = (
                     *_begin("READ ONLY", self._opening),
@@ -328,12 +382,12 @@ class Database:
                 yield connection
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncConnection]:
+    async def connection(self, *, name: str = OTHER) -> AsyncIterator[AsyncConnection]:
         """A connection without a tenant, for what belongs to none. Raises StorageError.
 
         Each statement commits by itself; behind a pooler all of them do together.
         """
-        with self._heard():
+        with _Timed(name), self._heard():
             if self._opening:
                 async with _in_time(), self._begun(_begin("", self._opening)) as (connection, _):
                     yield connection

@@ -28,7 +28,7 @@ class DatabaseState:
 
 async def read(database: Database) -> DatabaseState:
     """Looks at the database. Raises StorageError."""
-    async with database.connection() as connection:
+    async with database.connection(name="probe") as connection:
         role = (
             await connection.execute(
                 text(
@@ -69,7 +69,7 @@ async def check_writable(database: Database) -> None:
 
     Raises StorageError: ReadOnly, by which the connections to it are left, when it cannot.
     """
-    async with database.connection() as connection:
+    async with database.connection(name="probe") as connection:
         found = await connection.exec_driver_sql(
             "SELECT NOT (pg_is_in_recovery() OR current_setting('default_transaction_read_only')"
             "::boolean)"

@@ -18,10 +18,12 @@ from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.fail_points import FailPoint, reach
 from service.domain.work import WorkItem, WorkKind
 from storage import requests as done_requests
+from storage import trace_contexts
 from storage.database import DirectTransaction, Transaction
 from storage.ready import Ready
 from storage.requests import RequestKey
 from storage.tables import chunk, producer
+from storage.trace_contexts import Traced
 
 ProducerKey = tuple[UUID, str]
 
@@ -102,6 +104,13 @@ RETURNING session_key, memory_id, status
 #: The same with the requests that the chunks came by.
 _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
+
+def _and_contexts(statement: str) -> str:
+    """Adds contexts of traces to a statement that begins with WITH; their values come first."""
+    contexts = trace_contexts.insert("%b")
+    return f"WITH traced AS ({contexts}), {statement.lstrip()[len('WITH ') :]}"
+
+
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
 # function is in migrations/versions/0025. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
@@ -178,8 +187,11 @@ async def write(
     heads: Mapping[UUID, int],
     producers: Mapping[ProducerKey, ProducerState],
     requests: Mapping[RequestKey, DoneRequest],
+    traced: Sequence[Traced] = (),
 ) -> Sequence[WorkItem]:
     """Writes chunks, heads, producers and the requests that are done by it, in one round trip.
+
+    With the contexts of those that are `traced`.
 
     Returns the active memories that had no work before and have some now.
     """
@@ -188,9 +200,15 @@ async def write(
     for new in chunks:
         added_bytes[new.producer[0]] += new.placed.submitted.size_bytes
     keys, positions, sizes = list(heads), list(heads.values()), list(added_bytes.values())
+    statement = _WRITE_REQUESTS if requests else _WRITE
+    contexts: tuple[object, ...] = ()
+    if traced:
+        statement = _and_contexts(statement)
+        contexts = (tx.tenant_id, *trace_contexts.columns(traced))
     rows = await tx.run(
-        _WRITE_REQUESTS if requests else _WRITE,
+        statement,
         (
+            *contexts,
             *done,
             tx.tenant_id,
             [key for key, _ in producers],
@@ -223,8 +241,9 @@ async def write_swiftly(
     session: SessionState,
     known: ProducerState,
     requests: Mapping[RequestKey, DoneRequest],
+    traced: Sequence[Traced] = (),
 ) -> SwiftlyWritten | None:
-    """Writes new chunks of one producer, durably, in one round trip.
+    """Writes new chunks of one producer, durably, in one round trip; contexts as `write`.
 
     `session` and `known` are what they were at the last look. None, and nothing
     written, when they are something else by now, when chunks do not follow on `known`, or
@@ -249,7 +268,13 @@ async def write_swiftly(
     told = [done[1], *done[3:]] if requests else []
     reach(FailPoint.APPEND_BEFORE_SWIFT)
     statement = form.format(arrays=arrays, observed_first=f"ARRAY[{places}]::boolean[]")
-    rows = await tx.write(statement, (*guards, *values, added, *told, *observed_first))
+    contexts: list[object] = []
+    if traced:
+        added_contexts = trace_contexts.insert("%s", source="written")
+        statement = f"""
+            WITH written AS ({statement}), traced AS ({added_contexts}) SELECT * FROM written"""  # noqa: S608 - all of it is ours
+        contexts = [tx.tenant_id, *trace_contexts.columns(traced)]
+    rows = await tx.write(statement, (*guards, *values, added, *told, *observed_first, *contexts))
     reach(FailPoint.APPEND_SWIFTLY_WRITTEN)
     if not rows:
         return None

@@ -56,7 +56,7 @@ FROM behind
 
 async def read_lag(database: Database) -> Lag:
     """Measures all tenants at one moment. Raises StorageError."""
-    async with database.sweeping() as connection:
+    async with database.sweeping(name="measure") as connection:
         await connection.exec_driver_sql(
             f"SET LOCAL app.measuring = 'on'; SET LOCAL statement_timeout = '{MEASURE_SECONDS}s'"
         )

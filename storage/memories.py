@@ -301,27 +301,6 @@ async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> Memo
     return MemoryKind(found[0][0]) if found else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Names:
-    """What a memory is called, for logs."""
-
-    session: str
-    memory: str
-
-
-async def find_names(tx: Transaction, session_key: UUID, memory_id: UUID) -> Names:
-    """Returns the names of a memory and its session; their keys where there is none."""
-    statement = (
-        select(session.c.name.label("session"), memory.c.name.label("memory"))
-        .join(session, session.c.session_key == memory.c.session_key)
-        .where(memory.c.session_key == session_key, memory.c.memory_id == memory_id)
-    )
-    row = (await tx.connection.execute(statement)).one_or_none()
-    if row is None:
-        return Names(session=str(session_key), memory=str(memory_id))
-    return Names(session=row.session, memory=row.memory)
-
-
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
     """The memories of a session by name."""
     return await list_after(tx, session_key, "", None)

@@ -78,6 +78,11 @@ class RedisPrefixIndex:
         self._functions = Functions(self._link)
         self._process = place_state.process_name()
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Redis answered when it was last asked."""
+        return self._link.is_reachable
+
     async def close(self) -> None:
         """Closes the connections."""
         await self._link.close()

@@ -53,6 +53,11 @@ class RedisLink:
         self._resume_at = 0.0
         self._lost = False
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Redis answered when it was last asked."""
+        return not self._lost
+
     async def close(self) -> None:
         """Closes the connections, as far as Redis lets them go in time."""
         for client in (self._single, self._cluster):

@@ -29,6 +29,7 @@ from storage.tables import (
     revision,
     session,
 )
+from storage.trace_contexts import OF_ONE
 
 # A constant: `startswith` puts it together with an operator that may depend on settings, which
 # Citus does not take where an UPDATE tells what it wrote.
@@ -257,6 +258,16 @@ saved AS (
     INSERT INTO prism_snapshot {_INTO}, value)
     SELECT {_NEW_KEYS}, %(new_value)s FROM valued WHERE unsaved_amendments = 0
 )"""  # noqa: S608 - as above
+_TRACED = f""",
+traced AS ({
+    OF_ONE.format(
+        session_key="%(held_session_key)s",
+        owner_id="%(held_memory_id)s",
+        number="%(held_revision)s + 1",
+        tenant_id="%(tenant)s",
+        source="made",
+    )
+})"""
 _UNSAVED = "unsaved_amendments + cardinality(%(paths)s::text[])"
 
 
@@ -272,13 +283,15 @@ def revising(
     rejects: bool,
     based: bool,
     valued: bool,
+    traced: bool = False,
 ) -> Ready:
     """Returns the statement that writes a revision of a PRISM memory: all of it, or nothing.
 
     It moves the cursor as `moving` does, then writes the revision's row, and whatever else
     there is hangs on that: amendments
     (`amends`), rejections (`rejects`), a new base (`based`), another value (`valued`), and a
-    snapshot once there are so many amendments that neither a base nor a snapshot has.
+    snapshot once there are so many amendments that neither a base nor a snapshot has, and the
+    context of its trace (`traced`).
     """
     move = moving(names, by_hand=by_hand, consolidates=consolidates, reads=reads, rests=rests)
     changes = ", value = %(new_value)s" if valued else ""
@@ -298,6 +311,7 @@ def revising(
         + (_BASE if based else "")
         + _VALUE.format(changes=changes)
         + (_SNAPSHOT if counts else "")
+        + (_TRACED if traced else "")
         + "\nSELECT * FROM moved"
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from opentelemetry import metrics
+from opentelemetry.trace import SpanContext
 from sqlalchemy import and_, func, literal, update
 
 from service.domain.fail_points import FailPoint, reach
@@ -21,7 +22,7 @@ from service.domain.specs import MemoryKind, MemorySpec, kind_of, spec_from_json
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.telemetry.names import Attribute, Metric
-from storage import intents
+from storage import intents, trace_contexts
 from storage import revision_statements as statements
 from storage.database import DirectTransaction, Transaction
 from storage.tables import memory
@@ -127,6 +128,8 @@ class NewRevision:
     fold_state: Mapping[str, Any] | None = None
     #: What rejections mean for readers; None leaves what is there.
     losses: Mapping[str, Any] | None = None
+    #: The span that commits it, if that is sampled.
+    trace: SpanContext | None = None
 
 
 def _claimed(row: Sequence[Any]) -> Claim:
@@ -187,10 +190,12 @@ async def commit_revision(
         rejects=bool(new.rejections),
         based=new.base is not None,
         valued=new.value is not None,
+        traced=new.trace is not None,
     )
     values = {
         **_moved(held, changes),
         **_brought(new),
+        **({} if new.trace is None else trace_contexts.of_one(new.trace)),
         "more": has_work,
         "tenant": tx.tenant_id,
     }
@@ -279,6 +284,8 @@ async def advance(
             "schema_source": new.schema_source,
         },
     )
+    if new.trace is not None:
+        await trace_contexts.add(tx, held.session_key, held.memory_id, held.revision + 1, new.trace)
     reach(FailPoint.ADVANCE_WRITTEN)
     return bool(rows[0][0])
 

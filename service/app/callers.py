@@ -8,6 +8,7 @@ from service.llm.caller import Caller
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.prices import Prices
 from service.llm.transport import LitellmTransport
+from service.usecases.gauges import observe_prefix_cache
 from service.usecases.journal import Journal
 from storage.prefix_index import NullPrefixIndex, RedisPrefixIndex
 from storage.sessions import DeploymentKeys
@@ -42,4 +43,5 @@ def prefix_index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) ->
         timeout_seconds=config.redis_timeout_seconds,
     )
     stack.push_async_callback(redis.close)
+    observe_prefix_cache(lambda: redis.is_reachable)
     return redis

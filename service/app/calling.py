@@ -26,7 +26,9 @@ async def call(
         loading = asyncio.create_task(transport.warm())
         stack.push_async_callback(cancel, [loading])
         database, keys = await stack.enter_async_context(database_and_keys(config, "caller"))
-        watch = await stack.enter_async_context(health(config, "caller", stop))
+        # One that is a worker's own may find the one before it there, which ends its calls.
+        waits = isinstance(at, socket.socket)
+        watch = await stack.enter_async_context(health(config, "caller", stop, waits=waits))
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         index = prefix_index(config, keys, stack)
         caller = near_caller(config, transport, journal, index, Prices(config))

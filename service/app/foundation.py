@@ -3,7 +3,8 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
 
 import structlog
 
@@ -12,7 +13,7 @@ from service import fail_points, telemetry
 from service.config import Config
 from service.health_socket import health_socket
 from service.llm.labels import LABELS
-from service.usecases.gauges import observe_connections
+from service.usecases.gauges import observe_connections, observe_ready
 from service.usecases.readiness import ReadinessWatch
 from storage import database_state, pooling
 from storage.database import Database
@@ -26,6 +27,14 @@ _log = structlog.get_logger("palimpsest")
 POOLERS = "docs/guides/poolers.md"
 
 
+#: What a kind of process is called in telemetry.
+_SERVICES = {
+    "serve": "palimpsest-api",
+    "work": "palimpsest-worker",
+    "caller": "palimpsest-executor",
+}
+
+
 class CannotStart(Exception):
     """What a process needs is not there; the message is one clear line."""
 
@@ -37,7 +46,9 @@ async def database_and_keys(
     """What every process has: telemetry, the database, the deployment's keys."""
     if config.database_url is None:
         raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
-    telemetry.configure(f"palimpsest-{kind}", "0.1.0")
+    telemetry.configure(
+        _SERVICES[kind], version("palimpsest-server"), serves=config.metrics_listen is not None
+    )
     LABELS.configure(config)
     if config.fail_points is not None:
         fail_points.install(config.fail_points)
@@ -64,17 +75,36 @@ def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
 
 
 @asynccontextmanager
-async def health(config: Config, kind: str, stop: asyncio.Event) -> AsyncIterator[ReadinessWatch]:
-    """Says whether this process can work, to those who ask at its socket and to a listener."""
+async def health(
+    config: Config, kind: str, stop: asyncio.Event, *, waits: bool = False
+) -> AsyncIterator[ReadinessWatch]:
+    """Says whether this process can work, to those who ask at its socket, by HTTP, and to a
+    listener; and what it measures.
+
+    `waits`: whether it does its work meanwhile where the port of the metrics is taken. Raises
+    CannotStart.
+    """
     database = _connect(config, f"{kind}-probe", pool_size=1)
     watch = ReadinessWatch(database, stop, probe_seconds=config.probe_seconds)
-    async with health_socket(config.run_dir, kind, lambda: watch.cause):
-        probing = asyncio.create_task(watch.run())
-        try:
-            yield watch
-        finally:
-            await cancel([probing])
-            await database.close()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        await stack.enter_async_context(health_socket(config.run_dir, kind, lambda: watch.cause))
+        if config.metrics_listen is not None:
+            # Only those who serve metrics have to load it.
+            from service.telemetry.endpoint import CannotListen, Endpoint
+
+            served = Endpoint(telemetry.served(), lambda: watch.cause)
+            try:
+                await stack.enter_async_context(served.at(config.metrics_listen, waits=waits))
+            except CannotListen as error:
+                raise CannotStart(f"cannot serve metrics at {error}") from error
+        jobs = [watch.run]
+        if telemetry.exports():
+            observe_ready(lambda: not watch.cause)
+            jobs.append(telemetry.watch_loop)
+        running = [asyncio.create_task(job()) for job in jobs]
+        stack.push_async_callback(cancel, running)
+        yield watch
 
 
 async def _reach(database: Database, session_url: str, seconds: float) -> DeploymentKeys:

@@ -73,12 +73,21 @@ def open_circuits(config: Config, database: Database) -> Circuits:
 
 
 def far_caller(
-    config: Config, stack: AsyncExitStack, spawned: Spawned | None = None
+    config: Config,
+    stack: AsyncExitStack,
+    spawned: Spawned | None = None,
+    *,
+    metrics_listen: str | None = None,
 ) -> RemoteCaller:
-    """The caller's process of this one, or the one it shares; `stack` leaves it."""
+    """The caller's process of this one, or the one it shares; `stack` leaves it.
+
+    `metrics_listen`: where one of its own serves metrics, if it does.
+    """
     # Who waited for calls has had the time to stop already.
     seconds = min(config.stop_seconds, CALLER_SECONDS)
-    far = RemoteCaller(config.caller_socket, stop_seconds=seconds, spawned=spawned)
+    far = RemoteCaller(
+        config.caller_socket, stop_seconds=seconds, spawned=spawned, metrics_listen=metrics_listen
+    )
     stack.push_async_callback(far.close)
     return far
 

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from service import listening
 from service.app.dispatching import process
 from service.app.foundation import health
 from service.app.gateways import embedder_of, far_caller, open_circuits, open_gateway
@@ -19,6 +20,7 @@ from service.usecases.advance import Advancer
 from service.usecases.answer import Answerer
 from service.usecases.build_tree import Builder
 from service.usecases.compress import Compressor
+from service.usecases.gauges import observe_circuits, observe_executor
 from service.usecases.generate import Generator
 from service.usecases.hints import Hints
 from service.usecases.index import Indexer
@@ -45,13 +47,17 @@ async def work(
         AsyncExitStack() as stack,
     ):
         prices = Prices(config)
-        far = far_caller(config, stack, spawned)
+        metrics_listen = listening.next_address(config.metrics_listen)
+        far = far_caller(config, stack, spawned, metrics_listen=metrics_listen)
         patience = Patience(
             silent_seconds=config.silent_seconds,
             places=config.silent_concurrency,
             concurrency=config.worker_concurrency,
         )
         circuits = open_circuits(config, database)
+        if not near_model(config.model):
+            observe_executor(lambda: far.is_connected)
+        observe_circuits(lambda: circuits.open_now)
         gateway = await open_gateway(
             config, database, keys, stack, prices, far=far, patience=patience, circuits=circuits
         )

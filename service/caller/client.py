@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from service import logs, tracing
 from service.caller.spawning import PARENT_FD, Spawned, near_model, spawn
 from service.caller.wire import (
     NO_ORDER,
@@ -46,11 +47,18 @@ class RemoteCaller:
     """
 
     def __init__(
-        self, path: Path | None, *, stop_seconds: float, spawned: Spawned | None = None
+        self,
+        path: Path | None,
+        *,
+        stop_seconds: float,
+        spawned: Spawned | None = None,
+        metrics_listen: str | None = None,
     ) -> None:
+        """`metrics_listen`: where a process of its own serves metrics, if it does."""
         self._path = path
         self._spawned = spawned
         self._stop_seconds = stop_seconds
+        self._metrics_listen = metrics_listen
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -65,7 +73,9 @@ class RemoteCaller:
         number = next(self._numbers)
         said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         tells = {} if order.on_text is None else {"tells": True}
-        raw = frame({"id": number, "order": order_to_json(order), **tells})
+        more = {"about": logs.work_fields(), "trace": tracing.traceparent()}
+        said_of_it = {name: value for name, value in more.items() if value}
+        raw = frame({"id": number, "order": order_to_json(order), **tells, **said_of_it})
         try:
             try:
                 writer = await self._connected()
@@ -82,6 +92,11 @@ class RemoteCaller:
         finally:
             # Also when whoever waited was cancelled before all of it was sent.
             self._waiting.pop(number, None)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a process is there that takes orders."""
+        return self._writer is not None
 
     def call_off(self, key: bytes) -> None:
         """Ends a call that is under way and that nobody wants any more."""
@@ -141,7 +156,7 @@ class RemoteCaller:
 
     def _own(self) -> socket.socket:
         """The socket to a process of our own: the one that we were given, then others."""
-        spawned, self._spawned = self._spawned or spawn(), None
+        spawned, self._spawned = self._spawned or spawn(self._metrics_listen), None
         self._process = spawned.process
         return spawned.end
 

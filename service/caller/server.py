@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from service import logs, tracing
 from service.caller.wire import (
     NO_ORDER,
     failure_to_json,
@@ -116,7 +117,8 @@ class CallerServer:
             if not writer.is_closing():
                 writer.write(frame({"id": number, "heard": text, "restarts": restarts}))
 
-        outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
+        with logs.about(**said.get("about", {})), tracing.continued(said.get("trace", "")):
+            outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
         reach(FailPoint.OUTCOME_BEFORE)
         writer.write(frame({"id": number, **outcome}))
         await writer.drain()

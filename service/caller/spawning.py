@@ -25,13 +25,20 @@ def near_model(model: str) -> bool:
     return model.startswith("offline/")
 
 
-def spawn() -> Spawned:
-    """Starts a caller's process, which ends when our end of the socket is closed."""
+def spawn(metrics_listen: str | None) -> Spawned:
+    """Starts a caller's process, which ends when our end of the socket is closed.
+
+    `metrics_listen`: HOST:PORT where it serves its metrics, if it does.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         parent = os.environ.get(PARENT_FD)
         process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "caller", "--fd", str(theirs.fileno())],
+            [
+                *(sys.executable, "-m", "service.cli", "caller", "--fd", str(theirs.fileno())),
+                # Also where there is none: the variable is its worker's.
+                *("--metrics-listen", metrics_listen or ""),
+            ],
             pass_fds=[theirs.fileno(), *([int(parent)] if parent else [])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -5,8 +5,9 @@ restarted together with the workers of its machine. Meanwhile either may be of t
 before: a worker says when it wants to hear what the model writes, and a caller that does
 not know that says the reply alone.
 
-A worker says {"id", "order"} of a call, with "tells" to read along, and {"id", "call_off"} with
-the call's key when nobody wants it any more. A caller says {"id": 0} once it takes orders,
+A worker says {"id", "order"} of a call, with "tells" to read along, "trace" with the `traceparent`
+that it belongs to, if any, and "about" with what lines of the log say of it; and {"id", "call_off"}
+with the call's key when nobody wants it any more. A caller says {"id": 0} once it takes orders,
 {"id", "heard", "restarts"} of what the model writes, and last {"id"} with the outcome.
 """
 

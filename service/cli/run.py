@@ -71,6 +71,12 @@ Insecure = Annotated[
 ]
 
 
+MetricsListen = Annotated[
+    str | None,
+    typer.Option(help="HOST:PORT of /metrics, /livez and /readyz (PALIMPSEST_METRICS_LISTEN)."),
+]
+
+
 def up(
     data_dir: Annotated[
         Path | None, typer.Option(help="Where everything is kept. Default: your data folder.")
@@ -78,6 +84,13 @@ def up(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT of the API.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 1,
     insecure: Insecure = False,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of the API's /metrics, /livez and /readyz; each worker, and the"
+            " process that makes its calls, has the next port (PALIMPSEST_METRICS_LISTEN)."
+        ),
+    ] = None,
     settings_path: SettingsPath = None,
 ) -> None:
     """Run everything on this machine until Ctrl-C.
@@ -89,7 +102,12 @@ def up(
     from service.embedded.processes import ServerError
     from service.embedded.stack import Stack
 
-    config = read_config(data_dir=data_dir, listen=listen, insecure=insecure or None)
+    config = read_config(
+        data_dir=data_dir,
+        listen=listen,
+        insecure=insecure or None,
+        metrics_listen=metrics_listen,
+    )
     if (refusal := listening.refusal(config)) is not None:
         raise CommandError(refusal)
     reflection = config.reflection or "reflection" not in config.model_fields_set
@@ -133,13 +151,14 @@ def _models_line(config: Config) -> str:
 def serve(
     listen: Annotated[str | None, typer.Option(help="HOST:PORT; port 0 picks one.")] = None,
     insecure: Insecure = False,
+    metrics_listen: MetricsListen = None,
     settings_path: SettingsPath = None,
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
     _starting()
     from service.app import serving
 
-    config = read_config(listen=listen, insecure=insecure or None)
+    config = read_config(listen=listen, insecure=insecure or None, metrics_listen=metrics_listen)
     _run(
         config,
         lambda stop: serving.serve(config, stop, lambda address: _ready(f"listening on {address}")),
@@ -147,14 +166,19 @@ def serve(
 
 
 def work(
+    metrics_listen: MetricsListen = None,
     settings_path: SettingsPath = None,
 ) -> None:
     """Run a worker (needs PALIMPSEST_DATABASE_URL). Any number of them may run."""
     _starting()
-    config = read_config()
+    config = read_config(metrics_listen=metrics_listen)
     has_own = config.caller_socket is None and not near_model(config.model)
     # First of all: the first step waits for it.
-    spawned = spawn() if has_own and config.database_url is not None else None
+    spawned = (
+        spawn(listening.next_address(config.metrics_listen))
+        if has_own and config.database_url is not None
+        else None
+    )
     from service.app import working
 
     _run(config, lambda stop: working.work(config, stop, lambda: _ready("working"), spawned))
@@ -165,6 +189,7 @@ def caller(
         Path | None, typer.Option("--socket", help="Where workers of this machine find it.")
     ] = None,
     descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
+    metrics_listen: MetricsListen = None,
     settings_path: SettingsPath = None,
 ) -> None:
     """Make the model calls of this machine's workers (needs PALIMPSEST_DATABASE_URL).
@@ -178,7 +203,7 @@ def caller(
 
     if (socket_path is None) == (descriptor is None):
         raise CommandError("--socket PATH says where it shall listen")
-    config = read_config()
+    config = read_config(metrics_listen=metrics_listen)
     at = socket_path or socket.socket(fileno=descriptor)
     _run(config, lambda stop: calling.call(config, stop, lambda: _ready("calling"), at))
 
@@ -202,6 +227,9 @@ def migrate(
     try:
         with translated():
             before, after = migrations.upgrade(sqlalchemy_url(url))
+            if after not in migrations.known():
+                show(f"at {after}, of a newer release, and left there: this one works on it")
+                return
             moved = places.note(url, anew=False)
             support = search_setup.install(url, known_dimensions(config))
     except StorageError as error:

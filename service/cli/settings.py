@@ -53,7 +53,7 @@ def config_check(
     refuse these settings: then everything that is wrong is said, one line each.
     """
     found = settings.read(os.environ)
-    problems = [*found.problems, *(settings.refusals(found.config) if found.config else ())]
+    problems = [*found.problems, *(_refusals(found.config) if found.config else ())]
     warnings = [f"{one.said}; {one.advice}" for one in _warnings(found)]
     rows = list(_rows(found, every=every)) if found.config is not None else []
     if as_json:
@@ -68,6 +68,19 @@ def config_check(
                 print(f"{kind}: {plain(' '.join(line.split()))}", file=sys.stderr)
     if problems:
         raise typer.Exit(1)
+
+
+def _refusals(config: Config) -> Iterator[str]:
+    from service.llm.embedding import LOCAL, CannotEmbed
+
+    yield from settings.refusals(config)
+    if config.embedding_model.startswith(LOCAL):
+        from service.llm.local_embedder import LocalEmbedder
+
+        try:
+            LocalEmbedder(config)
+        except CannotEmbed as error:
+            yield str(error)
 
 
 def _warnings(found: Settings) -> Iterator[Finding]:

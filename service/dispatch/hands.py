@@ -89,7 +89,7 @@ class Hands:
             self._hold(item, error.seconds)
         elif error is not None:
             # The item comes back; the worker goes on.
-            _log.error("work failed", item=item.lock, exc_info=error)
+            _log.error("work failed", item=item.lock, exc_info=error, **item.log_fields)
             self._hold(item, FAILED_SECONDS)
         elif self._comes_too_often(item):
             _log.warning("work comes back at once, again and again", item=item.lock)

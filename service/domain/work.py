@@ -32,3 +32,11 @@ class WorkItem:
     def lock(self) -> str:
         """The name under which at most one worker works on it."""
         return f"{self.kind.value}:{self.session_key}:{self.item_id}"
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What lines of the log call it: keys, never names."""
+        fields = {"session": str(self.session_key)}
+        if self.kind in (WorkKind.MEMORY, WorkKind.ANSWER):
+            fields[self.kind.value] = str(self.item_id)
+        return fields

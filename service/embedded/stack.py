@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 
+from service import listening
 from service.config import Config
 from service.embedded import processes, running
 from service.embedded.folder import OwnFolder, in_one_line, lock_folder, make_folders
@@ -228,10 +229,18 @@ class Stack:
         self._parent_fd = read_end
         self._on_event(f"starting the API and {len(self._workers)} worker(s)")
         for child in (self._api, *self._workers):
-            child.start(self._environment, self._parent_fd)
+            self._start_child(child)
         for child in (self._api, *self._workers):
             child.wait_ready()
         self._tell()
+
+    def _start_child(self, child: _Child) -> None:
+        # The API, then each worker and the process that makes its calls.
+        number = (self._api, *self._workers).index(child)
+        ports = max(0, 2 * number - 1)
+        metrics = listening.next_address(self._config.metrics_listen, ports) or ""
+        own = {**self._environment, "PALIMPSEST_METRICS_LISTEN": metrics}
+        child.start(own, self._parent_fd)
 
     def _tell(self) -> None:
         """Says to commands beside us what runs, until it is stopped."""
@@ -275,7 +284,7 @@ class Stack:
                 self._on_event(f"{child.name} died; starting it again")
                 # The port was picked once; clients know it.
                 self._environment["PALIMPSEST_LISTEN"] = self.address or self._listen
-                child.start(self._environment, self._parent_fd)
+                self._start_child(child)
                 threading.Thread(target=self._await_again, args=(child,), daemon=True).start()
         self._bound_logs()
 

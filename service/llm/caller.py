@@ -8,7 +8,7 @@ in the index, then the answer to the worker.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -16,6 +16,7 @@ from uuid import UUID
 
 import structlog
 from opentelemetry import metrics, trace
+from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from service.domain.ends import End
 from service.domain.fail_points import FailPoint, reach
@@ -25,13 +26,13 @@ from service.domain.ledger import Call, CallScope, HeldCall, Lease
 from service.domain.prices import ModelPrices
 from service.llm.failures import ModelFailure
 from service.llm.learning import Learner
-from service.llm.metrics import ModelMetrics
+from service.llm.metrics import ModelMetrics, provider_name
 from service.llm.plans import CallOrder
 from service.llm.prefix_cache import PrefixIndex
 from service.llm.slots import Slots
 from service.llm.telling import Told
 from service.llm.transport import Completion, Transport
-from service.telemetry.names import Attribute, GenAiOperation, Metric, SpanName
+from service.telemetry.names import Attribute, GenAiOperation, Metric
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -301,32 +302,47 @@ class Caller:
 
     async def _try(self, order: CallOrder, told: Told | None) -> _Made:
         ask, model = order.ask, order.model
-        attributes = {
-            Attribute.GEN_AI_REQUEST_MODEL: model,
-            Attribute.PALIMPSEST_PURPOSE: ask.purpose.value,
-        }
         start = time.perf_counter()
         completion: Completion | None = None
         failure: ModelFailure | None = None
-        with self._tracer.start_as_current_span(SpanName.CALL, attributes=attributes) as span:
+        with self._span(order) as span:
             try:
                 completion = await self._complete(order, told)
-                span.set_attribute(Attribute.GEN_AI_USAGE_INPUT_TOKENS, completion.input_tokens)
-                span.set_attribute(Attribute.GEN_AI_USAGE_OUTPUT_TOKENS, completion.output_tokens)
+                _tell_reply(span, completion)
             except ModelFailure as error:
                 failure = error
+                span.set_status(StatusCode.ERROR)
+                span.set_attribute(Attribute.ERROR_TYPE, error.fault.value)
                 _log.warning("model call failed", model=model, cause=str(error))
-        seconds = time.perf_counter() - start
-        self._metrics.record(
-            GenAiOperation.CHAT,
-            model,
-            ask.purpose,
-            seconds,
-            error=None if failure is None else failure.fault.value,
-            input_tokens=None if completion is None else completion.input_tokens,
-            output_tokens=None if completion is None else completion.output_tokens,
-        )
+            seconds = time.perf_counter() - start
+            self._metrics.record(
+                GenAiOperation.CHAT,
+                model,
+                ask.purpose,
+                seconds,
+                error=None if failure is None else failure.fault.value,
+                input_tokens=None if completion is None else completion.input_tokens,
+                output_tokens=None if completion is None else completion.output_tokens,
+            )
         return _Made(completion, failure, round(seconds * 1000))
+
+    def _span(self, order: CallOrder) -> AbstractContextManager[Span]:
+        ask, model = order.ask, order.model
+        name = f"{GenAiOperation.CHAT} {model}"
+        return self._tracer.start_as_current_span(
+            name,
+            kind=SpanKind.CLIENT,
+            attributes={
+                Attribute.GEN_AI_OPERATION_NAME: GenAiOperation.CHAT,
+                Attribute.GEN_AI_PROVIDER_NAME: provider_name(model),
+                Attribute.GEN_AI_REQUEST_MODEL: model,
+                Attribute.GEN_AI_REQUEST_MAX_TOKENS: ask.max_output_tokens,
+                Attribute.PALIMPSEST_PURPOSE: ask.purpose.value,
+                Attribute.SESSION_KEY: str(order.scope.session_key),
+            },
+            # A defect is recorded where the step fails by it.
+            record_exception=False,
+        )
 
     async def _complete(self, order: CallOrder, told: Told | None) -> Completion:
         """One try, unless the call is called off. Raises ModelFailure."""
@@ -383,6 +399,28 @@ class Caller:
             if done
             else None,
         )
+
+
+#: As OpenTelemetry's conventions call how a reply ended, where they have a word for it.
+_FINISH_REASONS = {
+    End.COMPLETE: "stop",
+    End.LENGTH: "length",
+    End.FILTER: "content_filter",
+    End.TOOL_CALL: "tool_call",
+}
+
+
+def _tell_reply(span: Span, done: Completion) -> None:
+    """Says of a reply what may be said without its words."""
+    if not span.is_recording():
+        return
+    span.set_attribute(Attribute.GEN_AI_RESPONSE_MODEL, done.model)
+    span.set_attribute(Attribute.GEN_AI_USAGE_INPUT_TOKENS, done.input_tokens)
+    span.set_attribute(Attribute.GEN_AI_USAGE_OUTPUT_TOKENS, done.output_tokens)
+    if done.cached_tokens is not None:
+        span.set_attribute(Attribute.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS, done.cached_tokens)
+    reason = _FINISH_REASONS.get(done.end, done.end.value)
+    span.set_attribute(Attribute.GEN_AI_RESPONSE_FINISH_REASONS, [reason])
 
 
 def _called_off() -> ModelFailure:

@@ -129,6 +129,11 @@ class Circuits:
         known = self._open.get(place)
         return None if known is None else known.probe_at
 
+    @property
+    def open_now(self) -> Sequence[Condition]:
+        """Why places are left alone, as far as this process knows."""
+        return [one.condition for one in self._open.values()]
+
     async def refresh(self) -> Sequence[Condition]:
         """Reads what all processes know. Raises StorageError."""
         found = await self._store.read()

@@ -11,12 +11,13 @@ import json
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
-from opentelemetry import metrics
+from opentelemetry import metrics, trace
+from opentelemetry.trace import Span
 
 from service.domain.fail_points import FailPoint, reach
 from service.domain.flows import ModelAsk, ModelReply, Purpose
@@ -33,7 +34,8 @@ from service.llm.plans import CallOrder, Chooser, Plan, Route, place_of, reply_k
 from service.llm.prefix_cache import Prefix, prefix_of
 from service.llm.renderers import cache_key_of, plan_marks
 from service.llm.telling import OnText, Told
-from service.telemetry.names import Attribute, Metric
+from service.telemetry import tracer
+from service.telemetry.names import Attribute, Metric, SpanName
 
 #: Who waits for a call of somebody else's looks after it at first so soon, then ever more
 #: rarely up to so many seconds.
@@ -146,9 +148,10 @@ class Gateway:
             told=None if on_text is None else Told(on_text),
         )
         patience = nullcontext() if self._patience is None else self._patience.waiting(model)
-        with self._leaders.turn(prefix, model) as turn:
+        with self._leaders.turn(prefix, model) as turn, _span(wanted) as span:
             async with patience:
-                reply = await self._reply(wanted, turn)
+                reply, is_replayed = await self._reply(wanted, turn)
+            span.set_attribute(Attribute.REPLAYED, is_replayed)
         if wanted.told is not None:
             wanted.told.whole(reply.text)
         return reply
@@ -162,13 +165,14 @@ class Gateway:
         for key in self._under_way.get(_occasion_of(scope), ()):
             self._caller.call_off(key)
 
-    async def _reply(self, wanted: "_Wanted", turn: Turn) -> ModelReply:
+    async def _reply(self, wanted: "_Wanted", turn: Turn) -> tuple[ModelReply, bool]:
+        """The reply, and whether it was there already."""
         model, look, moves = wanted.model, FIRST_LOOK_SECONDS, MAX_MOVES
         while True:
             route, copy = await self._chooser.choose(wanted.prefix, model, wanted.reply_key)
             if copy is not None:
                 self._replays.add(1, {Attribute.MODEL: LABELS.of(model)})
-                return copy
+                return copy, True
             if await turn.waited(route):
                 continue
             try:
@@ -185,7 +189,7 @@ class Gateway:
             match begun:
                 case ModelReply():
                     self._replays.add(1, {Attribute.MODEL: LABELS.of(model)})
-                    return begun
+                    return begun, True
                 case Busy():
                     await self._sleep(min(look, begun.seconds + FIRST_LOOK_SECONDS))
                     look = min(look * 2, MAX_LOOK_SECONDS)
@@ -210,7 +214,7 @@ class Gateway:
                         if self._circuits is not None:
                             place = place_of(model, route.deployment)
                             await self._circuits.replied(place, asked_at)
-                        return reply
+                        return reply, False
 
     async def _admitted(self, model: str, route: Route) -> bool:
         """Whether the call is the probe of an open circuit. Raises ModelFailure."""
@@ -332,6 +336,22 @@ class _Wanted:
     def reply_key(self) -> str:
         """What a copy of the reply is found by."""
         return reply_key(self.scope, self.key)
+
+
+def _span(wanted: _Wanted) -> AbstractContextManager[Span]:
+    """Opens the span of a call with all that it waits for; a try of it has its own within."""
+    if not trace.get_current_span().is_recording():
+        return nullcontext(trace.INVALID_SPAN)
+    return tracer().start_as_current_span(
+        SpanName.CALL,
+        attributes={
+            Attribute.GEN_AI_REQUEST_MODEL: wanted.model,
+            Attribute.PALIMPSEST_PURPOSE: wanted.ask.purpose.value,
+        },
+        # Its words may be those of a text; whoever wanted it records what it may.
+        record_exception=False,
+        set_status_on_exception=False,
+    )
 
 
 def _occasion_of(scope: CallScope) -> tuple[UUID, str]:

@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from palimpsest.v1 import history_pb2, history_pb2_grpc
+from service import tracing
 from service.rpc import past
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
 from service.rpc.streams import until_stopped
+from service.telemetry.names import Attribute, SpanName
 from service.usecases.history import PROVENANCE_BYTES, History
 from service.usecases.watch import Committed, Started, Watches
 
@@ -139,7 +141,15 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
             async for event in told:
                 response = _told(event, self._pages.max_bytes)
                 response.resume_token = self._pages.next(scope, str(_reached(event)))
+                if isinstance(event, Committed):
+                    _trace(event)
                 yield response
+
+
+def _trace(event: Committed) -> None:
+    """Leaves a span of an event that is told, which leads to the one that committed it."""
+    number = {Attribute.REVISION: event.revision.revision}
+    tracing.mark(SpanName.WATCH_EVENT, event.trace, number)
 
 
 def _reached(event: Started | Committed) -> int:

@@ -7,7 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
+from opentelemetry.context import Context as TraceContext
+
 from palimpsest.v1 import log_pb2, log_pb2_grpc
+from service import tracing
 from service.config import Limits
 from service.domain.appending import Submission
 from service.domain.errors import InvalidInput, PalimpsestError, Unavailable
@@ -17,6 +20,7 @@ from service.domain.tenancy import session_key
 from service.rpc import appends, convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.interceptors.tracing import say_subject
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages, fitting
 from service.usecases import sessions
@@ -56,6 +60,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         if request.WhichOneof("frame") != "open":
             raise _misused("a stream begins with open")
         opening = request.open
+        say_subject(opening)
         opened = await self._appender.open(
             tenant_id,
             session=opening.session,
@@ -230,6 +235,7 @@ class _AppendStream:
                 expected_head=None,
                 chunks=chunks,
             ),
+            parent=_parent(request.batch),
         )
         size_bytes = sum(chunk.size_bytes for chunk in chunks)
         self._under_way.append(_UnderWay(done, len(chunks), size_bytes))
@@ -248,6 +254,14 @@ class _AppendStream:
         self._bytes -= size_bytes
         if self._has_credit():
             self._credit.set()
+
+
+def _parent(batch: log_pb2.AppendChunksRequest.Batch) -> TraceContext | None:
+    """Returns the trace that a batch belongs to; None: that of its call.
+
+    A call that nobody traces may go on for days: then each batch has a trace of its own.
+    """
+    return tracing.parsed(batch.traceparent) or (TraceContext() if tracing.begins_here() else None)
 
 
 def _credit_chunks(limits: Limits) -> int:

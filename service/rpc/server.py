@@ -47,6 +47,7 @@ from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.receiving import Receiving
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
+from service.rpc.interceptors.tracing import Subject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
@@ -201,6 +202,7 @@ class Server:
         self._server = aio.server(
             # From the outside in: what an inner one raises, an outer one sees.
             interceptors=(
+                Tracing(),
                 Telemetry(),
                 Errors(),
                 Receiving(
@@ -212,6 +214,7 @@ class Server:
                 Tenancy(),
                 Crowd(limits),
                 Validation(),
+                Subject(),
             ),
             options=_options(limits),
         )

@@ -1,51 +1,115 @@
-"""OpenTelemetry: exported by OTLP when an endpoint is set, else free of cost."""
+"""OpenTelemetry: pushed by OTLP, served to Prometheus, both, or free of cost.
 
+The standard variables of OpenTelemetry's SDK hold; those that are looked at here say what it is
+to do at all.
+"""
+
+import asyncio
 import os
+import platform
+import socket
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Tracer
 
-from service.telemetry.names import Attribute
+from service.telemetry.names import Attribute, Metric
 
-#: The standard variable that turns exporting on.
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.resources import Resource
+
+    from service.telemetry.prometheus import Exposition
+
+#: The standard variables that turn pushing on: of everything, or of one of both.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 #: How long `shutdown` waits for a collector. One that does not answer would hold a
 #: process up for longer than orchestrators let it take.
 SHUTDOWN_SECONDS = 3.0
+#: How often it is looked whether the event loop is late.
+LOOP_SECONDS = 0.25
+_LATE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SCOPE = "palimpsest"
 
+#: What this process has measured, where it is served.
+_served: "Exposition | None" = None
 
-def configure(service: str, version: str) -> None:
-    """Sets exporting up, if an endpoint is set; once in a process."""
-    if not exports():
+
+def configure(service: str, version: str, *, serves: bool = False) -> None:
+    """Sets up what measures, if anything is done with it; once in a process.
+
+    `serves`: whether metrics are served (`service.telemetry.endpoint`).
+    """
+    global _served
+    if _is_off():
         return
-    # These imports take a while, and most processes never need them.
-    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    if _pushes("OTEL_TRACES_EXPORTER", TRACES_ENDPOINT):
+        # These imports take a while, and most processes never need them.
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create(
-        {Attribute.SERVICE_NAME: service, Attribute.SERVICE_VERSION: version}
-    )
-    tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(tracing)
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    metrics.set_meter_provider(
-        MeterProvider(resource=resource, metric_readers=[reader], shutdown_on_exit=False)
-    )
+        tracing = TracerProvider(resource=_resource(service, version), shutdown_on_exit=False)
+        tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(tracing)
+    readers: list[MetricReader] = []
+    if _pushes("OTEL_METRICS_EXPORTER", METRICS_ENDPOINT):
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+    if serves:
+        from service.telemetry.prometheus import Exposition
+
+        _served = Exposition()
+        readers.append(_served.reader)
+    if readers:
+        from opentelemetry.sdk.metrics import MeterProvider
+
+        resource = _resource(service, version)
+        metrics.set_meter_provider(
+            MeterProvider(resource=resource, metric_readers=readers, shutdown_on_exit=False)
+        )
+
+
+def _is_off() -> bool:
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
+def _pushes(exporter: str, own_endpoint: str) -> bool:
+    named = os.environ.get(ENDPOINT) or os.environ.get(own_endpoint)
+    return bool(named) and os.environ.get(exporter, "otlp").strip().lower() != "none"
+
+
+def _resource(service: str, version: str) -> "Resource":
+    """Returns who measures; what the standard variables say of it wins."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    said = OTELResourceDetector().detect().attributes
+    ours = {
+        Attribute.SERVICE_NAME: service,
+        Attribute.SERVICE_VERSION: version,
+        Attribute.SERVICE_INSTANCE_ID: f"{socket.gethostname()}-{os.getpid()}",
+        Attribute.PROCESS_RUNTIME_VERSION: platform.python_version(),
+    }
+    return Resource.create({**ours, **said})
+
+
+def served() -> "Exposition | None":
+    """Returns what this process has measured, if it is served."""
+    return _served
 
 
 def exports() -> bool:
     """Returns whether anything is done with what is measured."""
-    return bool(os.environ.get(ENDPOINT))
+    if _is_off():
+        return False
+    return _served is not None or _pushes("OTEL_METRICS_EXPORTER", METRICS_ENDPOINT)
 
 
 def shutdown() -> None:
@@ -71,3 +135,17 @@ def tracer() -> Tracer:
 def meter() -> Meter:
     """Where our metrics are made."""
     return metrics.get_meter(_SCOPE)
+
+
+async def watch_loop() -> None:
+    """Records how late the event loop is, until it is cancelled."""
+    late = meter().create_histogram(
+        Metric.LOOP_DELAY,
+        unit="s",
+        description="How late the event loop came to what was due",
+        explicit_bucket_boundaries_advisory=_LATE_SECONDS,
+    )
+    while True:
+        begun = time.perf_counter()
+        await asyncio.sleep(LOOP_SECONDS)
+        late.record(max(0.0, time.perf_counter() - begun - LOOP_SECONDS))

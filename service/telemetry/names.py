@@ -136,20 +136,20 @@ class Metric:
 
 
 class SpanName:
-    """Names of spans; a call of the API has its full method."""
+    """Names of spans; docs/guides/tracing.md has their table.
 
-    #: A step of a memory, from what it reads to what it proposes.
-    STEP: Final = "palimpsest.step"
-    #: What a step writes.
-    COMMIT: Final = "palimpsest.commit"
-    #: A try of a model call.
+    A call of the API has its full method, what is taken from a table `process` and its kind, a
+    try of a model call `chat` and the model, and what is done to a memory one of GenAiOperation.
+    """
+
+    #: An append, from its message to its commit.
+    SEND: Final = "send log"
+    #: A model call with all that it waits for; each try has a span of its own within.
     CALL: Final = "palimpsest.call"
-    #: A transaction.
-    TRANSACTION: Final = "palimpsest.transaction"
-    #: An answer that is made.
-    ANSWER: Final = "palimpsest.answer"
-    #: A schema that is made.
-    SCHEMA: Final = "palimpsest.schema"
+    #: A transaction, with its name behind.
+    TRANSACTION: Final = "transaction"
+    #: A revision that is told to who watches.
+    WATCH_EVENT: Final = "palimpsest.watch.event"
 
 
 class Attribute:
@@ -168,6 +168,7 @@ class Attribute:
     MESSAGING_SYSTEM: Final = messaging_attributes.MESSAGING_SYSTEM
     MESSAGING_OPERATION_NAME: Final = messaging_attributes.MESSAGING_OPERATION_NAME
     MESSAGING_OPERATION_TYPE: Final = messaging_attributes.MESSAGING_OPERATION_TYPE
+    MESSAGING_BATCH_MESSAGE_COUNT: Final = messaging_attributes.MESSAGING_BATCH_MESSAGE_COUNT
     MESSAGING_DESTINATION_NAME: Final = messaging_attributes.MESSAGING_DESTINATION_NAME
     SERVICE_NAME: Final = service_attributes.SERVICE_NAME
     SERVICE_VERSION: Final = service_attributes.SERVICE_VERSION
@@ -176,10 +177,14 @@ class Attribute:
     GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
     GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
     GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+    GEN_AI_REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+    GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
+    GEN_AI_RESPONSE_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
     GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"
     GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
     GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-    #: Which memory a call is about, of spans only.
+    GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+    #: The key of the memory, or of the session whose log is searched; of spans only.
     GEN_AI_MEMORY_STORE_ID: Final = "gen_ai.memory.store.id"
 
     # Ours, of metrics.
@@ -211,9 +216,9 @@ class Attribute:
 
     # Ours, of spans.
 
-    #: A memory's id.
-    MEMORY_ID: Final = "palimpsest.memory_id"
-    #: The revision that a step makes or begins from.
+    #: The key of a session, which is not its name.
+    SESSION_KEY: Final = "palimpsest.session_key"
+    #: The revision that a step makes.
     REVISION: Final = "palimpsest.revision"
     #: The level of a state's vectors.
     LEVEL: Final = "palimpsest.level"
@@ -221,6 +226,18 @@ class Attribute:
     FROM_POSITION: Final = "palimpsest.from_position"
     #: The last position that a step reads.
     TO_POSITION: Final = "palimpsest.to_position"
+    #: The kind of a change: step, fold …
+    CHANGE: Final = "palimpsest.change"
+    #: Whether the reply to a call was there already: in the journal, or a copy of it.
+    REPLAYED: Final = "palimpsest.call.replayed"
+
+
+class MessagingOperation:
+    """Values of messaging.operation.name and messaging.operation.type."""
+
+    SEND: Final = "send"
+    STEP: Final = "step"
+    PROCESS: Final = "process"
 
 
 class GenAiOperation:

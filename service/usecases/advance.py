@@ -48,7 +48,7 @@ class Advancer:
         key = (item.session_key, item.item_id)
         kind = self._kinds.get(key)
         if kind is None:
-            async with self._database.transaction(item.tenant_id) as tx:
+            async with self._database.transaction(item.tenant_id, name="step") as tx:
                 kind = await memories.find_kind(tx, *key)
             if kind is None:
                 return None

@@ -10,7 +10,6 @@ from service.domain.specs import MemoryKind, kind_of
 from service.domain.work import WorkItem
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
-from service.telemetry.names import SpanName
 from service.usecases import guard_meters
 from service.usecases.cancelling import InHand
 from service.usecases.guard_meters import Guard
@@ -32,8 +31,6 @@ from storage.database import Database, Transaction
 
 class Answerer(Maker[StoredAnswer]):
     """Makes answers in one worker process."""
-
-    span = SpanName.ANSWER
 
     def __init__(
         self,
@@ -86,7 +83,7 @@ class Answerer(Maker[StoredAnswer]):
         key = (wanted.session_key, wanted.answer_id)
         if not (wanted.is_left or wanted.is_unwanted):
             return True
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             if wanted.is_unwanted:
                 gone = await interest.abandon(tx, key)
             else:
@@ -98,7 +95,7 @@ class Answerer(Maker[StoredAnswer]):
         made = await self._reader(wanted).answer(item, wanted)
         made = await self._shaper.shape(item, wanted, made)
         reach(FailPoint.ANSWER_MADE)
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             if wanted.tells_text:
                 await answer_texts.settle(tx, (wanted.session_key, wanted.answer_id), made.text)
             is_first = await answers.complete(

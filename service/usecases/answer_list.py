@@ -28,7 +28,7 @@ async def list_answers(
     them at the most.
     """
     key = session_key(tenant_id, session)
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="answer") as tx:
         memory_id = await _memory_id(tx, session, key, memory)
         listed = await answer_list.list_newest(
             tx,

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import structlog
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, SpanContext, SpanKind
 
+from service import tracing
 from service.config import Limits
 from service.domain.appending import (
     APPEND,
@@ -32,6 +35,8 @@ from service.domain.fail_points import FailPoint, reach
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
+from service.telemetry import tracer
+from service.telemetry.names import Attribute, MessagingOperation, SpanName
 from service.usecases import guard_meters
 from service.usecases.database_words import unavailable
 from service.usecases.door import Door
@@ -42,6 +47,7 @@ from storage import log, sessions
 from storage.database import Database, DirectTransaction
 from storage.errors import StorageError, Unreachable, Violated
 from storage.requests import RequestKey
+from storage.trace_contexts import Traced
 
 _log = structlog.get_logger("palimpsest.append")
 
@@ -114,7 +120,7 @@ class Appender:
         expected_head: int | None,
     ) -> Opened:
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="append") as tx:
             reach(FailPoint.OPEN_BEGUN)
             stored = await sessions.lock_head(tx, key)
             reach(FailPoint.OPEN_LOCKED)
@@ -153,14 +159,17 @@ class Appender:
                 retry_seconds=BUSY_RETRY_SECONDS,
             )
 
-    def submit(self, tenant_id: UUID, submission: Submission) -> "asyncio.Future[Appended]":
+    def submit(
+        self, tenant_id: UUID, submission: Submission, *, parent: Context | None = None
+    ) -> "asyncio.Future[Appended]":
         """Queues a submission; the future is done once it is durable or refused.
 
         Submissions of one producer are written in the order in which they come. One whose
-        future is cancelled before its commit begins is not written.
+        future is cancelled before its commit begins is not written. Its `send` span is a child
+        of `parent`, else of the span under way, and what reads the chunks goes on from there.
         """
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        entry = Entry(tenant_id, submission, done)
+        entry = Entry(tenant_id, submission, done, _sent(submission, done, parent))
         self._hold(entry.size)
         self._door.come(entry)
         return done
@@ -169,7 +178,7 @@ class Appender:
         self._lanes[entry.submission.session_key.int % len(self._lanes)].put(entry)
 
     async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Collection[UUID]:
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="append") as tx:
             return await sessions.existing(tx, keys)
 
     async def run(self) -> None:
@@ -233,7 +242,9 @@ class Appender:
         left: Sequence[Entry] = ()
         try:
             if entries:
-                left = await self._commit(tenant_id, entries)
+                # Of a commit for several traces, the first one's has it.
+                with tracing.within(next((one.trace for one in entries if one.trace), None)):
+                    left = await self._commit(tenant_id, entries)
         except Exception as error:
             # The lane must outlive a defect; whoever waits is told.
             _log.exception("group commit failed")
@@ -252,7 +263,7 @@ class Appender:
 
     async def _commit(self, tenant_id: UUID, entries: Sequence[Entry]) -> Sequence[Entry]:
         try:
-            async with self._database.direct(tenant_id) as tx:
+            async with self._database.direct(tenant_id, name="append") as tx:
                 group = await self._write(tx, entries)
         except StorageError as error:
             parts = by_session(entries)
@@ -299,7 +310,9 @@ class Appender:
             return None
         if not group.is_small() or group.producers[producer].epoch != known.epoch:
             return None
-        written = await log.write_swiftly(tx, group.chunks, session, known, group.new_requests)
+        written = await log.write_swiftly(
+            tx, group.chunks, session, known, group.new_requests, group.traced
+        )
         if written is None:
             guard_meters.kept(Guard.APPEND_GUESS)
             return None
@@ -360,6 +373,44 @@ class Appender:
             )
 
 
+def _sent(
+    submission: Submission, done: "asyncio.Future[Appended]", parent: Context | None
+) -> SpanContext | None:
+    """Begins the `send` span of a submission, which ends with `done`; None: it is not sampled."""
+    call = tracing.sampled()
+    if call is None and (parent is None or not tracing.is_on()):
+        return None
+    span = tracer().start_span(
+        SpanName.SEND,
+        context=parent,
+        kind=SpanKind.PRODUCER,
+        # Where it is no child of the call that brought it.
+        links=[Link(call)] if call is not None and parent is not None else (),
+        attributes={
+            Attribute.MESSAGING_SYSTEM: "palimpsest",
+            Attribute.MESSAGING_OPERATION_NAME: MessagingOperation.SEND,
+            Attribute.MESSAGING_OPERATION_TYPE: MessagingOperation.SEND,
+            Attribute.MESSAGING_DESTINATION_NAME: "log",
+            Attribute.MESSAGING_BATCH_MESSAGE_COUNT: len(submission.chunks),
+            Attribute.SESSION_KEY: str(submission.session_key),
+        },
+    )
+
+    if not span.is_recording():
+        return None
+
+    def end(done: "asyncio.Future[Appended]") -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            tracing.failed(span, error)
+        elif not done.cancelled():
+            span.set_attribute(Attribute.TO_POSITION, done.result().position)
+        span.end()
+
+    done.add_done_callback(end)
+    return span.get_span_context()
+
+
 async def _read_repeated(
     tx: DirectTransaction, entries: Sequence[Entry], locked: log.Locked
 ) -> "dict[_Place, tuple[int, bytes]]":
@@ -391,6 +442,8 @@ class _Group:
     new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
     accepted: list[Accepted] = field(default_factory=list)
     chunks: list[log.NewChunk] = field(default_factory=list)
+    #: Where the chunks of sampled appends are.
+    traced: list[Traced] = field(default_factory=list)
     #: Producers whose epoch is raised, with chunks or without.
     raised: dict[log.ProducerKey, None] = field(default_factory=dict)
     #: What is not in it: sessions that others have locked, or that do not exist.
@@ -419,6 +472,15 @@ class _Group:
             place = (*entry.producer, placed.submitted.sequence)
             self.stored[place] = (placed.position, placed.submitted.digest)
             self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
+        if entry.trace is not None and planned.placed:
+            self.traced.append(
+                Traced(
+                    session_key=key,
+                    from_position=planned.placed[0].position,
+                    to_position=planned.placed[-1].position,
+                    context=entry.trace,
+                )
+            )
         self.sessions[key] = planned.session
         self.producers[entry.producer] = planned.producer
         sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
@@ -463,12 +525,14 @@ class _Group:
         dict[UUID, int],
         dict[log.ProducerKey, ProducerState],
         dict[RequestKey, DoneRequest],
+        list[Traced],
     ]:
-        """Chunks, heads, producers and requests, as `log.write` takes them."""
+        """Chunks, heads, producers, requests and contexts, as `log.write` takes them."""
         grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
         return (
             self.chunks,
             {key: self.sessions[key].head for key, _ in grown},
             {producer: self.producers[producer] for producer in {**grown, **self.raised}},
             self.new_requests,
+            self.traced,
         )

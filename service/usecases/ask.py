@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from service import tracing
 from service.config import Limits
 from service.domain.errors import (
     Cancelled,
@@ -32,7 +33,7 @@ from service.usecases.listening import Listener
 from service.usecases.lookup import find_memory, item_key, session_not_found
 from service.usecases.questions import OF_LOG, Question, Source, Taken, naming, take
 from service.usecases.waiting import BUSY_RETRY_SECONDS, WaitingRoom
-from storage import answers, flushing, sessions, settling, waiting
+from storage import answers, flushing, sessions, settling, trace_contexts, waiting
 from storage.answers import StoredAnswer
 from storage.calls import UsageLine
 from storage.database import Database, Transaction
@@ -148,7 +149,7 @@ class Asker:
         found = await self._get(tenant_id, session, answer_id)
         stored = found.answer
         if stored.status == "pending" and stored.wanted_until is not None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="ask") as tx:
                 await self._interest.want(tx, (stored.session_key, answer_id), resumes=False)
             if stored.is_left:
                 self._hints.add([_item(tenant_id, stored.session_key, answer_id)])
@@ -156,16 +157,16 @@ class Asker:
 
     async def _get(self, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
         key = session_key(tenant_id, session)
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="ask") as direct:
             found = await answers.read(direct, key, answer_id, occasion(answer_id))
         if found is None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="ask") as tx:
                 raise await answer_not_found(tx, session, answer_id)
         return Answered(answer=found[0], usage=found[1])
 
     async def _join(self, item: WorkItem, session: str) -> StoredAnswer:
         """The answer, which goes on if it was abandoned. Raises NotFound."""
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="ask") as tx:
             stored = await answers.get(tx, item.session_key, item.item_id)
             if stored is None:
                 raise await answer_not_found(tx, session, item.item_id)
@@ -183,14 +184,19 @@ class Asker:
         Raises NotFound, InvalidInput (token), FailedPrecondition, Exhausted.
         """
         begun: list[Begun] = []
-        async with self._database.transaction(tenant_id) as tx:
+        asking = tracing.sampled()
+        async with self._database.transaction(tenant_id, name="ask") as tx:
             sources = await _sources(tx, questions)
             for number, question in enumerate(questions):
                 source = sources[question.memory]
                 with naming(number, of=len(questions)):
                     taken = take(question, source, self._token_key)
                 if taken.fresh or waited:
-                    begun.append(await self._store(tx, question, source, taken))
+                    reading = await self._store(tx, question, source, taken)
+                    begun.append(reading)
+                    if asking is not None:
+                        key = source.session_key
+                        await trace_contexts.add(tx, key, reading.answer_id, 0, asking)
                 else:
                     begun.append(Behind(source=source, taken=taken))
             woken = [] if waited else await _end_waits(tx, questions, sources)
@@ -260,7 +266,7 @@ class Asker:
 
     async def _not_ready(self, item: WorkItem) -> DeadlineExceeded:
         """The error of a question whose deadline came first."""
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="ask") as tx:
             cause = await waiting.find_cause(tx, item)
         why = "is still being made" if cause is None else f"waits for its model: {cause}"
         metadata = {"answer": item.item_id} | ({} if cause is None else {"cause": cause})

@@ -47,7 +47,7 @@ class Budgets:
 
         Raises NotFound.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="budgets") as tx:
             place = await _place(tx, owner)
             await budgets.put(
                 tx, place, period, limit_tokens=limits.tokens, limit_micro_usd=limits.micro_usd
@@ -60,7 +60,7 @@ class Budgets:
 
     async def clear(self, tenant_id: UUID, owner: BudgetOwner, period: BudgetPeriod) -> int:
         """Takes a budget away; how many memories that woke. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="budgets") as tx:
             place = await _place(tx, owner)
             if not await budgets.clear(tx, place, period):
                 raise NotFound(
@@ -76,7 +76,7 @@ class Budgets:
         self, tenant_id: UUID, session: str | None, after: tuple[str, str, str], limit: int
     ) -> Sequence[Standing]:
         """Up to `limit` budgets behind `after`, of all or of one session. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="budgets") as tx:
             if session is not None:
                 await _session(tx, session)
             return await budgets.page(tx, named=session, after=after, limit=limit)
@@ -114,7 +114,7 @@ async def hold(
 
     None when that is up to a worker that looks, or to whoever raises the budget. Raises Fenced.
     """
-    async with database.transaction(scope.tenant_id) as tx:
+    async with database.transaction(scope.tenant_id, name="budgets") as tx:
         try:
             # Once more, with the budgets locked until the memory is held: else one that
             # was raised since the refusal would have found nothing to wake.

@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
+from opentelemetry.trace import SpanContext
 
+from service import tracing
 from service.config import Config
 from service.domain.errors import BudgetExhausted
 from service.domain.fail_points import FailPoint, reach
@@ -30,13 +32,12 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
-from service.telemetry import tracer
-from service.telemetry.names import Attribute, SpanName
-from service.usecases import budgets
+from service.telemetry.names import Attribute
+from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, is_final
 from service.usecases.held_tree import HeldTree, check_room
 from service.usecases.pipeline import WINDOW, NodeFailed, Pipeline, Steps
-from service.usecases.step_meters import FENCED, STEPS
+from service.usecases.step_meters import FENCED, STEPS, timed
 from service.usecases.tree_log import TreeLog
 from storage import intents, revisions, sessions, stalls, trees
 from storage.database import Database
@@ -84,7 +85,7 @@ class Builder:
             return await self._lost(site)
 
     async def _take(self, item: WorkItem) -> HeldTree | None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.TREE)
             if held is None:
                 return None
@@ -134,6 +135,28 @@ class Builder:
         return None
 
     async def _make(self, site: HeldTree, planned: Planned) -> Summary:
+        """Makes a node: a step of its own in traces, which stores itself with others."""
+        start, end = site.place_of(planned)
+        if planned.cut is None:
+            causes: Sequence[SpanContext] = site.spans_under(planned)
+        else:
+            causes = await step_traces.appends(
+                self._database,
+                site.tenant_id,
+                site.held.session_key,
+                after=start.position - 1,
+                upto=end.last_position,
+            )
+        with step_traces.work(site.held, causes) as span:
+            span.set_attribute(Attribute.LEVEL, planned.level)
+            span.set_attribute(Attribute.FROM_POSITION, start.position - 1)
+            span.set_attribute(Attribute.TO_POSITION, end.last_position)
+            with timed(MemoryKind.TREE):
+                made = await self._made(site, planned)
+            site.keep_span(planned, tracing.sampled())
+            return made
+
+    async def _made(self, site: HeldTree, planned: Planned) -> Summary:
         async def call(ask: ModelAsk) -> ModelReply:
             check_room(ask, site.facts)
             scope = site.scope(f"node:{planned.name}")
@@ -175,7 +198,7 @@ class Builder:
         skipped = [one for one in nodes if one in site.skipped]
         to_position = max([held.applied_position, *(one.to_position for one in made)])
         has_work = True
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="commit") as tx:
             reach(FailPoint.STORE_BEGUN)
             if last and held.seal_position is None:
                 head = await sessions.locked_head(tx, held.session_key)
@@ -187,8 +210,9 @@ class Builder:
                 to_position=to_position,
                 digest=trees.digest(site.digest, made),
             )
-            with tracer().start_as_current_span(SpanName.COMMIT, attributes=_told(held, new)):
-                await trees.commit(tx, held, new, made, texts, has_work=has_work)
+            causes = [site.spans[one.name] for one in nodes if one.name in site.spans]
+            with step_traces.commit(held, new, causes) as traced:
+                await trees.commit(tx, held, traced, made, texts, has_work=has_work)
             for one in skipped:
                 start, end = site.place_of(one)
                 skip = site.skipped.pop(one)
@@ -214,7 +238,7 @@ class Builder:
         if held.seal_position is not None:
             await self._seal(site)
             return True
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="step") as tx:
             if await sessions.locked_head(tx, held.session_key) > position:
                 return True
             if position == held.applied_position:
@@ -230,7 +254,7 @@ class Builder:
 
     async def _seal(self, site: HeldTree) -> None:
         position = site.log.position
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="step") as tx:
             reach(FailPoint.SEAL_BEGUN)
             if position > site.held.applied_position:
                 new = _empty(site, "step", position)
@@ -251,7 +275,7 @@ class Builder:
         """What `drain` returns when something was thrown away."""
         FENCED.add(1)
         held = site.held
-        async with self._database.transaction(site.tenant_id) as tx:
+        async with self._database.transaction(site.tenant_id, name="step") as tx:
             now = await revisions.lock(tx, held.session_key, held.memory_id)
         if now is not None and now.epoch == held.epoch and now.seal_position is not None:
             # Somebody wants it sealed, and what is behind must not get into it.
@@ -296,12 +320,3 @@ def _empty(site: HeldTree, kind: str, to_position: int) -> NewRevision:
 def _before(held: Claim, start: Place) -> Claim:
     """The memory as what failed at `start` finds it."""
     return replace(held, applied_position=start.position - 1)
-
-
-def _told(held: Claim, new: NewRevision) -> dict[str, str | int]:
-    return {
-        Attribute.MEMORY_ID: str(held.memory_id),
-        Attribute.REVISION: held.revision + 1,
-        Attribute.FROM_POSITION: held.applied_position,
-        Attribute.TO_POSITION: new.to_position,
-    }

@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.5
 async def cancel(database: Database, tenant_id: UUID, session: str, answer_id: UUID) -> Answered:
     """The answer: cancelled, unless it had ended before. Raises NotFound."""
     key = session_key(tenant_id, session)
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="answer") as tx:
         await settling.settle(tx, WorkKind.ANSWER, key, answer_id, status="cancelled", failure="")
         stored = await answers.get(tx, key, answer_id)
         if stored is None:
@@ -69,7 +69,7 @@ class InHand:
         held = sorted(self._tasks.values(), key=lambda item: str(item.tenant_id))
         for tenant_id, items in groupby(held, key=lambda item: item.tenant_id):
             keys = [(item.session_key, item.item_id) for item in items]
-            async with self._database.direct(tenant_id) as direct:
+            async with self._database.direct(tenant_id, name="answer") as direct:
                 given_up = await interest.given_up(direct, keys)
             for task, item in self._tasks.items():
                 if item.item_id not in given_up or task in self._ended:

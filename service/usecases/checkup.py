@@ -177,11 +177,11 @@ class Checkup:
         """Models that give no replies for now."""
         try:
             with look.seen():
-                async with database.connection() as connection:
+                async with database.connection(name="doctor") as connection:
                     found = await conditions.read(connection)
                 number: Counter[str] = Counter()
                 for tenant in await self._looked_at(database) if found else ():
-                    async with database.transaction(tenant.tenant_id) as tx:
+                    async with database.transaction(tenant.tenant_id, name="doctor") as tx:
                         number.update(await waiting.count_waiting(tx))
         except (StorageError, NoTenant) as error:
             return [warn("models", f"could not be seen: {error}", "grant what the role lacks")]
@@ -300,7 +300,7 @@ async def _clocks(database: Database, facts: ServerFacts) -> Finding:
     )
     try:
         with look.seen():
-            async with database.connection() as connection:
+            async with database.connection(name="doctor") as connection:
                 others = await clocks.read(connection, silent_seconds=SILENT_SECONDS)
     except StorageError as error:
         return warn("clocks", f"could not be seen: {error}", "grant what the role lacks")
@@ -310,7 +310,7 @@ async def _clocks(database: Database, facts: ServerFacts) -> Finding:
 async def _place(database: Database) -> Finding:
     try:
         with look.seen():
-            async with database.connection() as connection:
+            async with database.connection(name="doctor") as connection:
                 return judge.judge_place(*await places.read(connection))
     except StorageError as error:
         return warn("place", f"could not be seen: {error}", "grant what the role lacks")
@@ -318,7 +318,7 @@ async def _place(database: Database) -> Finding:
 
 async def _look(database: Database, tenant: Tenant, read: _Look) -> list[Finding]:
     try:
-        async with database.transaction(tenant.tenant_id) as tx:
+        async with database.transaction(tenant.tenant_id, name="doctor") as tx:
             return await read(tx)
     except StorageError as error:
         return [warn("", f"could not be seen: {error}", "grant what the role lacks")]

@@ -45,7 +45,7 @@ class ProcessClock:
 
     async def note(self) -> None:
         """Notes it once, and forgets processes that are long gone. Raises StorageError."""
-        async with self._database.connection() as connection:
+        async with self._database.connection(name="clocks") as connection:
             await clocks.note(
                 connection,
                 self._process_id,

@@ -77,7 +77,7 @@ class Comparer:
         """The comparison; None when the memory has made no step."""
         model = stored.prism.model or self._config.model
         async with self._alone:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="costs") as tx:
                 facts = await self._read(tx, stored)
             if facts is None:
                 return None

@@ -9,11 +9,9 @@ of a worker that lost its memory to another one.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import structlog
-from opentelemetry.trace import Span
 
 from service.beside import beside
 from service.config import Config
@@ -30,12 +28,11 @@ from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
 from service.splitter import first_piece
-from service.telemetry import tracer
-from service.telemetry.names import Attribute, SpanName
-from service.usecases import budgets
+from service.telemetry.names import Attribute
+from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_state import Group, HeldState, idle_at, wake_position
-from service.usecases.step_meters import FENCED, STEPS
+from service.usecases.step_meters import FENCED, STEPS, timed
 from storage import calls, contexts, intents, log, resting, revisions, stalls, vectors
 from storage.contexts import Bounds
 from storage.database import Database, DirectTransaction
@@ -98,7 +95,7 @@ class Compressor:
 
     async def _rests_untouched(self, item: WorkItem) -> bool:
         """Leaves a memory alone that has nothing to compress yet, without taking it over."""
-        async with self._database.direct(item.tenant_id) as tx:
+        async with self._database.direct(item.tenant_id, name="step") as tx:
             found = await resting.look(tx, item.session_key, item.item_id)
             reach(FailPoint.STATE_LOOKED)
             if found is None:
@@ -128,7 +125,7 @@ class Compressor:
         return None if is_due(held.state, context, now=stored.now) else context
 
     async def _take(self, item: WorkItem) -> HeldState | None:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id, MemoryKind.STATE)
             if held is None:
                 return None
@@ -162,7 +159,7 @@ class Compressor:
 
     async def _episode(self, holding: HeldState, level: int) -> Group:
         held, run = holding.held, holding.state.levels.run(level)
-        async with self._database.transaction(holding.tenant_id) as tx:
+        async with self._database.transaction(holding.tenant_id, name="step") as tx:
             found = await vectors.read_vectors(tx, held.session_key, held.memory_id, run)
         reach(FailPoint.EPISODE_READ)
         return holding.next_episode(level, found)
@@ -177,7 +174,7 @@ class Compressor:
             number = await beside(holding.due_anyway)
             if number is not None:
                 return holding, number
-            async with self._database.transaction(holding.tenant_id) as tx:
+            async with self._database.transaction(holding.tenant_id, name="step") as tx:
                 found = await log.read(
                     tx, holding.held.session_key, holding.read_position, READ_CHUNKS
                 )
@@ -189,9 +186,17 @@ class Compressor:
                 return holding, holding.due_at_head(now) if number is None else number
 
     async def _guarded(self, holding: HeldState, group: Group) -> HeldState | float | None:
-        with self._span(SpanName.STEP, holding, group) as span:
+        async with step_traces.step(
+            self._database,
+            holding.tenant_id,
+            holding.held,
+            after=group.from_position,
+            upto=group.to_position,
+        ) as span:
+            span.set_attribute(Attribute.LEVEL, group.level)
             try:
-                return await self._compress(holding, group)
+                with timed(MemoryKind.STATE):
+                    return await self._compress(holding, group)
             except (Fenced, StorageError):
                 raise
             except BudgetExhausted as error:
@@ -230,10 +235,10 @@ class Compressor:
             to_position=moved.held.applied_position,
             digest=moved.state.digest,
         )
-        with self._span(SpanName.COMMIT, holding, group):
-            async with self._database.transaction(holding.tenant_id) as tx:
+        with step_traces.commit(held, new) as traced:
+            async with self._database.transaction(holding.tenant_id, name="commit") as tx:
                 reach(FailPoint.STATE_BEGUN)
-                await vectors.commit(tx, held, new, moved.state.levels, vector, has_work=True)
+                await vectors.commit(tx, held, traced, moved.state.levels, vector, has_work=True)
                 if cause is not None:
                     await stalls.add_dead_letter(
                         tx,
@@ -249,7 +254,7 @@ class Compressor:
 
     async def _rest(self, holding: HeldState) -> HeldState | float | None:
         """Leaves a memory whose steps stay recent, unless more came just now."""
-        async with self._database.direct(holding.tenant_id) as tx:
+        async with self._database.direct(holding.tenant_id, name="step") as tx:
             head = await _leave(tx, holding.held, holding.context)
         if head is None:
             return None
@@ -273,18 +278,6 @@ class Compressor:
         before = _before(held, group)
         await self._failing.stall(holding.tenant_id, before, group.to_position, error)
         return None
-
-    def _span(self, name: str, holding: HeldState, group: Group) -> AbstractContextManager[Span]:
-        return tracer().start_as_current_span(
-            name,
-            attributes={
-                Attribute.MEMORY_ID: str(holding.held.memory_id),
-                Attribute.REVISION: group.number,
-                Attribute.LEVEL: group.level,
-                Attribute.FROM_POSITION: group.from_position,
-                Attribute.TO_POSITION: group.to_position,
-            },
-        )
 
 
 async def _leave(tx: DirectTransaction, held: Claim, context: WorkingContext) -> int | None:

@@ -421,11 +421,11 @@ class Watcher:
         memories = [item for item in items.values() if item.kind is WorkKind.MEMORY]
         if memories:
             keys = [(item.session_key, item.item_id) for item in memories]
-            async with self._database.direct(tenant_id) as direct:
+            async with self._database.direct(tenant_id, name="progress") as direct:
                 seen.progress.update(await read_progress(direct, keys))
         made = [item for item in items.values() if item.kind is not WorkKind.MEMORY]
         if made:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="progress") as tx:
                 seen.settled.update(one.item_id for one in await settling.settled(tx, made))
                 listening = [one.listener for one in waits if one.listener is not None]
                 if listening:

@@ -71,7 +71,7 @@ class Costs:
         limit: int,
     ) -> tuple[Spend, Sequence[SpendLine]]:
         """The sum of all, and up to `limit` lines behind `after`. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="costs") as tx:
             wanted, _ = await _filter(tx, asked)
             total = await spend.total(tx, wanted)
             found = await spend.lines(tx, wanted, level, by_day=by_day, after=after, limit=limit)
@@ -82,7 +82,7 @@ class Costs:
 
         `system_tokens`: of the system prompt of the agent, for the accounting of its steps.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="costs") as tx:
             wanted, stored = await _filter(tx, asked)
             assert wanted.session_key is not None, "the proto requires a session"
             lines = await costs.lines(tx, wanted.session_key, wanted)

@@ -25,7 +25,7 @@ from service.domain.schemas.evolution import Incompatible, check_extends
 from service.domain.schemas.tree import Schema, render
 from service.domain.specs import MemoryKind
 from service.domain.state.spec import StateSpec
-from service.usecases import guard_meters
+from service.usecases import guard_meters, step_traces
 from service.usecases.lookup import find_memory, item_key, lock_memory, revision_not_found
 from service.usecases.memories import Memories
 from storage import amendment_log, flushing, prism_states, revisions, sessions, vectors, waiting
@@ -75,7 +75,7 @@ class Editor:
         NotFound, Conflict, InvalidInput.
         """
         proposals = [_proposal(edit, number) for number, edit in enumerate(edits)]
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target)
             reach(FailPoint.EDIT_LOCKED)
             before = await _load(tx, held, held.revision)
@@ -111,7 +111,7 @@ class Editor:
 
     async def rollback(self, tenant_id: UUID, target: Target, revision: int) -> StoredMemory:
         """Restores the state of `revision`. Raises NotFound, Conflict, OutOfRange."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target, also=MemoryKind.STATE)
             if revision > held.revision:
                 raise revision_not_found(target.memory, revision, held.revision)
@@ -146,7 +146,7 @@ class Editor:
 
     async def fold(self, tenant_id: UUID, target: Target) -> tuple[StoredMemory, bool]:
         """Writes the amendments into a new base; whether there were any. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target)
             rows = await prism_states.read_shown(tx, *item_key(held), held.revision)
             assert rows is not None, "the cursor's foreign key holds the revision"
@@ -167,7 +167,7 @@ class Editor:
 
     async def consolidate(self, tenant_id: UUID, target: Target) -> StoredMemory:
         """Asks for a consolidation once what is in the log is read. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="edit") as tx:
             stored = await find_memory(tx, target.session, target.memory)
             # In the order in which a step locks them.
             session = await sessions.lock_head(tx, stored.session_key)
@@ -183,7 +183,7 @@ class Editor:
     async def update_schema(self, tenant_id: UUID, target: Target, schema: Schema) -> StoredMemory:
         """Gives the memory a schema with more fields. Raises NotFound, Conflict, InvalidInput."""
         source = render(schema)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target)
             before = held.prism.schema()
             if held.prism.shown_schema() == source:
@@ -212,7 +212,7 @@ class Editor:
 
     async def update_model(self, tenant_id: UUID, target: Target, model: str) -> StoredMemory:
         """Gives the memory another model; empty: the service's. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target)
             await waiting.change_model(tx, *item_key(held), model)
             stored = await find_memory(tx, target.session, target.memory)
@@ -224,7 +224,8 @@ class Editor:
     async def _commit(
         self, tx: Transaction, target: Target, held: Claim, new: NewRevision
     ) -> StoredMemory:
-        await revisions.commit_revision(tx, held, new, has_work=None)
+        with step_traces.commit(held, new) as traced:
+            await revisions.commit_revision(tx, held, traced, has_work=None)
         reach(FailPoint.EDIT_WRITTEN)
         return await find_memory(tx, target.session, target.memory)
 
@@ -241,7 +242,8 @@ async def _restore_vectors(
         comment=target.comment,
         restored_revision=revision,
     )
-    await vectors.commit(tx, held, new, restored.levels, None, has_work=None)
+    with step_traces.commit(held, new) as traced:
+        await vectors.commit(tx, held, traced, restored.levels, None, has_work=None)
     # With other vectors something else may be due.
     await vectors.rouse(tx, *item_key(held))
     return await find_memory(tx, target.session, target.memory)

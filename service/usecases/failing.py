@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 from opentelemetry.trace import Span
 
+from service import tracing
 from service.config import Config
 from service.domain.asking import NoUse
 from service.domain.errors import FailedPrecondition
@@ -19,9 +20,8 @@ from service.llm.failures import ModelFailure
 from service.telemetry import meter
 from service.telemetry.names import Metric
 from service.usecases.step_meters import FAILED
-from storage import memories, revisions, stalls, waiting
+from storage import revisions, stalls, waiting
 from storage.database import Database
-from storage.memories import Names
 from storage.revisions import Claim
 
 _log = structlog.get_logger("palimpsest.step")
@@ -91,11 +91,8 @@ class Failing:
         self._pauses.forget(held.memory_id)
         FAILED.add(1)
         known = isinstance(error, ModelFailure | FailedPrecondition | NoUse)
-        names = await self._names(tenant_id, held)
         _log.warning(
             "step failed",
-            session=names.session,
-            memory=names.memory,
             after_position=held.applied_position,
             attempt=held.attempts + 1,
             cause=logged_cause_of(error),
@@ -108,7 +105,7 @@ class Failing:
             held.attempts,
             asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
         )
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="failure") as tx:
             reach(FailPoint.BACK_OFF_BEGUN)
             await revisions.back_off(tx, held, seconds)
             reach(FailPoint.BACK_OFF_WRITTEN)
@@ -120,17 +117,14 @@ class Failing:
         _WAITED.add(1)
         seconds = self._pauses.next(held.memory_id, error)
         cause = cause_of(error)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="failure") as tx:
             await waiting.put_off_memory(
                 tx, held, model=error.waits_for, cause=cause, seconds=seconds
             )
-            names = await memories.find_names(tx, held.session_key, held.memory_id)
             reach(FailPoint.WAIT_WRITTEN)
         reach(FailPoint.WAITING)
         _log.info(
             "memory waits for its model",
-            session=names.session,
-            memory=names.memory,
             cause=cause,
             seconds=None if error.waits_for else round(seconds, 1),
         )
@@ -138,7 +132,7 @@ class Failing:
     async def stall(self, tenant_id: UUID, held: Claim, to_position: int, error: Exception) -> None:
         """Stops the memory until somebody retries it. Raises Fenced."""
         ambiguous = isinstance(error, ModelFailure) and error.fault.is_ambiguous
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="failure") as tx:
             reach(FailPoint.STALL_BEGUN)
             await stalls.stall(tx, held)
             reach(FailPoint.STALL_WRITTEN)
@@ -155,10 +149,6 @@ class Failing:
 
     def _model_of(self, held: Claim) -> str:
         return held.spec.model or self._config.model
-
-    async def _names(self, tenant_id: UUID, held: Claim) -> Names:
-        async with self._database.transaction(tenant_id) as tx:
-            return await memories.find_names(tx, held.session_key, held.memory_id)
 
 
 def asked_anew(ask: ModelAsk, held: Claim) -> ModelAsk:
@@ -196,4 +186,5 @@ def trace(span: Span, error: Exception) -> None:
     if isinstance(error, NoUse | NoSchema):
         # Its trace has the message, too.
         plain = {"exception.message": logged_cause_of(error), "exception.stacktrace": ""}
+    tracing.failed(span, error)
     span.record_exception(error, attributes=plain)

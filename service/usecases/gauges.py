@@ -7,12 +7,15 @@ is that process's.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from service.dispatch.port import Dispatcher, DispatchStatistics
+from service.domain.conditions import Condition
+from service.llm.labels import LABELS
 from service.telemetry import meter
 from service.telemetry.names import Attribute, Metric
 from storage import measures
@@ -72,6 +75,68 @@ def observe_connections(database: Database, *, by: Meter | None = None) -> None:
         [counted],
         unit="{connection}",
         description="Connections of this process to the database, by pool and state",
+    )
+    observe(
+        Metric.DB_CLIENT_CONNECTION_MAX,
+        "Connections that this process may have to the database, by pool",
+        Attribute.DB_CLIENT_CONNECTION_POOL_NAME,
+        database.max_connections,
+        unit="{connection}",
+        by=by,
+    )
+
+
+def observe_one(
+    name: str, description: str, read: Callable[[], float | None], *, by: Meter | None = None
+) -> None:
+    """Adds a gauge of one figure, which is missing while `read` gives None."""
+
+    def observations(_: CallbackOptions) -> Iterable[Observation]:
+        value = read()
+        return [] if value is None else [Observation(value)]
+
+    (by or meter()).create_observable_gauge(name, [observations], description=description)
+
+
+def observe_ready(is_ready: Callable[[], bool]) -> None:
+    """Adds the gauge of whether a process can work."""
+    observe_one(Metric.READY, "Whether the process can do its work", lambda: float(is_ready()))
+
+
+def observe_executor(is_reachable: Callable[[], bool], *, by: Meter | None = None) -> None:
+    """Adds the gauge of whether a worker reaches the process that makes its calls."""
+    observe_one(
+        Metric.EXECUTOR_REACHABLE,
+        "Whether the process that makes model calls is reached",
+        lambda: float(is_reachable()),
+        by=by,
+    )
+
+
+def observe_prefix_cache(is_reachable: Callable[[], bool], *, by: Meter | None = None) -> None:
+    """Adds the gauge of whether Redis is there."""
+    observe_one(
+        Metric.PREFIX_CACHE_REACHABLE,
+        "Whether Redis answered when it was last asked",
+        lambda: float(is_reachable()),
+        by=by,
+    )
+
+
+def observe_circuits(read: Callable[[], Sequence[Condition]], *, by: Meter | None = None) -> None:
+    """Adds the gauge of places that are left alone."""
+
+    def counted(_: CallbackOptions) -> Iterable[Observation]:
+        found = Counter((LABELS.of(one.model), one.fault.value) for one in read())
+        return [
+            Observation(count, {Attribute.MODEL: model, Attribute.FAULT: fault})
+            for (model, fault), count in found.items()
+        ]
+
+    (by or meter()).create_observable_gauge(
+        Metric.LLM_CIRCUITS_OPEN,
+        [counted],
+        description="Places of models that are left alone but for probes",
     )
 
 

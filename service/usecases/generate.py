@@ -4,7 +4,6 @@ from service.domain.ledger import CallScope
 from service.domain.schemas import generation as schema_generation
 from service.domain.work import WorkItem
 from service.llm.driver import drive
-from service.telemetry.names import SpanName
 from service.usecases.making import Maker
 from service.usecases.schemas import occasion
 from storage import schema_drafts
@@ -14,8 +13,6 @@ from storage.schema_drafts import StoredSchemaDraft
 
 class Generator(Maker[StoredSchemaDraft]):
     """Makes schemas in one worker process."""
-
-    span = SpanName.SCHEMA
 
     async def find(self, tx: Transaction, item: WorkItem) -> StoredSchemaDraft | None:
         """The draft."""
@@ -34,7 +31,7 @@ class Generator(Maker[StoredSchemaDraft]):
             wanted.domain, wanted.example_query, marker_key=self._marker_key
         )
         draft = await drive(flow, lambda ask: self._gateway.call(ask, model=model, scope=scope))
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="schemas") as tx:
             await schema_drafts.complete(
                 tx,
                 wanted.session_key,

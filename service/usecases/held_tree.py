@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from opentelemetry.trace import SpanContext
+
 from service.domain.errors import FailedPrecondition
 from service.domain.flows import ModelAsk
 from service.domain.ledger import CallScope
@@ -18,6 +20,8 @@ from storage.revisions import Claim, NewRevision
 
 #: Tokens that a prompt keeps free for what a count is off by.
 MARGIN_TOKENS = 64
+#: Spans of nodes that are kept of a tree.
+KEPT_SPANS = 4096
 
 
 class NoRoom(FailedPrecondition):
@@ -50,6 +54,8 @@ class HeldTree:
     facts: ModelFacts
     #: Nodes for which the model failed for good; those that are not stored yet.
     skipped: dict[Planned, Skip] = field(default_factory=dict)
+    #: The sampled spans of the nodes that were made last, by the nodes' names.
+    spans: dict[str, SpanContext] = field(default_factory=dict)
     #: Whether the memory has no more work.
     is_done: bool = False
 
@@ -86,6 +92,18 @@ class HeldTree:
             return made.start, made.end
         children = self.plan.children(planned)
         return children[0].start, children[-1].end
+
+    def keep_span(self, planned: Planned, span: SpanContext | None) -> None:
+        """Keeps what made a node, for its parent and for the commit that stores it."""
+        if span is not None:
+            self.spans[planned.name] = span
+            if len(self.spans) > KEPT_SPANS:
+                del self.spans[next(iter(self.spans))]
+
+    def spans_under(self, planned: Planned) -> list[SpanContext]:
+        """The spans that made the children of a parent, those that are kept."""
+        names = [f"{child.level}.{child.number}" for child in self.plan.children(planned)]
+        return [self.spans[name] for name in names if name in self.spans]
 
     def move(self, new: NewRevision) -> None:
         """Takes note that the next revision, which is `new`, is committed."""

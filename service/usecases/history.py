@@ -104,7 +104,7 @@ class History:
 
         Raises NotFound.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
             return await amendment_log.page_amendments(
                 tx, *item_key(stored), after, limit, wanted, max_bytes=max_bytes
@@ -124,7 +124,7 @@ class History:
 
         Raises NotFound.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
             return await amendment_log.page_rejections(
                 tx, *item_key(stored), after, limit, max_bytes=max_bytes
@@ -144,7 +144,7 @@ class History:
 
         -1 begins at the first. Raises NotFound.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="history") as tx:
             stored = await find_memory(tx, session, name)
             return await history.page_revisions(
                 tx, *item_key(stored), after, limit, max_bytes=max_bytes
@@ -152,7 +152,7 @@ class History:
 
     async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
         """A path as it is stored. Raises NotFound, InvalidInput."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
         return _place(stored.prism.schema(), None, text, "path_prefix")
 
@@ -173,7 +173,7 @@ class History:
         Of entries whose chunks have more than `max_bytes` together only the first come, and
         at least one more than fits. Raises NotFound, OutOfRange, InvalidInput.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
             at = stored.revision if revision is None else revision
             memory = await load_state(tx, stored, at)
@@ -201,7 +201,7 @@ class History:
         state memories. Raises NotFound, FailedPrecondition, OutOfRange."""
         states_: list[tuple[int, Json]] = []
         kind: MemoryKind | None = None
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="history") as tx:
             for name, revision in sides:
                 stored = await find_memory(tx, session, name)
                 if kind is None:

@@ -74,7 +74,7 @@ class Indexer:
         for _ in range(MAX_BATCHES):
             if stop is not None and stop.is_set():
                 return None
-            async with self._database.transaction(item.tenant_id) as tx:
+            async with self._database.transaction(item.tenant_id, name="index") as tx:
                 place = await chunk_index.read_place(tx, item.session_key)
             reach(FailPoint.INDEX_LOOKED)
             if place is None:
@@ -105,7 +105,7 @@ class Indexer:
             return 0
         noted, after = 0, UUID(int=0)
         while True:
-            async with self._database.sweeping() as connection:
+            async with self._database.sweeping(name="index") as connection:
                 items = await work.unembedded(connection, self._embedder.model, after, NOTE_ITEMS)
             if not items:
                 return noted
@@ -113,7 +113,7 @@ class Indexer:
             for item in items:
                 by_tenant.setdefault(item.tenant_id, []).append(item.session_key)
             for tenant_id, keys in by_tenant.items():
-                async with self._database.transaction(tenant_id) as tx:
+                async with self._database.transaction(tenant_id, name="index") as tx:
                     await chunk_index.note_unembedded(tx, keys)
             noted += len(items)
             after = items[-1].session_key
@@ -126,7 +126,7 @@ class Indexer:
     async def _settle(self, item: WorkItem, place: IndexPlace) -> None:
         # Where something is missing, the session stays noted, and workers find it again.
         model = None if self._embedder is None else self._embedder.model
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="index") as tx:
             if _lists_due(place):
                 await chunk_index.rest_from_lists(tx, item.session_key)
             elif not await chunk_index.settle(tx, item.session_key, model):
@@ -174,7 +174,7 @@ class Indexer:
     ) -> AsyncIterator[Transaction]:
         # Words that are forgotten are written again, with the place that they came to.
         try:
-            async with self._database.transaction(item.tenant_id, lazily=True) as tx:
+            async with self._database.transaction(item.tenant_id, lazily=True, name="index") as tx:
                 yield tx
         except Exception as error:
             # A statement that takes too long, or that the database refuses: it goes on as it
@@ -186,7 +186,7 @@ class Indexer:
     async def _write_vectors(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> bool:
         """Writes a batch; False when it is not the time, or somebody else is at it."""
         if self._embedding.locked():
-            async with self._database.transaction(item.tenant_id) as tx:
+            async with self._database.transaction(item.tenant_id, name="index") as tx:
                 await chunk_index.put_off(tx, item.session_key, BUSY_SECONDS)
             return False
         async with self._embedding:
@@ -207,7 +207,7 @@ class Indexer:
 
     async def _embed(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> None:
         after = place.embedded_position
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="index") as tx:
             if place.embedding_model != embedder.model:
                 await chunk_index.begin_model(
                     tx, item.session_key, embedder.model, before=place.embedding_model
@@ -227,7 +227,7 @@ class Indexer:
         texts = [one.chunk.as_text() for one in chunks]
         made = await embedder.embed_chunks(texts, scope=scope)
         reach(FailPoint.EMBEDDED)
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="index") as tx:
             await chunk_index.write_vectors(
                 tx,
                 item.session_key,
@@ -260,7 +260,7 @@ class Indexer:
             seconds=round(seconds, 1),
             cause=cause,
         )
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="index") as tx:
             await chunk_index.put_off(tx, item.session_key, seconds, cause)
 
     async def _put_words_off(
@@ -279,7 +279,7 @@ class Indexer:
             seconds=round(seconds, 1),
             cause=cause,
         )
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="index") as tx:
             await chunk_index.put_words_off(tx, item.session_key, seconds, cause, before + 1)
 
 

@@ -105,7 +105,7 @@ class Interest:
         for tenant_id, of_tenant in groupby(ordered, key=lambda item: item.tenant_id):
             keys = [(item.session_key, item.item_id) for item in of_tenant]
             try:
-                async with self._database.direct(tenant_id) as tx:
+                async with self._database.direct(tenant_id, name="answer") as tx:
                     await write(tx, keys, waiter=self.waiter, seconds=self.seconds)
             except StorageError as error:
                 # What was not renewed yet is wanted long enough for another try or two.

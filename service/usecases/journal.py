@@ -78,7 +78,7 @@ class Journal:
         self, tenant_id: UUID, wanted: Sequence[Wanted]
     ) -> Sequence[_Begun | BudgetExhausted]:
         """Begins all of them, or none where a budget refuses one."""
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="calls") as tx:
             reach(FailPoint.INTENT_BEFORE)
             begun = await journal.begin(tx, wanted, self._lease_seconds)
             reach(FailPoint.INTENT_WRITTEN)
@@ -99,7 +99,7 @@ class Journal:
         if not held:
             return
         try:
-            async with self._database.direct(tenant_id) as tx:
+            async with self._database.direct(tenant_id, name="calls") as tx:
                 await journal.give_up(tx, held)
         except StorageError as error:
             _log.warning("leases are left to run out", cause=str(error))
@@ -112,7 +112,7 @@ class Journal:
         return is_held
 
     async def _renew(self, tenant_id: UUID, held: Sequence[HeldCall]) -> Sequence[bool]:
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="calls") as tx:
             return await journal.renew(tx, held, self._lease_seconds, waits=True)
 
     async def renew_all(self, held: Sequence[HeldCall]) -> None:
@@ -120,7 +120,7 @@ class Journal:
         in_order = sorted(held, key=lambda one: one.scope.tenant_id)
         for first in range(0, len(in_order), RENEWED_TOGETHER):
             some = in_order[first : first + RENEWED_TOGETHER]
-            async with self._database.direct(some[0].scope.tenant_id) as tx:
+            async with self._database.direct(some[0].scope.tenant_id, name="calls") as tx:
                 await journal.renew(tx, some, self._lease_seconds, waits=False)
 
     async def record(
@@ -155,5 +155,5 @@ class Journal:
             await asyncio.sleep(STORE_PAUSE_SECONDS)
 
     async def _record(self, tenant_id: UUID, outcomes: Sequence[Outcome]) -> Sequence[Recorded]:
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="calls") as tx:
             return await journal.record(tx, outcomes)

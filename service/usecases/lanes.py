@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from opentelemetry.trace import SpanContext
+
 from service.domain.appending import Submission
 from storage import log
 from storage.requests import RequestKey
@@ -49,6 +51,8 @@ class Entry:
     tenant_id: UUID
     submission: Submission
     done: asyncio.Future[Appended]
+    #: Of its `send` span, if that is sampled.
+    trace: SpanContext | None = None
 
     @property
     def producer(self) -> log.ProducerKey:

@@ -1,9 +1,12 @@
 """Making what somebody waits for: once it is settled it stays so, and a failed try is put off."""
 
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 import structlog
+from opentelemetry.trace import SpanContext
 
+from service import tracing
 from service.config import Config
 from service.domain.asking import NoUse
 from service.domain.errors import BudgetExhausted
@@ -15,9 +18,9 @@ from service.domain.work import WorkItem
 from service.llm.driver import WindowPassed
 from service.llm.failures import ModelFailure
 from service.llm.gateway import Gateway
-from service.telemetry import tracer
+from service.telemetry.names import Attribute
 from service.usecases.failing import Pauses, is_final, logged_cause_of
-from storage import settling, waiting
+from storage import settling, trace_contexts, waiting
 from storage.database import Database, Transaction
 from storage.errors import StorageError
 
@@ -44,9 +47,6 @@ T = TypeVar("T", bound=Wanted)
 
 class Maker(Generic[T]):
     """Makes one kind of thing in one worker process."""
-
-    #: The name of its spans.
-    span: str
 
     def __init__(
         self, database: Database, gateway: Gateway, marker_key: bytes, config: Config
@@ -75,19 +75,31 @@ class Maker(Generic[T]):
         Two workers may do it at once after a crash: the journal makes them share the
         model calls, and the first to store the result wins. Raises StorageError.
         """
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             wanted = await self.find(tx, item)
+            causes = await self._causes(tx, item, wanted)
         reach(FailPoint.WANTED_READ)
         if wanted is None or wanted.status != "pending" or not await self.is_wanted(item, wanted):
             return
-        with tracer().start_as_current_span(self.span):
+        key = {Attribute.SESSION_KEY: str(item.session_key)}
+        with tracing.process(item.kind.value, causes, key) as span:
             try:
                 await self.produce(item, wanted)
             except StorageError:
                 raise
             except Exception as error:
                 # What breaks the flow must fail, not kill its worker.
+                tracing.failed(span, error)
                 await self._put_off(item, wanted.attempts, error)
+
+    async def _causes(
+        self, tx: Transaction, item: WorkItem, wanted: T | None
+    ) -> Sequence[SpanContext]:
+        """The span that asked for it, if that was sampled; asks nobody where there are no spans."""
+        if wanted is None or not tracing.is_on():
+            return ()
+        found = await trace_contexts.read(tx, item.session_key, item.item_id, after=-1, upto=0)
+        return [context for _, context in found]
 
     async def _put_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
         """Writes a failed try down: another follows, with growing pauses, or it is given up."""
@@ -101,7 +113,7 @@ class Maker(Generic[T]):
             exc_info=None if known else error,
         )
         waits = isinstance(error, ModelFailure) and error.is_deployment
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             if isinstance(error, ModelFailure) and waits:
                 # It stays asked for; whoever asked is told at the deadline, and can resume it.
                 seconds = self._pauses.next(item.item_id, error)

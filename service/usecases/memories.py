@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
+from service import tracing
 from service.config import Limits
 from service.domain.errors import AlreadyExists, Exhausted, PalimpsestError
 from service.domain.fail_points import FailPoint, reach
@@ -20,6 +21,7 @@ from service.domain.state.vectors import first_state
 from service.domain.state.working_context import as_value
 from service.domain.tenancy import memory_id, session_key
 from service.domain.work import WorkItem, WorkKind
+from service.telemetry.names import GenAiOperation
 from service.usecases.consistency import (
     Consistency,
     Watcher,
@@ -91,6 +93,18 @@ class Memories:
         rebuilt_from: str | None = None,
     ) -> StoredMemory:
         """Makes a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
+        identity = memory_id(session_key(tenant_id, session), name)
+        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
+            return await self._create(tenant_id, session, name, spec, rebuilt_from)
+
+    async def _create(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        spec: MemorySpec,
+        rebuilt_from: str | None,
+    ) -> StoredMemory:
         empty = None
         if isinstance(spec, PrismSpec):
             empty = PrismMemory.create(spec.schema()).value_json
@@ -102,7 +116,7 @@ class Memories:
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
         if first is None and rebuilt_from is None:
-            async with self._database.direct(tenant_id) as direct:
+            async with self._database.direct(tenant_id, name="memories") as direct:
                 made = await memories.create_at_once(
                     direct,
                     session_key=key,
@@ -117,7 +131,7 @@ class Memories:
                 raise self._refusal(made, session, name)
             self.wake(tenant_id, made)
             return made
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             # Alone, or those that are made at once would not count each other.
             held = await sessions.lock_alone(tx, key)
             if held is None:
@@ -165,7 +179,7 @@ class Memories:
 
     async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """A memory's row. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             return await find_memory(tx, session, name)
 
     async def read(
@@ -200,7 +214,7 @@ class Memories:
     async def _read_tree(
         self, tenant_id: UUID, session: str, name: str, revision: int | None
     ) -> MemoryReading:
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             stored = await find_memory(tx, session, name)
             outline = await read_outline(tx, stored, revision)
         return self._reading(
@@ -212,10 +226,10 @@ class Memories:
     ) -> MemoryReading:
         """The value as it was at `revision`. Raises NotFound, OutOfRange."""
         key = session_key(tenant_id, session)
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="memories") as direct:
             found = await prism_states.read_past(direct, key, memory_id(key, name), revision)
         if found is None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
                 raise await missing(tx, session, name)
         stored, rows = found
         if stored.kind == MemoryKind.TREE:
@@ -237,14 +251,14 @@ class Memories:
         self, tenant_id: UUID, session: str, name: str, position: int
     ) -> MemoryReading:
         """The newest value that holds no chunk behind `position`. Raises NotFound, OutOfRange."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             stored = await find_memory(tx, session, name)
         if stored.kind == MemoryKind.STATE:
             found = await self._contexts.read(tenant_id, session, name, position=position)
             return _value_of(found)
         if position > stored.applied_position:
             raise position_not_applied(name, position, stored.applied_position)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             revision = await prism_states.revision_at(
                 tx, *item_key(stored), position=position, newest=stored.revision
             )
@@ -255,7 +269,7 @@ class Memories:
     ) -> Listed[StoredMemory]:
         """Returns the memories of a session behind the name `after`, by name. Raises NotFound."""
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(session)
             found = await memories.list_after(tx, key, after, None if limit is None else limit + 1)
@@ -272,7 +286,7 @@ class Memories:
         limit: int,
     ) -> Sequence[StoredMemory]:
         """Returns up to `limit` memories of all sessions after a key, by key."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             return await memories.list_of_all(
                 tx, status=status, waiting=waiting, after=after, limit=limit
             )
@@ -282,7 +296,7 @@ class Memories:
         key = session_key(tenant_id, session) if session else None
         retried = 0
         while True:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
                 if key is not None and await sessions.get(tx, key) is None:
                     raise session_not_found(session)
                 woken = await stalls.retry_some(tx, key, RETRY_MEMORIES)
@@ -295,7 +309,7 @@ class Memories:
 
     async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """Lets a stalled memory go on. Raises NotFound."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             stored = await find_memory(tx, session, name)
             woken = await stalls.retry(tx, *item_key(stored))
             reach(FailPoint.RETRY_WRITTEN)
@@ -312,10 +326,10 @@ class Memories:
     async def _read_newest(
         self, tenant_id: UUID, key: UUID, session: str, name: str
     ) -> tuple[StoredMemory, str | None]:
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="memories") as direct:
             found = await memories.read_newest(direct, key, memory_id(key, name))
         if found is None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
                 raise await missing(tx, session, name)
         return found
 
@@ -326,7 +340,7 @@ class Memories:
         refuse_stopped(stored.name, wanted, progress)
         key = (stored.session_key, stored.memory_id)
         if stored.lingers:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
                 woken = await flushing.end_wait(tx, *key, wanted)
             self._hints.add(
                 [_item(tenant_id, stored.session_key, one) for one in woken], wanted=True
@@ -367,7 +381,7 @@ class Memories:
         An empty `name` means all memories of the session. Raises NotFound.
         """
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="memories") as tx:
             # Before the memories, as who appends does: each locks several of them.
             held = await sessions.lock_head(tx, key)
             if held is None:

@@ -23,7 +23,7 @@ async def rate(
 ) -> StoredRating:
     """Keeps the rating; the last one counts. Raises NotFound, FailedPrecondition."""
     key = session_key(tenant_id, session)
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="answer") as tx:
         status = await answers.status(tx, key, answer_id)
         if status is None:
             raise await answer_not_found(tx, session, answer_id)

@@ -48,7 +48,7 @@ class StoredConditions:
 
     async def read(self) -> Sequence[Condition]:
         """Returns all conditions. Raises StorageError."""
-        async with self._database.connection() as connection:
+        async with self._database.connection(name="recovery") as connection:
             return await conditions.read(connection)
 
     async def add(
@@ -57,7 +57,7 @@ class StoredConditions:
         """Notes a condition; False when one of that place was noted before, or it cannot."""
         added = False
         with _noted():
-            async with self._database.connection() as connection:
+            async with self._database.connection(name="recovery") as connection:
                 added = await conditions.add(
                     connection,
                     place=place,
@@ -71,7 +71,7 @@ class StoredConditions:
 
     async def take_probe(self, place: str, next_seconds: float) -> bool:
         """Takes the one probe that is due. Raises StorageError."""
-        async with self._database.connection() as connection:
+        async with self._database.connection(name="recovery") as connection:
             taken = await conditions.take_probe(connection, place, next_seconds)
         if taken:
             reach(FailPoint.PROBE_TAKEN)
@@ -80,7 +80,7 @@ class StoredConditions:
     async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
         """Notes that a probe failed."""
         with _noted():
-            async with self._database.connection() as connection:
+            async with self._database.connection(name="recovery") as connection:
                 await conditions.keep(
                     connection, place=place, fault=fault, cause=cause, probe_seconds=probe_seconds
                 )
@@ -88,7 +88,7 @@ class StoredConditions:
     async def remove(self, condition: Condition) -> None:
         """Forgets a condition that has passed."""
         with _noted():
-            async with self._database.connection() as connection:
+            async with self._database.connection(name="recovery") as connection:
                 await conditions.remove(connection, condition)
             reach(FailPoint.CONDITION_GONE)
 
@@ -136,7 +136,7 @@ class Recovery:
             if not due and found.keys() == self._seen and self._idle < IDLE_LOOKS:
                 return
             self._idle, self._seen = 0, set(found)
-            async with self._database.sweeping() as connection:
+            async with self._database.sweeping(name="recovery") as connection:
                 waits = await waiting.list_waiting(connection)
             for model in {one.model for one in waits}:
                 await self._wake(model, [one for one in waits if one.model == model], found)
@@ -152,7 +152,7 @@ class Recovery:
             return
         after: UUID | None = UUID(int=0)
         while after is not None:
-            async with self._database.sweeping() as connection:
+            async with self._database.sweeping(name="recovery") as connection:
                 found = await tenants.list_after(connection, after, _TENANTS)
             for one in found:
                 await self._join_of(one.tenant_id, condition.model)
@@ -160,11 +160,11 @@ class Recovery:
         self._joined.add(key)
 
     async def _join_of(self, tenant_id: UUID, model: str) -> None:
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="recovery") as tx:
             found = await waiting.list_ambiguous(tx, model)
         for key, memory_id in found:
             # A worker takes it up again, and it meets the open circuit.
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="recovery") as tx:
                 await stalls.retry(tx, key, memory_id)
 
     async def _wake(
@@ -179,7 +179,7 @@ class Recovery:
             await self._wake_some(random.choice(waits), 1)
 
     async def _wake_some(self, waits: Waiting, limit: int) -> None:
-        async with self._database.transaction(waits.tenant_id) as tx:
+        async with self._database.transaction(waits.tenant_id, name="recovery") as tx:
             woken = await waiting.wake(tx, waits, limit)
             reach(FailPoint.WAKE_WRITTEN)
         reach(FailPoint.WOKEN)
@@ -194,5 +194,5 @@ class Recovery:
     async def _forget_unwanted(self, found: dict[str, Condition], wanted: set[str]) -> None:
         for one in found.values():
             if one.model not in wanted and one.probe_seconds < -UNWANTED_SECONDS:
-                async with self._database.connection() as connection:
+                async with self._database.connection(name="recovery") as connection:
                     await conditions.remove(connection, one)

@@ -10,12 +10,11 @@ its memory to another one.
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
-from opentelemetry.trace import Span
 
 from service.beside import beside
 from service.config import Config
@@ -34,16 +33,16 @@ from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Bounds, Need, SizedChunk, Wish
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec, Steps
+from service.domain.specs import MemoryKind
 from service.domain.work import WorkItem
 from service.llm.driver import drive
 from service.llm.facts import ModelFacts
 from service.llm.gateway import Gateway
-from service.telemetry import tracer
-from service.telemetry.names import Attribute, SpanName
-from service.usecases import budgets
+from service.telemetry.names import Attribute
+from service.usecases import budgets, step_traces
 from service.usecases.failing import Failing, asked_anew, cause_of, trace
 from service.usecases.held_prism import MAX_STEP_CHUNKS, HeldPrism, next_group, no_room
-from service.usecases.step_meters import FENCED, STEPS
+from service.usecases.step_meters import FENCED, STEPS, timed
 from storage import calls, intents, log, prism_states, revisions, sessions, stalls
 from storage.database import Database
 from storage.errors import StorageError
@@ -106,7 +105,7 @@ class Reviser:
     async def _take(self, item: WorkItem) -> HeldPrism | None:
         # Lazily: before anything comes of the claim, an intent or a revision is on disk, and
         # then it is too.
-        async with self._database.transaction(item.tenant_id, lazily=True) as tx:
+        async with self._database.transaction(item.tenant_id, lazily=True, name="claim") as tx:
             held = await revisions.claim(tx, item.session_key, item.item_id)
             if held is None:
                 return None
@@ -191,18 +190,22 @@ class Reviser:
     async def _guarded(
         self, state: HeldPrism, to_position: int, work: Coroutine[Any, Any, HeldPrism | None]
     ) -> HeldPrism | float | None:
-        with self._span(SpanName.STEP, state) as span:
-            span.set_attribute(Attribute.TO_POSITION, to_position)
-            try:
-                return await work
-            except (Fenced, StorageError):
-                raise
-            except BudgetExhausted as error:
-                return await self._hold(state, error)
-            except Exception as error:
-                # A poisoned chunk must stall its memory, not kill its worker.
-                trace(span, error)
-                return await self._failed(state, to_position, error)
+        held = state.held
+        with closing(work):
+            async with step_traces.step(
+                self._database, state.tenant_id, held, after=held.applied_position, upto=to_position
+            ) as span:
+                try:
+                    with timed(MemoryKind.PRISM):
+                        return await work
+                except (Fenced, StorageError):
+                    raise
+                except BudgetExhausted as error:
+                    return await self._hold(state, error)
+                except Exception as error:
+                    # A poisoned chunk must stall its memory, not kill its worker.
+                    trace(span, error)
+                    return await self._failed(state, to_position, error)
 
     async def _read(self, state: HeldPrism) -> HeldPrism:
         """The state with enough chunks for a step, or all there are."""
@@ -212,7 +215,7 @@ class Reviser:
             reached = pending[-1].position if pending else state.held.applied_position
             if tokens >= state.spec.chunk_tokens and reached >= (state.paid_position or 0):
                 break
-            async with self._database.transaction(state.tenant_id) as tx:
+            async with self._database.transaction(state.tenant_id, name="step") as tx:
                 found = await log.read(tx, state.held.session_key, reached, READ_CHUNKS)
             sized = await beside(_sized, found, state.facts.count)
             tokens += sum(one.tokens for one in sized)
@@ -235,7 +238,7 @@ class Reviser:
         if state.paid_position is not None:
             return None
         look = min(max(linger / LINGER_LOOKS, MIN_LINGER_SECONDS), linger)
-        async with self._database.transaction(state.tenant_id) as tx:
+        async with self._database.transaction(state.tenant_id, name="step") as tx:
             waits = await revisions.put_off(
                 tx, held, since=group[0].logged.created_at, linger_seconds=linger, look_seconds=look
             )
@@ -369,11 +372,11 @@ class Reviser:
 
         Returns whether there is more to do.
         """
-        with self._span(SpanName.COMMIT, state):
+        with step_traces.commit(state.held, new) as traced:
             # In one round trip: appends to the session wait for whoever is about to leave.
-            async with self._database.direct(state.tenant_id) as tx:
+            async with self._database.direct(state.tenant_id, name="commit") as tx:
                 has_work = await revisions.commit_revision(
-                    tx, state.held, new, has_work=True, rests=may_rest
+                    tx, state.held, traced, has_work=True, rests=may_rest
                 )
         reach(FailPoint.COMMITTED)
         STEPS.add(1, {Attribute.KIND: new.kind})
@@ -381,7 +384,7 @@ class Reviser:
 
     async def _rest(self, state: HeldPrism) -> HeldPrism | float | None:
         """Leaves a memory that is at the head, unless something came just now."""
-        async with self._database.transaction(state.tenant_id) as tx:
+        async with self._database.transaction(state.tenant_id, name="step") as tx:
             if await sessions.locked_head(tx, state.held.session_key) > state.held.applied_position:
                 return replace(state, has_all=False)
             reach(FailPoint.REST_BEFORE)
@@ -418,11 +421,12 @@ class Reviser:
             consolidated_tokens=None if reads else memory.live_tokens,
             fold_state=state.counted(prompted=False),
         )
-        async with self._database.transaction(state.tenant_id) as tx:
-            await revisions.commit_revision(tx, state.held, new, has_work=True)
-            await stalls.add_dead_letter(
-                tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
-            )
+        with step_traces.commit(state.held, new) as traced:
+            async with self._database.transaction(state.tenant_id, name="step") as tx:
+                await revisions.commit_revision(tx, state.held, traced, has_work=True)
+                await stalls.add_dead_letter(
+                    tx, state.held, to_position=to_position, cause=cause, resolution="skipped"
+                )
         STEPS.add(1, {Attribute.KIND: new.kind})
         return state.moved(new, memory)
 
@@ -436,16 +440,6 @@ class Reviser:
 
     def _rules(self, spec: PrismSpec) -> Rules:
         return spec.rules(self._config.limits.max_memory_bytes)
-
-    def _span(self, name: str, state: HeldPrism) -> AbstractContextManager[Span]:
-        return tracer().start_as_current_span(
-            name,
-            attributes={
-                Attribute.MEMORY_ID: str(state.held.memory_id),
-                Attribute.REVISION: state.held.revision,
-                Attribute.FROM_POSITION: state.held.applied_position,
-            },
-        )
 
 
 @dataclass(frozen=True, slots=True)

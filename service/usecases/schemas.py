@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
+from service import tracing
 from service.config import Limits
 from service.domain.errors import (
     DeadlineExceeded,
@@ -19,7 +20,7 @@ from service.usecases.consistency import Watcher
 from service.usecases.hints import Hints
 from service.usecases.lookup import session_not_found
 from service.usecases.waiting import WaitingRoom
-from storage import calls, schema_drafts, sessions
+from storage import calls, schema_drafts, sessions, trace_contexts
 from storage.calls import UsageLine
 from storage.database import Database
 from storage.schema_drafts import StoredSchemaDraft
@@ -102,7 +103,7 @@ class Schemas:
     async def get(self, tenant_id: UUID, session: str, draft_id: UUID) -> Drafted:
         """Reads a stored draft. Raises NotFound."""
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="schemas") as tx:
             stored = await schema_drafts.get(tx, key, draft_id)
             if stored is None:
                 if await sessions.get(tx, key) is None:
@@ -118,7 +119,8 @@ class Schemas:
     async def _store(self, tenant_id: UUID, wanted: Wanted) -> WorkItem:
         key = session_key(tenant_id, wanted.session)
         draft_id = uuid4()
-        async with self._database.transaction(tenant_id) as tx:
+        asking = tracing.sampled()
+        async with self._database.transaction(tenant_id, name="schemas") as tx:
             if await sessions.get(tx, key) is None:
                 raise session_not_found(wanted.session)
             stored = await schema_drafts.create(
@@ -132,6 +134,8 @@ class Schemas:
             )
             if not stored:
                 raise too_many_pending("schemas", self._max_pending)
+            if asking is not None:
+                await trace_contexts.add(tx, key, draft_id, 0, asking)
         return WorkItem(
             kind=WorkKind.SCHEMA, tenant_id=tenant_id, session_key=key, item_id=draft_id
         )

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from service import tracing
 from service.config import Config
 from service.domain.chunks import ChunkKind, LoggedChunk
 from service.domain.citations import best_span
@@ -23,6 +24,7 @@ from service.domain.reranking import MAX_TEXTS, NoOrder
 from service.domain.tenancy import session_key as key_of
 from service.llm.embedding import CannotEmbed, Embedder, EmbeddingFailed
 from service.llm.failures import ModelFailure
+from service.telemetry.names import GenAiOperation
 from service.usecases.leaving import for_one_caller
 from service.usecases.lookup import session_not_found
 from storage import chunk_index, posting_lists, search_vectors, search_words
@@ -246,7 +248,7 @@ class Searcher:
 
     async def index(self, tenant_id: UUID, session: str) -> IndexState:
         """How far the index of a session is. Raises NotFound."""
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="search") as tx:
             place = await read_place(tx, key_of(tenant_id, session), "")
         if place is None:
             raise session_not_found(session)
@@ -260,10 +262,21 @@ class Searcher:
         scope: CallScope,
         deadline: float | None = None,
     ) -> FoundPage | None:
+        with tracing.memory(GenAiOperation.SEARCH_MEMORY, session_key):
+            return await self._searched(tenant_id, session_key, query, scope, deadline)
+
+    async def _searched(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        scope: CallScope,
+        deadline: float | None,
+    ) -> FoundPage | None:
         wanted = query.filter or ChunkFilter()
         _refuse(wanted)
         unavailable = await self._unavailable(tenant_id)
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="search") as tx:
             place = await read_place(tx, session_key, query.query)
         if place is None:
             return None
@@ -281,7 +294,7 @@ class Searcher:
                 mode = SearchMode.WORDS
                 state = replace(state, failure=f"the query could not be embedded: {error}")
         within = _range(wanted, place, query.up_to)
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="search") as tx:
             words, vectors, unread = await self._both(
                 tx, session_key, place, within, query, mode, vector
             )
@@ -298,7 +311,7 @@ class Searcher:
     async def _note_unlisted(self, tenant_id: UUID, session_key: UUID) -> None:
         """Has a worker write the lists of a session that had its words before there were any."""
         try:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="search") as tx:
                 await chunk_index.note_unlisted(tx, session_key)
         except StorageError as error:
             # What was found is no worse for it, and the next search tries again.
@@ -312,7 +325,7 @@ class Searcher:
 
     async def _supported(self, tenant_id: UUID) -> Support:
         if self._support is None or time.monotonic() > self._support_until:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="search") as tx:
                 self._support = await read_support(tx)
             self._support_until = time.monotonic() + SUPPORT_SECONDS
         return self._support
@@ -417,7 +430,7 @@ class Searcher:
     ) -> Sequence[Fused]:
         """The best in the order of a model, and behind them the rest."""
         positions = [one.position for one in fused[:MAX_TEXTS]]
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="search") as tx:
             chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
         # Those that are read are the first ones.
         texts = [chunks[one.position].chunk.as_text() for one in fused[: len(chunks)]]
@@ -436,7 +449,7 @@ class Searcher:
         if not query.with_chunks or not page.found:
             return page
         positions = [one.position for one in page.found]
-        async with self._database.direct(tenant_id) as tx:
+        async with self._database.direct(tenant_id, name="search") as tx:
             chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
         read = page.found[: len(chunks)]
         found = [_placed(one, chunks[one.position].chunk.as_text(), query.query) for one in read]

@@ -25,7 +25,7 @@ class ChunkPage:
 
 async def create(database: Database, tenant_id: UUID, name: str, *, language: str) -> StoredSession:
     """Makes a session that is searched in `language`. Raises AlreadyExists, InvalidInput."""
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="sessions") as tx:
         if not await sessions.has_language(tx, language):
             raise InvalidInput(
                 Reason.LANGUAGE_UNKNOWN,
@@ -44,7 +44,7 @@ async def create(database: Database, tenant_id: UUID, name: str, *, language: st
 
 async def get(database: Database, tenant_id: UUID, name: str) -> StoredSession:
     """Reads a session. Raises NotFound."""
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="sessions") as tx:
         stored = await sessions.get(tx, session_key(tenant_id, name))
     if stored is None:
         raise session_not_found(name)
@@ -55,7 +55,7 @@ async def list_after(
     database: Database, tenant_id: UUID, name: str, limit: int
 ) -> Sequence[StoredSession]:
     """Up to `limit` sessions in order of name, behind `name`."""
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="sessions") as tx:
         return await sessions.list_after(tx, name, limit)
 
 
@@ -75,7 +75,7 @@ async def read_chunks(
     """
     key = session_key(tenant_id, name)
     after = max(from_position, 1) - 1
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="sessions") as tx:
         stored = await sessions.get(tx, key)
         if stored is None:
             raise session_not_found(name)

@@ -19,7 +19,7 @@ async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
     """Every tenant, by id. Raises StorageError."""
     after = UUID(int=0)
     while True:
-        async with database.sweeping() as connection:
+        async with database.sweeping(name="tenants") as connection:
             page = await tenants.list_after(connection, after, PAGE_TENANTS)
         for one in page:
             yield one
@@ -30,7 +30,7 @@ async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
 
 async def the_tenant(database: Database, wanted: str) -> Tenant:
     """The tenant of that name or id. Raises NoTenant, StorageError."""
-    async with database.sweeping() as connection:
+    async with database.sweeping(name="tenants") as connection:
         found = await tenants.find(connection, wanted)
     if not found:
         raise NoTenant(f"there is no tenant {wanted!r}")

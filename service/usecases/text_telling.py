@@ -110,7 +110,7 @@ class _Teller:
         wanted = self._telling(self._reply)
         if not wanted or (self._told is not None and self._told[1].startswith(wanted)):
             return
-        async with self._database.transaction(self._tenant_id) as tx:
+        async with self._database.transaction(self._tenant_id, name="answer") as tx:
             if self._told is None:
                 pieces = await answer_texts.read(tx, self._key)
                 self._told = (pieces[-1].ordinal if pieces else 0, text_of(pieces))

@@ -83,7 +83,7 @@ class Trajectories:
     ) -> Listed[Event]:
         """Up to `limit` events behind an ordinal, about `max_bytes` of them. Raises NotFound."""
         key = session_key(tenant_id, session)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trajectories") as tx:
             if await answers.status(tx, key, answer_id) is None:
                 raise await answer_not_found(tx, session, answer_id)
             return await trajectories.page_events(
@@ -92,7 +92,7 @@ class Trajectories:
 
     async def statistics(self, tenant_id: UUID, session: str, memory: str) -> Sums:
         """What all navigations of a memory came to. Raises NotFound, FailedPrecondition."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trajectories") as tx:
             stored = await find_navigable(tx, session, memory)
             return await trajectories.sum_up(tx, stored.session_key, stored.memory_id)
 
@@ -111,7 +111,7 @@ class Trajectories:
         if any are named; of those that somebody found good, or bad, if that is said. What
         this release would ask in other words is left out. Raises NotFound, FailedPrecondition.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trajectories") as tx:
             stored = await find_navigable(tx, session, memory) if memory else None
             key = session_key(tenant_id, session)
             if stored is None and await sessions.get(tx, key) is None:
@@ -119,7 +119,7 @@ class Trajectories:
         memory_id = None if stored is None else stored.memory_id
         after = None
         while True:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="trajectories") as tx:
                 page = await answer_list.list_answered(
                     tx, key, memory_id, after=after, limit=EXPORT_ANSWERS, ids=ids, good=good
                 )
@@ -139,7 +139,7 @@ class Trajectories:
         Events are as the reader tells them.
         """
         before = _events_before(asked)
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trajectories") as tx:
             key = asked.session_key, asked.answer_id
             events = own_events(await trajectories.list_events(tx, key, before), before)
         try:

@@ -83,5 +83,5 @@ class TreeLog:
             limit = min(limit, self._seal_position - self._fed)
         if limit <= 0:
             return []
-        async with self._database.transaction(self._tenant_id) as tx:
+        async with self._database.transaction(self._tenant_id, name="step") as tx:
             return list(await log.read(tx, self._session_key, self._fed, limit))

@@ -31,7 +31,7 @@ class Trees:
 
         A second call changes nothing. Raises NotFound, FailedPrecondition (no tree).
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
             # In the order in which a step locks them.
             held_session = await sessions.lock_head(tx, stored.session_key)
@@ -49,13 +49,13 @@ class Trees:
         self, tenant_id: UUID, session: str, name: str, revision: int | None
     ) -> tuple[StoredMemory, Outline]:
         """The tree, now or as of a revision. Raises NotFound, FailedPrecondition, OutOfRange."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
             return stored, await read_outline(tx, stored, revision)
 
     async def node(self, tenant_id: UUID, session: str, name: str, node_id: str) -> StoredNode:
         """A node by its id. Raises NotFound, FailedPrecondition."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trees") as tx:
             return await _find_node(tx, await find_tree(tx, session, name), node_id)
 
     async def children(
@@ -65,7 +65,7 @@ class Trees:
 
         Raises NotFound, FailedPrecondition.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
             above = (await _find_node(tx, stored, node_id)).node
             found = await tree_views.read_children(tx, *item_key(stored), above.level, above.number)
@@ -87,7 +87,7 @@ class Trees:
         Of more than `max_bytes` of summaries only the first come, and one more. Raises
         NotFound, FailedPrecondition.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
             return await tree_views.list_level(
                 tx, *item_key(stored), level, after, limit, max_bytes=max_bytes
@@ -106,7 +106,7 @@ class Trees:
 
         `start` is None for the first of it. Raises NotFound, FailedPrecondition.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
             node = (await _find_node(tx, stored, node_id)).node
             parts = await tree_views.read_text(

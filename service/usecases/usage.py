@@ -16,7 +16,7 @@ async def read(
     """Calls by purpose and model. Raises NotFound."""
     key = session_key(tenant_id, session)
     identity = None if memory is None else memory_id(key, memory)
-    async with database.transaction(tenant_id) as tx:
+    async with database.transaction(tenant_id, name="costs") as tx:
         if await sessions.get(tx, key) is None:
             raise session_not_found(session)
         if identity is not None and await memories.get(tx, key, identity) is None:

@@ -57,7 +57,7 @@ class Verifier:
         """The names of all sessions, in order."""
         after = ""
         while True:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="verify") as tx:
                 page = await sessions.list_after(tx, after, PAGE_SESSIONS)
             for one in page:
                 yield one.name
@@ -80,7 +80,7 @@ class Verifier:
                     yield one
         for name in names:
             part, count = f"memory {name}", 0
-            async with self._database.snapshot(tenant_id) as tx:
+            async with self._database.snapshot(tenant_id, name="verify") as tx:
                 checked = verify_memory(tx, key, memory_id(key, name))
                 async with aclosing(checked) as differences:
                     async for difference in differences:
@@ -98,7 +98,7 @@ class Verifier:
 
     async def verify_tenant(self, tenant_id: UUID) -> AsyncGenerator[Found | Looked]:
         """The same of what is of no session: the tenant's sums. Raises StorageError."""
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             off = await spend_sums.sums_off(tx, None)
         for one in off:
             yield _sum_found("the tenant", one)
@@ -109,13 +109,13 @@ class Verifier:
 
         Raises StorageError.
         """
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="verify") as tx:
             await spend_sums.mend(tx, None if session is None else session_key(tenant_id, session))
 
     async def _names(
         self, tenant_id: UUID, session: str, key: UUID, memory: str | None
     ) -> Sequence[str]:
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             if await verifying.read_session(tx, key) is None:
                 said = f"there is no session {session!r}"
                 raise NotFound(Reason.SESSION_NOT_FOUND, said, {"session": session})
@@ -126,7 +126,7 @@ class Verifier:
         return names if memory is None else [memory]
 
     async def _spend(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             names = dict(await verifying.memory_ids(tx, key))
             days = await spend_sums.days_off(tx, key)
             off = await spend_sums.sums_off(tx, key)
@@ -141,7 +141,7 @@ class Verifier:
 
     async def _log(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         check = LogCheck()
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             async for logged, digest in verifying.chunks(tx, key):
                 for difference in check.chunk(logged, digest):
                     yield Found(part="log", difference=difference)
@@ -160,7 +160,7 @@ class Verifier:
 
     async def _answers(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
         count = 0
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             async for looked, wrong in verifying.wrong_citations(tx, key):
                 count += looked
                 for answer_id, position, node in wrong:
@@ -170,7 +170,7 @@ class Verifier:
         yield Looked(part="answers", count=count, is_done=True)
 
     async def _words(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             row = await _session(tx, key)
             if row.indexed_position > row.head:
                 said = f"words are indexed up to {row.indexed_position}, behind the head {row.head}"
@@ -185,7 +185,7 @@ class Verifier:
         yield Looked(part="index of words", count=last, is_done=True)
 
     async def _vectors(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[Found | Looked]:
-        async with self._database.snapshot(tenant_id) as tx:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
             row = await _session(tx, key)
             last = min(row.embedded_position, row.head)
             async for wrong in verifying.vectors(tx, key, last, row.embedding_model):

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from uuid import UUID
 
+from opentelemetry.trace import SpanContext
+
+from service import tracing
 from service.config import Limits
 from service.domain.errors import DeadlineExceeded, Exhausted
 from service.domain.reasons import Reason
 from service.usecases.consistency import Watcher
 from service.usecases.lookup import find_memory, item_key, revision_not_found
-from storage import amendment_log, history
+from storage import amendment_log, history, trace_contexts
 from storage.amendment_log import LoggedAmendment
 from storage.database import Database
 from storage.history import StoredRevision
@@ -39,6 +42,8 @@ class Committed:
 
     revision: StoredRevision
     amendments: tuple[LoggedAmendment, ...]
+    #: The span that committed it, if the watch and that are sampled.
+    trace: SpanContext | None = None
 
 
 class Watches:
@@ -73,7 +78,7 @@ class Watches:
             )
         self._watches += 1
         try:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="watch") as tx:
                 stored = await find_memory(tx, session, name)
             told = stored.revision if after_revision is None else after_revision
             if told > stored.revision:
@@ -113,7 +118,7 @@ class Watches:
     async def _read(
         self, tenant_id: UUID, key: tuple[UUID, UUID], after: int
     ) -> Sequence[Committed]:
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="watch") as tx:
             revisions = await history.list_revisions(tx, *key, after, READ_REVISIONS)
             sizes: Mapping[int, int] = {}
             if len(revisions) > 1:
@@ -124,9 +129,19 @@ class Watches:
             found = await amendment_log.list_amendments(
                 tx, *key, after=(after, 2**31 - 1), limit=max(total, 1)
             )
+            traces: Mapping[int, SpanContext] = {}
+            if tracing.sampled() is not None:
+                # Each ends at its revision.
+                last = max([after, *(one.revision for one in revisions)])
+                traces = dict(await trace_contexts.read(tx, *key, after=after, upto=last))
         batches = {number: tuple(batch) for number, batch in groupby(found, key=_revision_of)}
         return [
-            Committed(revision=one, amendments=batches.get(one.revision, ())) for one in revisions
+            Committed(
+                revision=one,
+                amendments=batches.get(one.revision, ()),
+                trace=traces.get(one.revision),
+            )
+            for one in revisions
         ]
 
 

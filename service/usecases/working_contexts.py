@@ -99,7 +99,7 @@ class WorkingContexts:
         """The vectors of a revision, with nothing recent. Raises NotFound,
         FailedPrecondition (another kind), OutOfRange."""
         key = _key(tenant_id, session, name)
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="context") as direct:
             found = await contexts.read_revision(direct, key, self._bounds, revision)
         found = await self._known(tenant_id, session, name, found)
         if found.state is None:
@@ -118,7 +118,7 @@ class WorkingContexts:
         max_bytes: int,
     ) -> Sequence[tuple[Vector, datetime]]:
         """As `vectors.list_page`. Raises NotFound, FailedPrecondition (another kind)."""
-        async with self._database.transaction(tenant_id) as tx:
+        async with self._database.transaction(tenant_id, name="context") as tx:
             stored = await find_state(tx, session, name)
             return await vectors.list_page(
                 tx,
@@ -133,7 +133,7 @@ class WorkingContexts:
         self, tenant_id: UUID, session: str, name: str, position: int
     ) -> ContextReading:
         key = _key(tenant_id, session, name)
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="context") as direct:
             found = await contexts.read_at_position(direct, key, self._bounds, position)
         found = await self._known(tenant_id, session, name, found)
         if position > found.memory.head:
@@ -142,7 +142,7 @@ class WorkingContexts:
 
     async def _newest(self, tenant_id: UUID, session: str, name: str) -> StoredContext:
         key = _key(tenant_id, session, name)
-        async with self._database.direct(tenant_id) as direct:
+        async with self._database.direct(tenant_id, name="context") as direct:
             found = await contexts.read_newest(direct, key, self._bounds)
         return await self._known(tenant_id, session, name, found)
 
@@ -151,7 +151,7 @@ class WorkingContexts:
     ) -> StoredContext:
         """What was found, if it is a state memory. Raises NotFound, FailedPrecondition."""
         if found is None:
-            async with self._database.transaction(tenant_id) as tx:
+            async with self._database.transaction(tenant_id, name="context") as tx:
                 raise await missing(tx, session, name)
         refuse_other_kind(name, found.memory.spec, MemoryKind.STATE)
         return found

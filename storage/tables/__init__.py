@@ -36,6 +36,7 @@ from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_va
 from storage.tables.queue import claim, wanted, worker
 from storage.tables.requests import request
 from storage.tables.search import chunk_vector, chunk_word, posting_block, posting_list
+from storage.tables.traces import trace_context
 from storage.tables.trees import tree_node
 from storage.tables.vectors import state_levels, state_vector
 
@@ -78,6 +79,7 @@ __all__ = [
     "tenant",
     "tenant_budget",
     "tenant_spend_sum",
+    "trace_context",
     "trajectory_event",
     "tree_node",
     "wanted",

@@ -22,7 +22,8 @@ from tests.acceptance.verified import verified
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, Servers, api, eventually, with_database, worker
 
-pytestmark = pytest.mark.timeout(400)
+#: Seven processes start one after the other, which takes a busy machine a minute each at worst.
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Another commit to upgrade from than the newest one before the newest migration.
 REF = "PALIMPSEST_TEST_UPGRADE_FROM"

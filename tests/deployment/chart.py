@@ -28,11 +28,11 @@ def tool(name: str) -> str:
     return str(path)
 
 
-def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def helm(*arguments: str | Path, chart: Path = CHART) -> subprocess.CompletedProcess[str]:
     """Runs Helm on the chart; the first argument is its command."""
     command, *rest = map(str, arguments)
-    positions = [RELEASE, str(CHART)] if command == "template" else [str(CHART)]
-    version = ["--kube-version", f"{VERSIONS[-1]}.0"]
+    positions = [RELEASE, str(chart)] if command == "template" else [str(chart)]
+    version = [] if command == "package" else ["--kube-version", f"{VERSIONS[-1]}.0"]
     return subprocess.run(
         [tool("helm"), command, *positions, "--namespace", NAMESPACE, *version, *rest],
         capture_output=True,

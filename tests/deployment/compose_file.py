@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from typer.core import TyperGroup
 
 from service.cli.commands import app
+from service.config import Config
 from service.environment import unknown_variables
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,6 +31,8 @@ _SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY|_URL$")
 _OF_OURS = "PALIMPSEST_"
 #: A process stops in its time and a moment (docs/guides/operations.md, Stopping).
 _MOMENT_SECONDS = 10
+#: How long a model call may take: what was paid for is finished.
+CALL_SECONDS = Config.model_fields["model_timeout_seconds"].default
 _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
@@ -215,7 +218,10 @@ class Deployment:
                 yield f"{name}: Prometheus does not reach it"
 
     def _executor(self) -> Iterator[str]:
-        socket = Path(self.services["executor"].command[-1])
+        executor = self.services["executor"]
+        if float(executor.environment["PALIMPSEST_STOP_SECONDS"]) < CALL_SECONDS:
+            yield "executor: stops before a model call ends"
+        socket = Path(executor.command[-1])
         for one in self.ours:
             if one.name == "migrate":
                 continue

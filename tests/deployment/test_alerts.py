@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.attacks.outages import SCHEMA
 from tests.deployment.watched import ALERTS, PROMETHEUS
+from tests.deployment.watching import Watched, shortened
+from tests.harness import EVENTUALLY_SECONDS
 
 NEEDED = "Prometheus is not installed: run `make setup-deploy`"
 
@@ -50,3 +53,80 @@ def test_a_mistake_in_a_rule_is_noticed(file: str, right: str, wrong: str, tmp_p
     done = promtool("test", "rules", f"tests/{file}", folder=tmp_path)
     assert done.returncode == 1
     assert "FAILED" in done.stdout + done.stderr
+
+
+async def test_a_stall_is_told_and_resolved(deployment: Watched) -> None:
+    prometheus, provider = deployment.prometheus, deployment.provider
+    provider.refuses.add("[refused]")
+    async with deployment.connect() as client:
+        session = await client.create_session("stalls")
+        memory = await session.create_memory("m", schema_source=SCHEMA)
+        await session.append("This is [refused].")
+        await prometheus.until_firing("PalimpsestMemoriesStalled")
+        provider.refuses.clear()
+        await memory.retry()
+        await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
+    await prometheus.until_resolved("PalimpsestMemoriesStalled")
+
+
+async def test_a_lag_is_told_and_resolved(deployment: Watched) -> None:
+    prometheus = deployment.prometheus
+    deployment.kill("worker")
+    async with deployment.connect() as client:
+        session = await client.create_session("lags")
+        memory = await session.create_memory("m", schema_source=SCHEMA)
+        for number in range(3):
+            await session.append(f"Number {number} is read late.")
+        await prometheus.until_firing(
+            "PalimpsestLagHigh", "PalimpsestNoWorker", "PalimpsestQueueNotDrained"
+        )
+        deployment.start("worker")
+        await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
+    await prometheus.until_resolved(
+        "PalimpsestLagHigh", "PalimpsestNoWorker", "PalimpsestQueueNotDrained"
+    )
+
+
+async def test_outages_are_told_and_resolved(deployment: Watched) -> None:
+    prometheus, postgres = deployment.prometheus, deployment.servers.postgres
+    assert postgres._process is not None
+    postgres._process.kill()
+    postgres._process.wait()
+    deployment.servers.valkey.kill()
+    deployment.kill("executor")
+    database = ("PalimpsestNotReady", "PalimpsestNoMeasurement", "PalimpsestExecutorUnreachable")
+    await prometheus.until_firing(*database)
+    postgres.restart()
+    deployment.servers.valkey.restart()
+    deployment.start("executor")
+    # A worker connects to its executor again with the next call.
+    async with deployment.connect() as client:
+        session = client.session("good")
+        await session.append("All is back.")
+        await session.memory("m").get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
+    await prometheus.until_resolved(*database)
+    deployment.kill("api")
+    await prometheus.until_firing("PalimpsestNoApi")
+    deployment.start("api")
+    await prometheus.until_resolved("PalimpsestNoApi")
+
+
+async def test_what_dashboards_show_was_told_as_well(deployment: Watched) -> None:
+    # What happened before: memories held, a key refused, a write refused.
+    for alert in (
+        "PalimpsestMemoriesHeld",
+        "PalimpsestModelCircuitOpen",
+        "PalimpsestWritesRefused",
+        "PalimpsestModelSilent",
+    ):
+        told = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+        assert await deployment.prometheus.has(f"count_over_time({told}[1h])"), alert
+
+
+def test_a_minute_is_a_second_in_rules_that_are_tried() -> None:
+    text = shortened(ALERTS.read_text())
+    assert "for: 5s" in text
+    assert "for: 5m" not in text
+    assert "[6m]" in text
+    assert "[1h]" not in text
+    assert "offset 15s" in text

@@ -1,18 +1,22 @@
 """The Helm chart: what it renders is valid, and fits the programs that it starts."""
 
+import json
+import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 import yaml  # type: ignore[import-untyped]
 from typer.core import TyperGroup
 
+from service import settings
 from service.cli.app import new_app
 from service.cli.run import register
 from service.config import Config
-from service.environment import known_names, unknown_variables
 from service.listening import is_local
 from service.rpc.server import LIVE, READY
 from tests.deployment.chart import (
@@ -40,6 +44,17 @@ from tests.deployment.custom_resources import is_custom, problems
 BOTH = pytest.mark.parametrize("values", [MINIMAL, PRODUCTION], ids=lambda path: path.stem)
 #: Names and labels of objects that Kubernetes' schemas do not bound.
 MAX_NAME_CHARACTERS = 63
+#: What the Secrets of a deployment hold, by the variable that it is for.
+SECRETS = {
+    **dict.fromkeys(
+        (f"PALIMPSEST_{name}DATABASE_URL" for name in ("", "MIGRATION_", "SIGNALS_")),
+        "postgresql://login:hidden-word@db:5432/palimpsest",
+    ),
+    "PALIMPSEST_REDIS_URL": "redis://:hidden-word@cache:6379/0",
+    "PALIMPSEST_MODEL_API_KEY": "hidden-word",
+    "PALIMPSEST_EMBEDDING_API_KEY": "hidden-word",
+    "PALIMPSEST_DEPLOYMENTS": "[]",
+}
 #: What tells a process that it may start, work and be left alone, by port.
 METRICS_PORTS = {"api": 9464, "worker": 9464, "executor": 9465}
 
@@ -72,6 +87,27 @@ def test_helm_finds_nothing_to_say_but_that_there_is_no_icon(values: Path) -> No
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_are_those_of_kubernetes(values: Path, version: str, tmp_path: Path) -> None:
     assert invalid(rendered(values), version, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("switch", "kinds"),
+    [
+        ("migration.enabled=false", {"Job": 0, "NetworkPolicy": 2, "ServiceAccount": 1}),
+        ("serviceAccount.create=false", {"ServiceAccount": 0}),
+        ("networkPolicy.enabled=false", {"NetworkPolicy": 0}),
+        ("networkPolicy.egress.enabled=false", {"NetworkPolicy": 3}),
+        ("api.podDisruptionBudget.enabled=false", {"PodDisruptionBudget": 1}),
+        ("api.autoscaling.enabled=true", {"HorizontalPodAutoscaler": 1}),
+        ("api.topologySpread=null", {"Deployment": 2}),
+    ],
+)
+def test_every_switch_gives_valid_manifests(
+    switch: str, kinds: dict[str, int], tmp_path: Path
+) -> None:
+    text = rendered(MINIMAL, "--set", switch)
+    assert invalid(text, VERSIONS[0], tmp_path) == ""
+    found = manifests(MINIMAL, "--set", switch)
+    assert {kind: len(by_kind(found, kind)) for kind in kinds} == kinds
 
 
 def test_the_lowest_version_that_is_checked_is_the_lowest_that_is_allowed() -> None:
@@ -163,7 +199,7 @@ def test_the_version_is_that_of_the_project() -> None:
 
 
 @BOTH
-def test_every_process_knows_its_command_and_its_variables(values: Path) -> None:
+def test_every_process_is_one_of_ours(values: Path) -> None:
     found = manifests(values)
     app = new_app()
     register(app)
@@ -176,13 +212,6 @@ def test_every_process_knows_its_command_and_its_variables(values: Path) -> None
             command, *arguments = container["args"]
             context = commands[command].make_context(command, arguments)
             started[name] = command
-            said = environment(container, found)
-            assert unknown_variables(said) == [], name
-            # Whatever a file says instead is a secret: a setting that is known.
-            files = {one for one in said if one.endswith("_FILE")}
-            assert {one.removeprefix("PALIMPSEST_").removesuffix("_FILE") for one in files} <= (
-                known_names()
-            )
             if command == "serve":
                 assert context.params["insecure"] is True
                 assert not is_local(context.params["listen"])
@@ -190,19 +219,27 @@ def test_every_process_knows_its_command_and_its_variables(values: Path) -> None
 
 
 @BOTH
-def test_settings_are_of_the_kinds_that_the_service_reads(
-    values: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_process_takes_its_settings(values: Path, tmp_path: Path) -> None:
     found = manifests(values)
+    for variable, secret in SECRETS.items():
+        (tmp_path / variable).write_text(secret)
     for pod in pods(found).values():
-        for container in containers(pod).values():
-            with monkeypatch.context() as patch:
-                for name, value in environment(container, found).items():
-                    if not name.endswith("_FILE"):
-                        patch.setenv(name, value)
-                config = Config()
-            if container["args"][0] != "migrate":
-                assert str(config.run_dir).startswith("/run/palimpsest/")
+        for name, container in containers(pod).items():
+            said = environment(container, found)
+            for variable in said:
+                if variable.endswith("_FILE"):
+                    said[variable] = str(tmp_path / variable.removesuffix("_FILE"))
+            read = settings.read(said)
+            assert read.problems == [], name
+            assert read.config is not None
+            if name == "migrate":
+                assert read.config.migration_database_url or read.config.database_url
+                continue
+            assert settings.findings(read.config) == []
+            config = read.config.model_copy(update={"insecure": True})
+            assert list(settings.refusals(config)) == []
+            # A folder of its own below the volume, which belongs to root.
+            assert config.run_dir.parent == Path("/run/palimpsest")
 
 
 @BOTH
@@ -278,19 +315,9 @@ def test_secrets_are_named_and_never_said(values: Path) -> None:
         assert holds_owner == (name == "migrate" and bool(owner["existingSecret"]))
     assert mounted == wanted
     # No variable holds one either: what is written out are settings that hide nothing.
-    hidden = {
-        "DATABASE_URL",
-        "MIGRATION_DATABASE_URL",
-        "SIGNALS_DATABASE_URL",
-        "REDIS_URL",
-        "MODEL_API_KEY",
-        "EMBEDDING_API_KEY",
-        "DEPLOYMENTS",
-    }
     for pod in pods(found).values():
         for container in containers(pod).values():
-            names = {one["name"].removeprefix("PALIMPSEST_") for one in container["env"]}
-            assert not names & hidden
+            assert not {one["name"] for one in container["env"]} & SECRETS.keys()
 
 
 @BOTH
@@ -324,8 +351,8 @@ def test_hooks_migrate_before_anything_else_and_never_on_the_way_back(values: Pa
     assert not named & own
     assert "envFrom" not in pod["containers"][0]
     # It is told all settings all the same.
-    settings = yaml.safe_load(values.read_text()).get("settings", {})
-    assert settings.items() <= environment(pod["containers"][0], found).items()
+    given = yaml.safe_load(values.read_text()).get("settings", {})
+    assert given.items() <= environment(pod["containers"][0], found).items()
 
 
 @BOTH
@@ -374,6 +401,27 @@ def test_names_of_ports_are_those_of_containers(values: Path) -> None:
     for one in by_kind(found, "PodMonitor").values():
         scraped = {end["port"] for end in one["spec"]["podMetricsEndpoints"]}
         assert scraped == {"metrics", "metrics-exec"}
+
+
+def test_the_alerts_are_those_of_prometheus_and_know_the_jobs() -> None:
+    alerts = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    copy = CHART / "files/alerts.yml"
+    assert copy.read_text() == alerts, f"cp deploy/prometheus/alerts.yml {copy.relative_to(ROOT)}"
+    found = manifests(PRODUCTION)
+    (rule,) = by_kind(found, "PrometheusRule").values()
+    assert rule["spec"] == yaml.safe_load(alerts)
+    (monitor,) = by_kind(found, "PodMonitor").values()
+    jobs = set()
+    for end in monitor["spec"]["podMetricsEndpoints"]:
+        (relabeling,) = end["relabelings"]
+        assert relabeling["targetLabel"] == "job"
+        for pod in pods(found).values():
+            for container in containers(pod).values():
+                if end["port"] in {port["name"] for port in container.get("ports", ())}:
+                    component = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+                    jobs.add(relabeling["replacement"].replace("$1", component))
+    assert jobs == {"palimpsest-api", "palimpsest-worker", "palimpsest-executor"}
+    assert jobs >= set(re.findall(r'job="([^"]+)"', alerts))
 
 
 def test_only_labelled_clients_reach_the_api() -> None:
@@ -467,3 +515,43 @@ def test_names_stay_short_enough() -> None:
     found = manifests(MINIMAL, "--set", f"fullnameOverride={'n' * 60}")
     names = [one["metadata"]["name"] for one in found]
     assert max(map(len, names)) <= MAX_NAME_CHARACTERS
+
+
+def test_the_package_has_all_that_it_needs(tmp_path: Path) -> None:
+    done = helm("package", "--destination", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (package,) = tmp_path.glob("*.tgz")
+    done = helm("template", "--values", PRODUCTION, chart=package)
+    assert done.stdout == rendered(PRODUCTION), done.stderr
+
+
+def leaves(values: Any, path: str = "") -> Iterator[str]:
+    """The paths of all values that hold no further ones."""
+    if not isinstance(values, dict) or not values:
+        yield path
+        return
+    for name, inner in values.items():
+        yield from leaves(inner, f"{path}.{name}".lstrip("."))
+
+
+def test_the_table_of_values_is_that_of_the_chart() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    text = (CHART / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| (?:`(.+?)`)? ?\|", text, re.MULTILINE))
+    for path, default in rows.items():
+        found = values
+        for name in path.split("."):
+            found = found[name]
+        assert not default or json.loads(default) == found, path
+    # One row serves what `api` and `worker` have alike.
+    alike = {re.sub(r"^api\.", "worker.", path) for path in rows}
+    alike |= {path.replace("worker.", "worker.executor.") for path in alike}
+    told = {*rows, *alike}
+    untold = [
+        leaf
+        for leaf in leaves(values)
+        if not any(leaf == path or leaf.startswith(f"{path}.") for path in told)
+    ]
+    assert untold == []
+    # The schema knows all of them, and an `api` is no `worker`.
+    assert values["api"].keys() - values["worker"].keys() == {"preStopSeconds", "service"}

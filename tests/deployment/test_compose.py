@@ -1,5 +1,6 @@
 """deploy/compose as Docker Compose reads it, and each of its rules broken once."""
 
+import re
 import shutil
 import stat
 import subprocess
@@ -106,6 +107,12 @@ BROKEN = {
         "period: 170s",
         "period: 150s",
         "executor: is killed before",
+    ),
+    "too little time for calls": (
+        "compose.yaml",
+        'STOP_SECONDS: "150"',
+        'STOP_SECONDS: "100"',
+        "executor: stops before a model call ends",
     ),
     "an open port": ("compose.yaml", '"127.0.0.1:${API', '"${API', "can be reached from other"),
     "the API's port": (
@@ -291,3 +298,24 @@ def test_the_collector_has_the_parts_that_its_pipelines_name() -> None:
         # What it refuses has to be refused first.
         assert pipeline["processors"][0] == "memory_limiter"
     assert used == {kind: set(config[kind]) for kind in used}
+
+
+@pytest.mark.parametrize("folder", ["compose", "systemd"])
+def test_a_readme_names_what_there_is(folder: str) -> None:
+    here = ROOT / "deploy" / folder
+    text = (here / "README.md").read_text()
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
+        page = (here / target).resolve()
+        assert page.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in slugs, f"{target}#{anchor}"
+    text = re.sub(r"\]\([^)]*\)", "", text)
+    files = {path.name for path in here.iterdir()}
+    names = re.findall(r"\b[a-z_.-]+\.(?:yaml|yml|sh|cfg|conf|py|sysusers|tmpfiles|env)\b", text)
+    # What is made elsewhere.
+    made = {"valkey_password.conf", "palimpsest.conf"}
+    assert set(names) - made <= files, set(names) - made - files
+    units = set(re.findall(r"palimpsest-[a-z]+@?(?=\d?\.(?:service|timer))", text))
+    assert {unit for unit in units if not list(here.glob(f"{unit}.*"))} == set()

@@ -123,25 +123,20 @@ def collector() -> Iterator[tuple[Collector, int]]:
     server.stop(0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def machine(
-    tmp_path_factory: pytest.TempPathFactory,
-    model: FakeModel,
-    collector: tuple[Collector, int],
+    folder: Path, tmp_path: Path, model: FakeModel, collector: tuple[Collector, int]
 ) -> Iterator[Machine]:
     """The database with its roles, Valkey, and all secrets."""
-    folder = tmp_path_factory.mktemp("compose")
-    # Servers run as another user than root.
-    for one in (folder, *folder.parents[:2]):
-        one.chmod(0o755)
-    shutil.copytree(ROOT / "deploy", folder / "deploy", ignore=shutil.ignore_patterns("secrets"))
+    unwanted = shutil.ignore_patterns("secrets", ".env")
+    shutil.copytree(ROOT / "deploy", folder / "deploy", ignore=unwanted)
     files = folder / "deploy" / "compose"
     variables = {
         "PALIMPSEST_MODEL": "openai/fake",
         "PALIMPSEST_EMBEDDING_MODEL": "",
         "PALIMPSEST_MODEL_BASE_URL": model.url,
     }
-    loader = build_loader(tmp_path_factory.mktemp("composecheck"))
+    loader = build_loader(tmp_path)
     machine = Machine(Deployment.load(loader, files, ALL_FILES[:2], variables), folder)
     subprocess.run([program("sh"), str(files / "prepare.sh")], check=True)
     (files / "secrets" / "model_api_key").write_text("sk-not-to-be-logged\n")

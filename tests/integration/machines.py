@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from storage.database import Database, DirectTransaction, Row
+from storage.database import OTHER, Database, DirectTransaction, Row
 from storage.driver import Connection
 from tests.harness import Servers
 
@@ -98,9 +98,11 @@ class CutDatabase(Database):
         return made
 
     @asynccontextmanager
-    async def direct(self, tenant_id: UUID) -> AsyncIterator[DirectTransaction]:
+    async def direct(
+        self, tenant_id: UUID, *, name: str = OTHER
+    ) -> AsyncIterator[DirectTransaction]:
         """As `Database.direct`, with a connection that may be lost."""
-        async with super().direct(tenant_id) as tx:
+        async with super().direct(tenant_id, name=name) as tx:
             yield _CutTransaction(self, tx.tenant_id, tx.driver)
 
     @contextmanager

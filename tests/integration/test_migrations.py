@@ -1,5 +1,8 @@
 """A database of the release before, with rows in it, is brought up to this one."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -286,3 +289,22 @@ def test_an_index_waits_for_whoever_reads_for_long(servers: Servers, old: str) -
         reading.rollback()
         thread.join()
     assert outcomes == [migrations.newest()]
+
+
+def test_the_schema_of_a_newer_release_is_left_as_it_is(servers: Servers) -> None:
+    url = servers.new_database()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        # As when an older release is deployed again, and migrates before it starts.
+        done = subprocess.run(
+            [sys.executable, "-m", "service.cli", "migrate"],
+            env={**os.environ, "PALIMPSEST_DATABASE_URL": url},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "at 9999, of a newer release, and left there: this one works on it\n"
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [
+            ("9999",)
+        ]

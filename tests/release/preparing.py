@@ -153,5 +153,6 @@ Read {folder}/{NOTES} and `git show release-{version}`. What is left to do, in t
   git push origin v{version}
   (cd {folder} && sha256sum --check {SUMS})
 {uploads}
+  git switch --detach v{version} && make image      # for your registry; its SBOM is inside
 
 To give it up before that: git branch -D release-{version} && rm -r {folder}"""

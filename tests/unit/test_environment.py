@@ -11,6 +11,8 @@ from service.cli.run import read_config
 from service.environment import OTHERS, PREFIX, TESTS, known_names, unknown_variables
 
 ROOT = Path(__file__).parents[2]
+#: What may name variables.
+TEXTS = (*(".py", ".md", "", ".sh"), *(".yaml", ".tpl", ".env", ".service", ".conf"))
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,10 @@ ROOT = Path(__file__).parents[2]
         ("PALIMPSEST_LIMIT_MAX_MEMORYS", "PALIMPSEST_LIMIT_MAX_MEMORIES"),
         ("PALIMPSEST_MAX_CALLS", "PALIMPSEST_LIMIT_MAX_CALLS"),
         ("PALIMPSEST_DATABASEURL", "PALIMPSEST_DATABASE_URL"),
+        ("PALIMPSEST_DATABSE_URL_FILE", "PALIMPSEST_DATABASE_URL_FILE"),
+        ("PALIMPSEST_LIMIT_MAX_CALS_FILE", "PALIMPSEST_LIMIT_MAX_CALLS_FILE"),
+        ("PALIMPSEST_CONFIG_FILE", "PALIMPSEST_CONFIG"),
+        ("PALIMPSEST_ADDRESS_FILE", "PALIMPSEST_ADDRESS"),
         ("Palimpsest_Modle", "PALIMPSEST_MODEL"),
         ("PALIMPSEST_", ""),
         # Ends as one of Kubernetes', with a value that is none.
@@ -34,6 +40,7 @@ def test_an_unknown_variable_is_an_error_with_the_nearest_name(
     with pytest.raises(CommandError) as caught:
         read_config()
     assert str(caught.value).startswith(f"{variable} is no setting; the nearest is {nearest}")
+    assert str(caught.value).endswith("_FILE") is nearest.endswith("_FILE")
     assert "secret-word" not in str(caught.value)
 
 
@@ -69,14 +76,16 @@ def test_what_kubernetes_sets_for_services_is_left_alone(
 
 def test_every_variable_that_we_name_anywhere_is_known() -> None:
     named: set[str] = set()
-    for folder in ("service", "storage", "clients", "docs", "tests", ".ci"):
+    for folder in ("service", "storage", "clients", "docs", "tests", "deploy", ".ci"):
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and path.suffix in (".py", ".md", "") and path != Path(__file__):
+            if path.is_file() and path.suffix in TEXTS and path != Path(__file__):
                 named.update(re.findall(r"\bPALIMPSEST_[A-Z0-9_]*[A-Z0-9]\b", path.read_text()))
     named.update(re.findall(r"\bPALIMPSEST_[A-Z0-9_]+\b", (ROOT / "Makefile").read_text()))
     assert {f"{PREFIX}{one}" for one in OTHERS} <= named
     # Beginnings of their kind.
     named -= {"PALIMPSEST_LIMIT", "PALIMPSEST_TEST"}
+    # A name of Python's, and what tests of deploy/ and of the release say that there is not.
+    named -= {"PALIMPSEST_PURPOSE", "PALIMPSEST_MODLES", "PALIMPSEST_DOORS"}
     # The value of what Kubernetes sets.
     assert unknown_variables(dict.fromkeys(named, "tcp://10.0.0.11:50051")) == []
 

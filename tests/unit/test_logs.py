@@ -12,7 +12,7 @@ import structlog
 from service import logs
 logs.configure("info", "json")
 log = structlog.get_logger("palimpsest.test")
-log.info("event", api_key="sk-1", password="pw", url="postgresql://u:pw@h/d", count=3)
+log.info("event", api_key="sk-1", password="pw", url="postgresql://u:p@w/x@h/d", count=3)
 log.info("nested", options={"api_key": "sk-1", "hosts": ["redis://:p@w@h:6379"]},
     read_token="t", prompt_tokens=7, cause="host=h password='p w' user=u")
 log.debug("not shown")

@@ -3,10 +3,12 @@
 import json
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from service import health
@@ -210,7 +212,7 @@ def test_an_empty_secret_is_an_error(tmp_path: Path, text: str) -> None:
             '[model_settings."a/b".extra]\nx = {y = [1979-05-27]}',
             "model_settings: has a date or a time: write it in quotes",
         ),
-        ('[deployments]\nname = "a"', "deployments: is neither a JSON list of deployments nor"),
+        ('[deployments]\nname = "a"', "deployments: is one table: begin each deployment"),
         (
             '[[deployments]]\nname = "a"\nmodel = "openai/m"\napi_key = ["secret-word"]',
             "deployments: deployment 1.api_key: ",
@@ -343,19 +345,39 @@ def test_check_shows_what_is_given_and_hides_secrets(
 
 
 def test_check_refuses_what_serve_and_work_refuse(tmp_path: Path) -> None:
-    text = 'listen = "0.0.0.0:1"\ndatabase_url = "postgresql://db"\ndatabase_pooler = "transaction"'
-    done = checked("--config", written(tmp_path, text))
+    lines = [
+        'listen = "0.0.0.0:1"',
+        'database_url = "postgresql://db"',
+        'database_pooler = "transaction"',
+        'embedding_model = "local/none"',
+    ]
+    done = checked("--config", written(tmp_path, "\n".join(lines)))
     assert done.exit_code == 1
-    assert [
-        line.partition(" can be ")[0].partition(" is ")[0] for line in done.stderr.splitlines()
-    ] == [
-        "error: 0.0.0.0:1",
-        "error: PALIMPSEST_SIGNALS_DATABASE_URL",
+    said = [" ".join(line.split()[:5]) for line in done.stderr.splitlines()]
+    assert said == [
+        "error: 0.0.0.0:1 can be reached",
+        "error: PALIMPSEST_SIGNALS_DATABASE_URL is not set:",
+        "error: there is no local",
     ]
     assert "database_pooler" in done.stdout
-    accepted = checked("--config", written(tmp_path, f"insecure = true\n{text.splitlines()[0]}"))
+    accepted = checked("--config", written(tmp_path, f"insecure = true\n{lines[0]}"))
     assert accepted.exit_code == 0
     assert accepted.stderr.startswith("warning: no database is named")
+
+
+def test_commands_that_read_settings_take_a_file() -> None:
+    def taking(group: Any, *names: str) -> Iterator[str]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from taking(command, *names, name)
+            elif any("--config" in one.opts for one in command.params):
+                yield " ".join((*names, name))
+
+    assert set(taking(typer.main.get_command(app))) == {
+        *("up", "serve", "work", "caller", "migrate", "demo", "doctor", "health", "verify"),
+        *("restored", "replay", "model check", "config check"),
+        *("eval questions", "eval search", "eval reliability"),
+    }
 
 
 def test_check_warns_of_secrets_that_others_may_read(

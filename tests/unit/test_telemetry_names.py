@@ -11,20 +11,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ROOT / "service" / "telemetry" / "names.py"
 #: For what comes next.
 AWAITED = {
-    *("Metric.DB_CLIENT_OPERATION_DURATION", "Metric.DB_CLIENT_CONNECTION_MAX"),
-    *("Metric.MESSAGING_PROCESS_DURATION", "Metric.LLM_CIRCUITS_OPEN", "Metric.LOOP_DELAY"),
-    *("Metric.READY", "Metric.PREFIX_CACHE_REACHABLE", "Metric.EXECUTOR_REACHABLE"),
-    *("Attribute.DB_SYSTEM_NAME", "Attribute.DB_OPERATION_NAME"),
-    *("Attribute.MESSAGING_SYSTEM", "Attribute.MESSAGING_OPERATION_NAME"),
-    *("Attribute.MESSAGING_OPERATION_TYPE", "Attribute.MESSAGING_DESTINATION_NAME"),
-    *(
-        "Attribute.SERVICE_INSTANCE_ID",
-        "Attribute.PROCESS_RUNTIME_VERSION",
-        "Attribute.GEN_AI_MEMORY_STORE_ID",
-    ),
-    *("GenAiOperation.CREATE_MEMORY_STORE", "GenAiOperation.DELETE_MEMORY_STORE"),
-    *("GenAiOperation.SEARCH_MEMORY", "GenAiOperation.UPDATE_MEMORY"),
-    "GenAiOperation.DELETE_MEMORY",
+    *("GenAiOperation.DELETE_MEMORY_STORE", "GenAiOperation.DELETE_MEMORY"),
 }
 #: Of a call that takes a name, and which of its arguments is one.
 NAMED = {

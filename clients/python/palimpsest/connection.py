@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import grpc
 from grpc import aio
 
+from palimpsest import tracing
 from palimpsest.errors import (
     ConnectionFailed,
     PalimpsestError,
@@ -127,7 +128,9 @@ class Connection:
         while True:
             try:
                 remaining = max(until - loop.time(), 0.001)
-                response = await method(request, timeout=remaining + SLACK_SECONDS)
+                response = await method(
+                    request, timeout=remaining + SLACK_SECONDS, **tracing.options()
+                )
             except aio.AioRpcError as error:
                 known = self.reach.failure(error)
                 may = may_pass if broken else _may_repeat
@@ -154,7 +157,11 @@ class Connection:
         while True:
             left = max(until - loop.time(), 0.001) + SLACK_SECONDS
             try:
-                async for response in method(request, timeout=None if timeout is None else left):
+                async for response in method(
+                    request,
+                    timeout=None if timeout is None else left,
+                    **tracing.options(),
+                ):
                     self.reach.reached = True
                     yield response
                 return

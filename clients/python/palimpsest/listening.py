@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from palimpsest import answer_convert
+from palimpsest import answer_convert, tracing
 from palimpsest.answer_values import Answer, Event, Reading, TextPiece
 from palimpsest.connection import (
     BACKOFF_SECONDS,
@@ -96,7 +96,9 @@ class Listening:
                 after_text=heard.piece,
             )
             try:
-                async for response in self._stub.ResumeAnswer(request, timeout=self._left()):
+                async for response in self._stub.ResumeAnswer(
+                    request, timeout=self._left(), **tracing.options()
+                ):
                     told = _told(response.response)
                     if isinstance(told, Answer) or (told is not None and heard.note(told)):
                         # It works again.

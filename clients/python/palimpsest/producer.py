@@ -10,7 +10,7 @@ from typing import Any
 
 from grpc import aio
 
-from palimpsest import chunks, convert
+from palimpsest import chunks, convert, tracing
 from palimpsest.connection import MAX_SENT_BYTES, Reach, may_pass, pause_seconds, raise_status
 from palimpsest.errors import InvalidArgument, PalimpsestError, ProducerClosed
 from palimpsest.v1 import log_pb2, log_pb2_grpc
@@ -32,6 +32,8 @@ _CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
 class _Sent:
     produced: log_pb2.ProducedChunk
     size_bytes: int
+    #: The span that appended it, as a header names it; empty: none.
+    traceparent: str = ""
 
 
 class Producer:
@@ -190,7 +192,7 @@ class Producer:
         produced = log_pb2.ProducedChunk(
             producer_sequence=sequence, chunk=chunk, digest=convert.digest(chunk)
         )
-        self._waiting.append(_Sent(produced, size))
+        self._waiting.append(_Sent(produced, size, tracing.traceparent()))
         self._bytes += size
         self._some.set()
         return sequence
@@ -278,7 +280,7 @@ class Producer:
         )
 
     async def _stream(self) -> None:
-        call: Any = self._stub.AppendChunks()
+        call: Any = self._stub.AppendChunks(**tracing.options())
         writing: asyncio.Task[None] | None = None
         try:
             await call.write(log_pb2.AppendChunksRequest(open=self._opening))
@@ -321,20 +323,25 @@ class Producer:
         while True:
             await self._some.wait()
             batch: list[log_pb2.ProducedChunk] = []
+            # Of one trace, or of none that is sampled.
+            batch_trace = traceparent = ""
             size = 0
             # More than the credit may wait where a server came back with less of it.
             most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
             while self._waiting and len(batch) < most:
                 size += self._waiting[0].size_bytes
-                if batch and size > BATCH_BYTES:
+                trace = tracing.trace_of(self._waiting[0].traceparent)
+                if batch and (size > BATCH_BYTES or trace != batch_trace):
                     break
+                batch_trace = trace
                 sent = self._waiting.popleft()
+                traceparent = traceparent or sent.traceparent
                 self._under_way.append(sent)
                 batch.append(sent.produced)
             if not self._waiting:
                 self._some.clear()
             if batch:
-                request = log_pb2.AppendChunksRequest.Batch(chunks=batch)
+                request = log_pb2.AppendChunksRequest.Batch(chunks=batch, traceparent=traceparent)
                 await call.write(log_pb2.AppendChunksRequest(batch=request))
 
     def _take_ack(self, message: log_pb2.Ack) -> None:

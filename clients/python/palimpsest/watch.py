@@ -7,7 +7,7 @@ from typing import Any
 
 from grpc import aio
 
-from palimpsest import convert, values
+from palimpsest import convert, tracing, values
 from palimpsest.connection import Connection, may_pass, pause_seconds, raise_status
 from palimpsest.errors import PalimpsestError
 from palimpsest.v1 import history_pb2, history_pb2_grpc
@@ -115,7 +115,7 @@ class Watch:
         return None
 
     async def _open(self) -> None:
-        self._call = self._stub.WatchMemory(self._request)
+        self._call = self._stub.WatchMemory(self._request, **tracing.options())
         started = await self._call.read()
         if started is aio.EOF:
             await raise_status(self._call)

@@ -306,6 +306,14 @@ class AppendChunksRequest(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         CHUNKS_FIELD_NUMBER: _builtins.int
+        TRACEPARENT_FIELD_NUMBER: _builtins.int
+        traceparent: _builtins.str
+        """Optional. The trace that this batch belongs to, as the header `traceparent`
+        of W3C Trace Context: at most 55 characters. A stream goes on for long, so
+        its own metadata cannot say it for each batch. What is no such header is
+        ignored. Unset, the batch belongs to the trace of the call; of a call
+        without one it may begin a trace of its own.
+        """
         @_builtins.property
         def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducedChunk]:
             """Required. 1 to 256 chunks (`max_batch_chunks`), at most 1 MiB of their
@@ -316,10 +324,11 @@ class AppendChunksRequest(_message.Message):
             self,
             *,
             chunks: _abc.Iterable[Global___ProducedChunk] | None = ...,
+            traceparent: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["chunks", b"chunks", "traceparent", b"traceparent"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

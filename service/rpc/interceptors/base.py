@@ -80,3 +80,9 @@ async def respond(responses: Any, context: Context) -> None:
     async with aclosing(responses):
         async for response in responses:
             await context.write(response)
+
+
+def status_of(context: Context) -> str:
+    """Returns the status that a call has ended with, by its name."""
+    # Unset, it is no StatusCode but 0.
+    return str(getattr(context.code(), "name", grpc.StatusCode.OK.name))

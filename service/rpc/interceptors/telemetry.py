@@ -1,16 +1,12 @@
-"""A span and two metrics about each call."""
+"""Two metrics about each call."""
 
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
-from grpc.aio import AbortError
-from opentelemetry.trace import SpanKind, Status, StatusCode
-
-from service.rpc.interceptors.base import Around, Context
-from service.telemetry import meter, tracer
+from service.rpc.interceptors.base import Around, Context, status_of
+from service.telemetry import meter
 from service.telemetry.names import Attribute, Metric
 
 #: From what an append takes to what a stream may last.
@@ -34,22 +30,14 @@ class Telemetry(Around):
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
-        """Opens a span named after the method, and records how long the call took."""
+        """Records how long the call took."""
         name = method.lstrip("/")
         attributes = {Attribute.RPC_SYSTEM_NAME: "grpc", Attribute.RPC_METHOD: name}
         start = time.perf_counter()
         self._in_flight.add(1)
-        with tracer().start_as_current_span(
-            name, kind=SpanKind.SERVER, attributes=attributes
-        ) as span:
-            try:
-                yield
-            except AbortError:
-                span.set_status(Status(StatusCode.ERROR))
-                raise
-            finally:
-                self._in_flight.add(-1)
-                # Unset, it is no StatusCode but 0.
-                code = getattr(context.code(), "name", grpc.StatusCode.OK.name)
-                known = {**attributes, Attribute.RPC_RESPONSE_STATUS_CODE: code}
-                self._seconds.record(time.perf_counter() - start, known)
+        try:
+            yield
+        finally:
+            self._in_flight.add(-1)
+            known = {**attributes, Attribute.RPC_RESPONSE_STATUS_CODE: status_of(context)}
+            self._seconds.record(time.perf_counter() - start, known)

@@ -107,7 +107,7 @@ class AnswerCalls:
 
     async def record(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
         """Stores an event of what is around the reader, at its ordinal among all."""
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
             reach(FailPoint.EVENT_WRITTEN)
         reach(FailPoint.EVENT_COMMITTED)
@@ -120,7 +120,7 @@ class AnswerCalls:
         Where such are told already behind `after`, by a worker that died, the first of these.
         """
         key = asked.session_key, asked.answer_id
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             return await trajectories.next_ordinal(tx, key, kind, after)
 
 

@@ -77,7 +77,7 @@ class AutoReader:
             understood = await self._understand(item, asked)
             choice = choose(gathered.facts, understood.understanding)
         chosen = _chosen(choice, asked, gathered, events=1)
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             kept = await answers.choose(tx, asked.session_key, asked.answer_id, chosen)
             if kept is chosen:
                 event = _event(chosen, understood)
@@ -85,7 +85,7 @@ class AutoReader:
         return kept
 
     async def _gather(self, item: WorkItem, asked: StoredAnswer) -> Gathered:
-        async with self._database.transaction(item.tenant_id) as tx:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
             return await gather(tx, asked, self._known)
 
     async def _understand(self, item: WorkItem, asked: StoredAnswer) -> _Understood:
@@ -127,7 +127,7 @@ class AutoReader:
         )
         is_last = chosen.reader in _OF_LOG or not self._known.browses
         if chosen.memory_id is not None:
-            async with self._database.transaction(item.tenant_id) as tx:
+            async with self._database.transaction(item.tenant_id, name="answer") as tx:
                 stored = await memories.get(tx, asked.session_key, chosen.memory_id)
             assert stored is not None, "memories are never deleted"
             told = replace(told, asked_spec=stored.spec)

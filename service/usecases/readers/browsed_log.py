@@ -262,7 +262,7 @@ async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] |
     """What of a log with more than `max_bytes` stands between its ends of half of that."""
     if not held.up_to:
         return None
-    async with held.database.transaction(held.tenant_id) as tx:
+    async with held.database.transaction(held.tenant_id, name="answer") as tx:
         key, last = held.session_key, held.up_to
         if not await log_ends.newest(tx, key, 0, last, max_bytes):
             return None

@@ -151,7 +151,7 @@ class Browser:
     async def _ranked(self, item: WorkItem, asked: StoredAnswer) -> Sequence[tuple[int, ...]]:
         # Behind the choice: another reader may have looked before.
         after = 0 if asked.chosen is None else asked.chosen.events
-        async with self._kit.database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             key = asked.session_key, asked.answer_id
             return ranked_in(await trajectories.list_events(tx, key, after))
 

@@ -32,7 +32,7 @@ class LogRange:
         last = self.up_to if up_to is None else min(up_to, self.up_to)
         while after < last:
             wanted = (after, min(after + PAGE_CHUNKS, last))
-            async with self.database.transaction(self.tenant_id) as tx:
+            async with self.database.transaction(self.tenant_id, name="answer") as tx:
                 found = await log.read_ranges(tx, self.session_key, [wanted], PAGE_BYTES)
             page = found[after]
             yield page

@@ -39,7 +39,7 @@ class ContextReader:
         spec = asked.state
         model = spec.model or self._kit.config.model
         facts = self._kit.facts(model)
-        async with self._kit.database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             context = await _context(tx, asked, facts)
         flow = pcc.answer(
             context,
@@ -62,7 +62,7 @@ class ContextReader:
             )
         if draft.is_cut:
             await self._kit.calls.tell_cut(item, asked, draft.text)
-        async with self._kit.database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             tracer = Tracer(tx, (asked.session_key, asked.memory_id), spec, asked.revision)
             citations = await tracer.cite(context, draft, asked.query)
         return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)

@@ -28,7 +28,7 @@ class PrismReader:
         spec = asked.prism
         model = spec.model or self._kit.config.model
         facts = self._kit.facts(model)
-        async with self._kit.database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             rows = await prism_states.read_for_prompts(
                 tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
             )
@@ -60,7 +60,7 @@ class PrismReader:
             )
         if draft.is_cut:
             await self._kit.calls.tell_cut(item, asked, draft.text)
-        async with self._kit.database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             key = (asked.session_key, asked.memory_id)
             citations = await cite(tx, key, memory, draft.paths, asked.revision)
         return MadeAnswer(

@@ -105,7 +105,7 @@ class StateReader:
         reader = cls(database, tenant_id, asked, levels, spec=spec, cutter=cutter)
         root = levels.forest.root
         if root.is_stored:
-            async with database.transaction(tenant_id) as tx:
+            async with database.transaction(tenant_id, name="answer") as tx:
                 await reader._look_at(tx, [root.node_id])
             reader._root = reader._views[root.node_id]
         return reader
@@ -125,7 +125,7 @@ class StateReader:
         match ask:
             case Children():
                 children = self._views[ask.node_id].children
-                async with self._database.transaction(self._tenant_id) as tx:
+                async with self._database.transaction(self._tenant_id, name="answer") as tx:
                     await self._look_at(tx, children)
                 return tuple(self._views[child] for child in children)
             case Text():
@@ -139,7 +139,7 @@ class StateReader:
         """A vector of steps, or a piece, with its text, chunk by chunk."""
         view = self._views[node_id]
         is_recent = node_id in self._levels.tail
-        async with self._database.transaction(self._tenant_id) as tx:
+        async with self._database.transaction(self._tenant_id, name="answer") as tx:
             pieces = await pieces_between(tx, self._asked.session_key, view.start, view.end)
         revision = self._asked.revision if is_recent else revision_of(node_id)
         return Held(view=view, revision=revision, pieces=pieces)
@@ -176,7 +176,7 @@ class StateReader:
             for one, cut in self._levels.tail.items()
         ]
         leaves = [one for one in self._levels.placed if one.level == STEPS_LEVEL]
-        async with self._database.transaction(self._tenant_id) as tx:
+        async with self._database.transaction(self._tenant_id, name="answer") as tx:
             ids = await best_pieces(
                 tx,
                 self._asked.session_key,
@@ -233,7 +233,7 @@ async def _levels(
     held: LogRange, asked: StoredAnswer, spec: TreeSpec, cutter: Cutter, tail_bytes: int
 ) -> Levels | None:
     key = asked.session_key, asked.memory_id
-    async with held.database.transaction(held.tenant_id) as tx:
+    async with held.database.transaction(held.tenant_id, name="answer") as tx:
         lineage = await history.lineage(tx, *key, asked.revision)
         placed = await vector_views.list_placed(tx, key, lineage)
         state = await vectors.read_state(tx, *key, asked.revision)

@@ -42,7 +42,7 @@ async def read_tail(
     was read before.
     """
     if left_out is None:
-        async with held.database.transaction(held.tenant_id) as tx:
+        async with held.database.transaction(held.tenant_id, name="answer") as tx:
             after = start.position - 1
             behind = await log_ends.newest(tx, held.session_key, after, held.up_to, max_bytes)
         left_out = (start.position, behind) if behind > after else None

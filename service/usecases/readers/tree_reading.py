@@ -73,7 +73,7 @@ class TreeReader:
         `tail_bytes`.
         """
         spec: TreeSpec = asked.tree
-        async with database.transaction(tenant_id) as tx:
+        async with database.transaction(tenant_id, name="answer") as tx:
             tops = await tree_views.read_tops(
                 tx, asked.session_key, asked.memory_id, asked.revision
             )
@@ -115,7 +115,7 @@ class TreeReader:
     async def hold(self, node_id: str) -> Held:
         """A leaf or a piece of the tail with its text, chunk by chunk."""
         key, revision = self._asked.session_key, self._asked.revision
-        async with self._database.transaction(self._tenant_id) as tx:
+        async with self._database.transaction(self._tenant_id, name="answer") as tx:
             if node_id not in self._tail:
                 stored = (await self._nodes(tx, [node_id]))[node_id]
                 revision = stored.revision
@@ -126,7 +126,7 @@ class TreeReader:
     async def _children(self, node_id: str) -> tuple[View, ...]:
         view = self._views[node_id]
         if not all(child in self._views for child in view.children):
-            async with self._database.transaction(self._tenant_id) as tx:
+            async with self._database.transaction(self._tenant_id, name="answer") as tx:
                 await self._nodes(tx, view.children)
         return tuple(self._views[child] for child in view.children)
 
@@ -136,7 +136,7 @@ class TreeReader:
             TailText(node_id=node_id, text=cut.text, text_tokens=cut.tokens)
             for node_id, cut in self._tail.items()
         ]
-        async with self._database.transaction(self._tenant_id) as tx:
+        async with self._database.transaction(self._tenant_id, name="answer") as tx:
             ids = await best_leaves(
                 tx,
                 key,

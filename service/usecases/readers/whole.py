@@ -44,7 +44,7 @@ class WholeReader:
         """
         model = asked.wanted_model or self._kit.config.model
         facts = self._kit.facts(model)
-        async with self._kit.database.transaction(item.tenant_id) as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             chunks = await read_log(tx, asked.session_key, asked.applied_position, facts)
         if chunks is None:
             most = facts.window_tokens * BYTES_PER_TOKEN

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from service import settings
 from service.config import Config
 from service.deployment_config import Deployment
 from service.domain.faults import Fault
@@ -249,13 +250,10 @@ async def test_ollamas_window_may_be_set(servers: Emulators) -> None:
     assert seen.request.body["options"]["num_ctx"] == 12_345
 
 
-def test_an_endpoint_says_all_that_a_process_needs(
-    servers: Emulators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_says_all_that_a_process_needs(servers: Emulators) -> None:
     end = servers.endpoint("anthropic", "anthropic/claude-opus-4-7")
-    for name, value in end.variables.items():
-        monkeypatch.setenv(name, value)
-    config = Config()
+    config = settings.read(end.variables).config
+    assert config is not None
     (one,) = config.deployments
     assert config.model == one.target == "anthropic/claude-opus-4-7"
     assert (one.api_base, one.key()) == (end.api_base, KEY)
