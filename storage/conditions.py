@@ -51,8 +51,8 @@ async def add(
     row = insert(model_condition).values(
         place=place, model=model, fault=fault.value, cause=cause, probe_at=_later(probe_seconds)
     )
-    done = await connection.execute(row.on_conflict_do_nothing(index_elements=["place"]))
-    return done.rowcount == 1
+    row = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
+    return (await connection.execute(row)).first() is not None
 
 
 async def take_probe(connection: AsyncConnection, place: str, next_seconds: float) -> bool:

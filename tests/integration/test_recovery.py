@@ -267,3 +267,21 @@ def test_pauses_grow_up_to_five_minutes_and_begin_anew() -> None:
     assert 150 <= seconds[-1] <= 300
     pauses.forget(owner)
     assert pauses.next(owner, FAILING) <= 1.0
+
+
+async def test_a_condition_is_new_once(deployment: Deployment, database: Database) -> None:
+    # Who hears that it is new counts it, and says so in the log.
+    said = []
+    async with database.connection() as connection:
+        for _ in range(2):
+            said.append(
+                await conditions.add(
+                    connection,
+                    place=MODEL,
+                    model=MODEL,
+                    fault=Fault.KEY_REFUSED,
+                    cause="the key is wrong",
+                    probe_seconds=3600,
+                )
+            )
+    assert said == [True, False]
