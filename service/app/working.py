@@ -8,7 +8,7 @@ from typing import Any
 
 from service import listening
 from service.app.dispatching import process
-from service.app.foundation import health
+from service.app.foundation import cancel, health
 from service.app.gateways import embedder_of, far_caller, open_circuits, open_gateway
 from service.caller.spawning import Spawned, near_model
 from service.config import Config
@@ -97,6 +97,8 @@ async def work(
         if not near_model(config.model):
             # What it took meanwhile could not go on: it is for workers whose callers are there.
             await _unless(stop, far.wait_until_ready(config.start_seconds))
+            connecting = asyncio.create_task(far.stay_connected())
+            stack.push_async_callback(cancel, [connecting])
         await watch.begin()
         await worker.run(stop)
 

@@ -34,6 +34,10 @@ from storage.errors import Unreachable
 
 _log = structlog.get_logger("palimpsest.caller")
 
+#: How soon it is looked again whether the process is gone; doubles while it stays so.
+RECONNECT_SECONDS = 5.0
+MAX_RECONNECT_SECONDS = 60.0
+
 
 class CallBroke(Exception):
     """A defect in the caller's process; the message names it."""
@@ -108,6 +112,21 @@ class RemoteCaller:
         """Starts or finds the process now, so that the first call does not wait for it."""
         with suppress(OSError):
             await self._connected()
+
+    async def stay_connected(self) -> None:
+        """Connects again whenever the process is gone, until it is cancelled.
+
+        Else a worker without calls would take it for gone until its next one.
+        """
+        pause = RECONNECT_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if self.is_connected:
+                pause = RECONNECT_SECONDS
+            else:
+                # One that dies as it starts is not started without a pause.
+                pause = min(2 * pause, MAX_RECONNECT_SECONDS)
+                await self.start()
 
     async def wait_until_ready(self, seconds: float) -> None:
         """Waits until the process takes orders, at most so long: it may import for seconds.

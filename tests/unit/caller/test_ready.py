@@ -4,6 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from service.caller import client
 from service.caller.client import RemoteCaller
 from service.caller.wire import NO_ORDER, frame
 from tests.unit.caller.test_reading_along import answering, far
@@ -47,3 +50,31 @@ def test_a_worker_of_the_release_before_has_no_order_of_that_number() -> None:
     # Its orders are counted from 1; the frame is one that it looks at and leaves.
     assert NO_ORDER == 0
     assert frame({"id": NO_ORDER})[4:] == b'{"id":0}'
+
+
+async def test_one_that_comes_back_is_found_without_a_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(client, "RECONNECT_SECONDS", 0.01)
+    monkeypatch.setattr(client, "MAX_RECONNECT_SECONDS", 0.02)
+    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await met.put(writer)
+
+    remote = RemoteCaller(tmp_path / "s", stop_seconds=1)
+    connecting = asyncio.create_task(remote.stay_connected())
+    try:
+        for _ in range(3):
+            server = await asyncio.start_unix_server(accept, tmp_path / "s")
+            writer = await met.get()
+            while not remote.is_connected:
+                await asyncio.sleep(0.01)
+            server.close()
+            writer.close()
+            while remote.is_connected:
+                await asyncio.sleep(0.01)
+    finally:
+        connecting.cancel()
+        await asyncio.gather(connecting, return_exceptions=True)
+        await remote.close()
