@@ -51,8 +51,8 @@ async def add(
     row = insert(model_condition).values(
         place=place, model=model, fault=fault.value, cause=cause, probe_at=_later(probe_seconds)
     )
-    row = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
-    return (await connection.execute(row)).first() is not None
+    new = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
+    return (await connection.execute(new)).first() is not None
 
 
 async def take_probe(connection: AsyncConnection, place: str, next_seconds: float) -> bool:
