@@ -9,6 +9,7 @@ makes the base image of Debian's packages by mmdebstrap. Standard library only.
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -205,10 +206,35 @@ def build(engine: Engine, *, base: str, tag: str) -> None:
             f"{engine.name} failed (status {done.returncode}); its own words are above"
         )
     if engine.name == "buildah":
+        _forget_container(engine, tag)
         digest = engine.run("images", "--format", "{{.Digest}}", tag).split()[0]
     else:
         digest = engine.run("image", "inspect", "--format", "{{.Id}}", tag).strip()
     print(f"{tag} {digest}")
+
+
+def _forget_container(engine: Engine, tag: str) -> None:
+    """Takes out of an image the random id and host name of the container it was built in.
+
+    buildah writes them into images of the docker format, so that no two have one digest.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as name:
+        folder = Path(name)
+        engine.run("push", "--quiet", "--disable-compression", tag, f"dir:{folder}")
+        manifest = json.loads((folder / "manifest.json").read_text())
+        old = folder / manifest["config"]["digest"].removeprefix("sha256:")
+        config = json.loads(old.read_text())
+        config.pop("container", None)
+        for part in ("config", "container_config"):
+            config.get(part, {}).pop("Hostname", None)
+        new = json.dumps(config, sort_keys=True).encode()
+        digest = hashlib.sha256(new).hexdigest()
+        (folder / digest).write_bytes(new)
+        manifest["config"] |= {"digest": f"sha256:{digest}", "size": len(new)}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        engine.run("rmi", "--force", old.name)
+        engine.run("tag", engine.run("pull", "--quiet", f"dir:{folder}").strip(), tag)
 
 
 @contextmanager
