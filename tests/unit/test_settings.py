@@ -344,6 +344,33 @@ def test_check_shows_what_is_given_and_hides_secrets(
     assert sorted(every) == sorted(["given", "defaults", *fields()])
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://app@db/x?password=p@secret-word", "postgresql://:***@db/x?***"),
+        ("postgresql://u:p@a?b@h/x", "postgresql://u:***@h/x"),
+        ("postgresql://u:p?a@h/x?Password=secret-word@1", "postgresql://u:***@h/x?***"),
+        ("postgresql://u:p@h/x?password=1?password=secret-word@2", "postgresql://u:***@h/x?***"),
+        ("postgresql://u:secret-word?password=1@h/x", "postgresql://***"),
+        ("postgresql://db:5432/x?sslmode=require", "postgresql://db:5432/x?***"),
+    ],
+)
+def test_check_hides_a_password_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_DATABASE_URL", url)
+    done = checked("--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["settings"]
+    assert row["value"] == said
+
+
+def test_check_hides_the_password_of_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_REDIS_URL", "unix:///run/x.sock?password=se@secret-word")
+    (row,) = json.loads(checked("--json").stdout)["settings"]
+    assert row["value"] == "unix:///run/x.sock?***"
+
+
 def test_check_refuses_what_serve_and_work_refuse(tmp_path: Path) -> None:
     lines = [
         'listen = "0.0.0.0:1"',
