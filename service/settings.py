@@ -209,6 +209,9 @@ def refusals(config: Config) -> Iterator[str]:
     """Returns why `serve` and `work` do not start with settings that are each for itself right."""
     if (said := listening.refusal(config)) is not None:
         yield said
+    # A worker's own caller has the next port.
+    if config.caller_socket is None and (said := listening.metrics_refusal(config)) is not None:
+        yield said
     if config.is_pooled and config.signals_database_url is None:
         yield UNHEARD
 

@@ -387,6 +387,11 @@ def test_check_refuses_what_serve_and_work_refuse(tmp_path: Path) -> None:
         "error: there is no local",
     ]
     assert "database_pooler" in done.stdout
+    metrics = 'metrics_listen = "127.0.0.1:65535"\n'
+    done = checked("--config", written(tmp_path, metrics))
+    assert (done.exit_code, "error: 127.0.0.1:65535: " in done.stderr) == (1, True)
+    shared = checked("--config", written(tmp_path, f'{metrics}caller_socket = "/run/x.sock"'))
+    assert shared.exit_code == 0, "it starts no process of its own"
     accepted = checked("--config", written(tmp_path, f"insecure = true\n{lines[0]}"))
     assert accepted.exit_code == 0
     assert accepted.stderr.startswith("warning: no database is named")
