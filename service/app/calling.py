@@ -25,10 +25,10 @@ async def call(
         # It takes seconds, in which the database is reached, or waited for.
         loading = asyncio.create_task(transport.warm())
         stack.push_async_callback(cancel, [loading])
-        database, keys = await stack.enter_async_context(database_and_keys(config, "caller"))
         # One that is a worker's own may find the one before it there, which ends its calls.
         waits = isinstance(at, socket.socket)
         watch = await stack.enter_async_context(health(config, "caller", stop, waits=waits))
+        database, keys = await stack.enter_async_context(database_and_keys(config, "caller"))
         journal = Journal(database, lease_seconds=config.call_lease_seconds)
         index = prefix_index(config, keys, stack)
         caller = near_caller(config, transport, journal, index, Prices(config))

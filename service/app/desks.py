@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from service.app.foundation import database_and_keys
+from service.app.foundation import database_and_keys, measured
 from service.app.gateways import open_gateway
 from service.config import Config
 from service.llm.facts import Facts, ModelFacts
@@ -27,7 +27,9 @@ class Desk:
 @asynccontextmanager
 async def asking(config: Config) -> AsyncIterator[Desk]:
     """Model calls that are no worker's, kept in the same ledger. Raises CannotStart."""
-    async with database_and_keys(config, "eval") as (database, keys), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(measured(config, "eval"))
+        database, keys = await stack.enter_async_context(database_and_keys(config, "eval"))
         gateway = await open_gateway(config, database, keys, stack, Prices(config))
         yield Desk(
             database=database,

@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from importlib.metadata import version
 
 import structlog
@@ -32,6 +32,7 @@ _SERVICES = {
     "serve": "palimpsest-api",
     "work": "palimpsest-worker",
     "caller": "palimpsest-executor",
+    "eval": "palimpsest-eval",
 }
 
 
@@ -39,17 +40,25 @@ class CannotStart(Exception):
     """What a process needs is not there; the message is one clear line."""
 
 
+@contextmanager
+def measured(config: Config, kind: str, *, serves: bool = False) -> Iterator[None]:
+    """Measures what this process does; it comes first. `serves`: whether metrics are served."""
+    if config.database_url is None:
+        raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
+    telemetry.configure(_SERVICES[kind], version("palimpsest-server"), serves=serves)
+    LABELS.configure(config)
+    try:
+        yield
+    finally:
+        telemetry.shutdown()
+
+
 @asynccontextmanager
 async def database_and_keys(
     config: Config, kind: str
 ) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
-    """What every process has: telemetry, the database, the deployment's keys."""
-    if config.database_url is None:
-        raise CannotStart("PALIMPSEST_DATABASE_URL is not set; `palimpsest up` needs none")
-    telemetry.configure(
-        _SERVICES[kind], version("palimpsest-server"), serves=config.metrics_listen is not None
-    )
-    LABELS.configure(config)
+    """What every process has: the database, the deployment's keys."""
+    assert config.database_url is not None, "it is looked for first"
     if config.fail_points is not None:
         fail_points.install(config.fail_points)
     url = config.database_url.get_secret_value()
@@ -60,7 +69,6 @@ async def database_and_keys(
         yield database, keys
     finally:
         await database.close()
-        telemetry.shutdown()
 
 
 def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
@@ -79,14 +87,15 @@ async def health(
     config: Config, kind: str, stop: asyncio.Event, *, waits: bool = False
 ) -> AsyncIterator[ReadinessWatch]:
     """Says whether this process can work, to those who ask at its socket, by HTTP, and to a
-    listener; and what it measures.
+    listener; and what it measures. From the start on: others may wait long for the database.
 
     `waits`: whether it does its work meanwhile where the port of the metrics is taken. Raises
     CannotStart.
     """
-    database = _connect(config, f"{kind}-probe", pool_size=1)
-    watch = ReadinessWatch(database, stop, probe_seconds=config.probe_seconds)
     async with AsyncExitStack() as stack:
+        stack.enter_context(measured(config, kind, serves=config.metrics_listen is not None))
+        database = _connect(config, f"{kind}-probe", pool_size=1)
+        watch = ReadinessWatch(database, stop, probe_seconds=config.probe_seconds)
         stack.push_async_callback(database.close)
         await stack.enter_async_context(health_socket(config.run_dir, kind, lambda: watch.cause))
         if config.metrics_listen is not None:

@@ -63,8 +63,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
     if not listening.is_local(config.listen):
         _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
     async with (
-        process(config, "serve") as (database, keys, signals, dispatcher),
         health(config, "serve", stop) as watch,
+        process(config, "serve") as (database, keys, signals, dispatcher),
         AsyncExitStack() as stack,
     ):
         hints = Hints(dispatcher.hint, dispatcher.want)

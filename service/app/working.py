@@ -42,8 +42,8 @@ async def work(
     """Runs a worker until `stop` is set, with the caller that was `spawned` for it, if any.
     Raises CannotStart."""
     async with (
-        process(config, "work") as (database, keys, signals, dispatcher),
         health(config, "work", stop) as watch,
+        process(config, "work") as (database, keys, signals, dispatcher),
         AsyncExitStack() as stack,
     ):
         prices = Prices(config)

@@ -42,15 +42,18 @@ class ReadinessWatch:
         if self._stop.is_set():
             return STOPPING
         if not self._has_begun:
-            return STARTING
+            trouble = self._readiness.trouble
+            return f"{STARTING}: {trouble}" if trouble else STARTING
         return "" if self._readiness.ready else self._readiness.trouble
 
     async def begin(self, listener: Listener | None = None) -> None:
-        """Says that the process takes work from now on.
+        """Says that the process takes work from now on, having reached its database.
 
         `listener` is told whether the database is there: now, and each time that it changes.
         """
         self._has_begun, self._listener = True, listener
+        # What was missing until now is there.
+        self._readiness = Readiness()
         if listener is not None:
             await listener(self._readiness.ready)
 

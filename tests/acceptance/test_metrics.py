@@ -299,3 +299,38 @@ def _has_loop(port: int) -> bool:
 
 def _ready(port: int) -> float:
     return total(parsed(port)["palimpsest_ready"])
+
+
+@pytest.mark.parametrize("kind", ["serve", "work"])
+def test_a_process_that_waits_for_its_database_lives_and_says_so(kind: str) -> None:
+    with socket.socket() as nobody, socket.socket() as free:
+        # Bound and not listening: whoever connects is refused.
+        for one in (nobody, free):
+            one.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        environment = {
+            **os.environ,
+            "PALIMPSEST_DATABASE_URL": f"postgresql://x@127.0.0.1:{nobody.getsockname()[1]}/x",
+            "PALIMPSEST_START_SECONDS": "100000",
+            "PALIMPSEST_LISTEN": "127.0.0.1:0",
+            "PALIMPSEST_METRICS_LISTEN": f"127.0.0.1:{port}",
+        }
+        command = [sys.executable, "-m", "service.cli", kind]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+
+            def says_why() -> bool:
+                assert process.poll() is None, "it waits"
+                try:
+                    status, said = get(port, "/readyz")
+                except urllib.error.URLError:
+                    return False
+                assert status == 503
+                return said.startswith("it is starting: the database cannot be reached: ")
+
+            try:
+                eventually("it says that it is starting, and why", says_why)
+                assert get(port, "/livez") == (200, "alive\n")
+                assert parsed(port)["palimpsest_ready"].samples[0].value == 0
+            finally:
+                process.kill()

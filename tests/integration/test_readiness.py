@@ -237,6 +237,27 @@ async def test_one_probe_that_fails_changes_nothing(
         await database.close()
 
 
+async def test_what_was_missing_at_the_start_is_not_missing_afterwards(url: str) -> None:
+    async with relayed(url) as (relay, through):
+        database = Database.connect(through, pool_size=1, name="probe")
+        watch = ReadinessWatch(database, asyncio.Event(), probe_seconds=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "PROBE_TIMEOUT_SECONDS", 0.1)
+            relay.hold()
+            for _ in range(FAILURES):
+                await watch.probe()
+            assert watch.cause == "it is starting: the database did not answer within 0.1 s"
+        relay.let_go()
+        told: list[bool] = []
+
+        async def listen(ready: bool) -> None:
+            told.append(ready)
+
+        await watch.begin(listen)
+        assert (watch.cause, told) == ("", [True])
+        await database.close()
+
+
 async def test_a_database_that_takes_no_writes_is_not_ready(url: str, servers: Servers) -> None:
     name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
     async with await psycopg.AsyncConnection.connect(
