@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 from concurrent import futures
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +15,23 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
+from service.config import Config
 from service.dispatch.port import DispatchStatistics
 from service.dispatch.queue import QueueDispatcher
+from service.domain.conditions import Condition
+from service.domain.faults import Fault
 from service.domain.tenancy import DEFAULT_TENANT
 from service.llm import caller
+from service.llm.labels import ModelLabels
 from service.rpc.interceptors import telemetry as rpc_telemetry
-from service.usecases.gauges import DeploymentGauges, observe_connections
+from service.usecases import gauges
+from service.usecases.gauges import (
+    DeploymentGauges,
+    observe_circuits,
+    observe_connections,
+    observe_executor,
+    observe_prefix_cache,
+)
 from storage import measures, revisions
 from storage.database import Database
 from tests.harness import Servers, api, eventually
@@ -246,6 +259,45 @@ async def test_calls_of_other_services_are_not_measured(monkeypatch: pytest.Monk
     assert {name for name in points if name[0] == "rpc.server.call.duration"} == {
         ("rpc.server.call.duration", "grpc", "palimpsest.v1.X/A", "OK")
     }
+
+
+def test_what_is_left_alone_is_counted_by_model_and_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = ModelLabels()
+    labels.configure(Config(model="m/x"))
+    monkeypatch.setattr(gauges, "LABELS", labels)
+    collected, left = Collected(), list[Condition]()
+    observe_circuits(lambda: left, by=collected.meter)
+    assert collected.figures() == {}
+    first = Condition(
+        place="a",
+        model="m/x",
+        fault=Fault.FAILING,
+        cause="it fails",
+        failures=3,
+        since=datetime.now(UTC),
+        probe_seconds=1.0,
+    )
+    left += [first, replace(first, place="b"), replace(first, fault=Fault.KEY_REFUSED)]
+    left.append(replace(first, model="made/up"))
+    assert collected.figures() == {
+        ("llm.circuits.open", "m/x", Fault.FAILING.value): 2,
+        ("llm.circuits.open", "m/x", Fault.KEY_REFUSED.value): 1,
+        ("llm.circuits.open", "other", Fault.FAILING.value): 1,
+    }
+    left.clear()
+    assert collected.figures() == {}, "one that is closed again is not said to be open"
+
+
+@pytest.mark.parametrize(
+    ("observe", "name"),
+    [(observe_prefix_cache, "prefix_cache.reachable"), (observe_executor, "executor.reachable")],
+)
+def test_what_is_reached_or_not_is_one_or_zero(observe: Any, name: str) -> None:
+    collected, reached = Collected(), [True]
+    observe(lambda: reached[-1], by=collected.meter)
+    assert collected.figures() == {(name,): 1}
+    reached.append(False)
+    assert collected.figures() == {(name,): 0}
 
 
 async def test_model_calls_under_way_are_counted_as_long_as_they_are(

@@ -1,5 +1,6 @@
 """Spans and metrics reach a collector when an endpoint is set, and cost nothing else."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -74,6 +75,80 @@ def test_exporting_is_on_when_an_endpoint_is_set(configured: bool) -> None:
     wanted = {"palimpsest.step", "palimpsest.steps"} if configured else set()
     assert wanted <= set(collector.names)
     assert bool(collector.names) == configured
+
+
+STANDARD = """
+import json
+import os
+import re
+import sys
+from opentelemetry import trace
+from service import telemetry
+telemetry.configure("palimpsest-test", "1", serves=True)
+telemetry.meter().create_counter("x").add(1)
+def name(provider):
+    return getattr(provider, "resource", None) and provider.resource.attributes["service.name"]
+reader = telemetry.served()
+print(json.dumps({
+    "traces": name(trace.get_tracer_provider()),
+    "served": reader and re.search('service_name="(.*?)"', reader.render(True)[0].decode())[1],
+    "pushed": "opentelemetry.exporter.otlp.proto.grpc.metric_exporter" in sys.modules,
+    "exports": telemetry.exports(),
+}), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (
+            {},
+            {
+                "traces": "palimpsest-test",
+                "served": "palimpsest-test",
+                "pushed": True,
+                "exports": True,
+            },
+        ),
+        (
+            {"OTEL_SDK_DISABLED": "True"},
+            {"traces": None, "served": None, "pushed": False, "exports": False},
+        ),
+        (
+            {"OTEL_TRACES_EXPORTER": "none"},
+            {"traces": None, "served": "palimpsest-test", "pushed": True, "exports": True},
+        ),
+        (
+            {"OTEL_METRICS_EXPORTER": "None"},
+            {
+                "traces": "palimpsest-test",
+                "served": "palimpsest-test",
+                "pushed": False,
+                "exports": True,
+            },
+        ),
+        (
+            {"OTEL_SERVICE_NAME": "harbour"},
+            {"traces": "harbour", "served": "harbour", "pushed": True, "exports": True},
+        ),
+        (
+            {"OTEL_RESOURCE_ATTRIBUTES": "service.name=quay"},
+            {"traces": "quay", "served": "quay", "pushed": True, "exports": True},
+        ),
+    ],
+)
+def test_the_standard_variables_hold(variables: dict[str, str], said: dict[str, object]) -> None:
+    # Nobody listens there, and nothing is sent: the process ends before the first push.
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", STANDARD],
+        env={"PATH": "", **endpoint, **variables},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(done.stdout) == said
 
 
 def test_without_an_endpoint_no_exporter_is_imported() -> None:
