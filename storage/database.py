@@ -8,20 +8,14 @@ one only work inside them.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
 from opentelemetry import metrics, trace
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
@@ -100,17 +94,29 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
     return (f"BEGIN {mode}".rstrip(), *opening, *tenant)
 
 
-def _span(name: str) -> AbstractContextManager[object]:
-    """Opens a span of what is traced; what nobody asked for has no trace of its own."""
+@contextmanager
+def _span(name: str) -> Iterator[None]:
+    """Opens a span of what is traced; what nobody asked for has no trace of its own.
+
+    It fails by errors of the database alone, and has no words of any: they may be users'.
+    """
     if not trace.get_current_span().get_span_context().trace_flags.sampled:
-        return nullcontext()
+        yield
+        return
     called = f"{SpanName.TRANSACTION} {name}"
-    return trace.get_tracer("palimpsest").start_as_current_span(
+    with trace.get_tracer("palimpsest").start_as_current_span(
         called,
         kind=SpanKind.CLIENT,
         attributes={Attribute.DB_SYSTEM_NAME: "postgresql", Attribute.DB_OPERATION_NAME: name},
         record_exception=False,
-    )
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield
+        except StorageError as error:
+            span.set_status(StatusCode.ERROR)
+            span.set_attribute(Attribute.ERROR_TYPE, type(error).__name__)
+            raise
 
 
 class _Timed:
