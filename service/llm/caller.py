@@ -314,6 +314,10 @@ class Caller:
                 span.set_status(StatusCode.ERROR)
                 span.set_attribute(Attribute.ERROR_TYPE, error.fault.value)
                 _log.warning("model call failed", model=model, cause=str(error))
+            except Exception as error:
+                span.set_status(StatusCode.ERROR)
+                span.set_attribute(Attribute.ERROR_TYPE, type(error).__name__)
+                raise
             seconds = time.perf_counter() - start
             self._metrics.record(
                 GenAiOperation.CHAT,
@@ -340,8 +344,9 @@ class Caller:
                 Attribute.PALIMPSEST_PURPOSE: ask.purpose.value,
                 Attribute.SESSION_KEY: str(order.scope.session_key),
             },
-            # A defect is recorded where the step fails by it.
+            # A defect is recorded where the step fails by it; its words may be a reply's.
             record_exception=False,
+            set_status_on_exception=False,
         )
 
     async def _complete(self, order: CallOrder, told: Told | None) -> Completion:
