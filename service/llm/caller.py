@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -154,7 +155,8 @@ class Caller:
         under_way = self._under_way[place] = _UnderWay(order=order, lease=order.lease)
         self._idle.clear()
         if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep())
+            # For all calls, so about none of them.
+            self._keeper = asyncio.create_task(self._keep(), context=Context())
         under_way.task = asyncio.create_task(self._make(under_way))
         self._running.add(under_way.task)
         self._in_flight.add(1)
