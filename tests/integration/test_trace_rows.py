@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from service.config import Limits
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.usecases import append
+from service.usecases import append_traces
 from service.usecases.append import Appender
 from service.usecases.hints import Hints
 from storage import sessions, trace_contexts
@@ -52,7 +52,7 @@ async def test_contexts_come_with_their_chunks_in_as_many_statements(
     database: Database, appender: Appender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traced: list[SpanContext | None] = []
-    monkeypatch.setattr(append, "_sent", lambda *_: traced.pop(0))
+    monkeypatch.setattr(append_traces, "sent", lambda *_: traced.pop(0))
 
     async def sent(first: int, one: SpanContext | None) -> int:
         """How many statements an append of two chunks takes."""
@@ -77,7 +77,7 @@ async def test_an_append_whose_guess_was_wrong_has_its_context_where_its_chunks_
     database: Database, appender: Appender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traced: list[SpanContext | None] = [None, None, context(1)]
-    monkeypatch.setattr(append, "_sent", lambda *_: traced.pop(0))
+    monkeypatch.setattr(append_traces, "sent", lambda *_: traced.pop(0))
     await appender.submit(DEFAULT_TENANT, submission("s", ["a"]))
     other = Appender(database, Hints(drop_hints), b"k" * 32, Limits())
     running = asyncio.create_task(other.run())
