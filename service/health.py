@@ -116,7 +116,8 @@ def _word(one: Health) -> str:
 def _run_dir(config: str | None) -> Path:
     """Returns the folder of the sockets, as `service.settings` finds it. Raises UnusableFile."""
     name = "PALIMPSEST_RUN_DIR"
-    named = os.environ.get(name)
+    # Empty is as not set.
+    named = os.environ.get(name) or None
     if named is None and name + FILE in os.environ:
         named = read_value(os.environ[name + FILE], name + FILE)
     if named is None and config is not None:
@@ -133,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", metavar="PATH", help=f"a TOML file of settings ({CONFIG})")
     chosen = parser.parse_args(arguments)
     try:
-        run_dir = _run_dir(chosen.config or os.environ.get(CONFIG))
+        run_dir = _run_dir(chosen.config or os.environ.get(CONFIG) or None)
     except UnusableFile as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -4,6 +4,8 @@ import ipaddress
 
 from service.config import Config
 
+MAX_PORT = 65_535
+
 #: What can be said of an address that everyone can reach.
 OPEN = (
     "there is neither authentication nor encryption: who reaches it reads and writes all"
@@ -26,6 +28,22 @@ def is_local(address: str) -> bool:
     except ValueError:
         return False
     return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+
+
+def metrics_refusal(config: Config, ports: int = 1) -> str | None:
+    """Returns why the metrics of so many more processes find no port, and what to set, else None.
+
+    They have those next to the one that is configured (`next_address`).
+    """
+    if config.metrics_listen is None:
+        return None
+    port = int(config.metrics_listen.rpartition(":")[2])
+    if port == 0 or port + ports <= MAX_PORT:
+        return None
+    return (
+        f"{config.metrics_listen}: processes that are started beside have the next {ports}"
+        f" port(s) for their metrics, and there are too few: choose a port up to {MAX_PORT - ports}"
+    )
 
 
 def next_address(address: str | None, ports: int = 1) -> str | None:

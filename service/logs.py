@@ -17,8 +17,10 @@ Event = MutableMapping[str, Any]
 _SECRET_NAME = re.compile(
     r"password|secret|api_?key|authorization|credential|(^|_)token$", re.IGNORECASE
 )
-#: The password of a URL. It may hold an @ or a / that should have been escaped.
-_URL_PASSWORD = re.compile(r"((?<!\w)\w++://[^\s:/@]*:)\S+@")
+#: Where the password of a URL begins. It may hold an @ or a / that should have been escaped, so
+#: it ends at the last @ of its word. (Two steps: one expression for both takes quadratic time.)
+_URL_LOGIN = re.compile(r"(?<!\w)\w++://[^\s:/@]*:")
+_WORD = re.compile(r"\S+")
 #: The password of libpq's other notation, or of a URL's query.
 _PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&'\"]+)", re.IGNORECASE)
 _HIDDEN = "***"
@@ -35,13 +37,23 @@ def _masked(key: str, value: Any) -> Any:
     if _SECRET_NAME.search(key):
         return _HIDDEN
     if isinstance(value, str):
-        value = _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", value)
+        if "://" in value:
+            value = _WORD.sub(_without_url_password, value)
         return _PASSWORD.sub(rf"\1{_HIDDEN}", value)
     if isinstance(value, dict):
         return {name: _masked(str(name), inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_masked(key, inner) for inner in value]
     return value
+
+
+def _without_url_password(word: re.Match[str]) -> str:
+    said = word[0]
+    end = said.rfind("@")
+    login = _URL_LOGIN.search(said, 0, max(end, 0))
+    if login is None or login.end() == end:
+        return said
+    return said[: login.end()] + _HIDDEN + said[end:]
 
 
 def add_trace(_: Any, __: str, event: Event) -> Event:

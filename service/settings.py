@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
@@ -37,6 +38,17 @@ def variable_of(name: str) -> str:
     """Returns the variable of a setting."""
     prefix, _, limit = name.rpartition(f"{LIMITS}.")
     return PREFIX + (prefix + (_LIMIT if limit != name else "") + limit).upper()
+
+
+#: Options of commands that are not named as their settings.
+_OPTIONS = {"model_base_url": "--base-url"}
+
+
+def _option_of(name: str) -> str:
+    """Returns the option of a setting; limits have none."""
+    if name.startswith(f"{LIMITS}."):
+        return variable_of(name)
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,8 +87,8 @@ class _Reading:
         variable = variable_of(name)
         file = self.variables.get(variable + FILE)
         try:
-            if variable in self.variables:
-                place, value = self.variables[variable]
+            place, value = self.variables.get(variable, ("", ""))
+            if place and (value or not _may_be_unset(kind)):
                 if file is not None:
                     self.problems.append(f"{place} and {file[0]} are both set: set one of them")
                 self._take(name, value, place)
@@ -98,12 +110,16 @@ def read(environment: Mapping[str, str], changes: Mapping[str, Any] | None = Non
     line's, by the names of Config's fields."""
     unknown = unknown_variables(environment)
     problems = [f"{name} is no setting; the nearest is {near}" for name, near in unknown]
+    variables: dict[str, tuple[str, str]] = {}
     # In any case.
-    variables = {name.upper(): (name, value) for name, value in environment.items()}
-    file, path = None, variables.get(CONFIG)
-    if path is not None:
+    for name, value in sorted(environment.items()):
+        other = variables.setdefault(name.upper(), (name, value))[0]
+        if other != name and name.upper().startswith(PREFIX):
+            problems.append(f"{other} and {name} are both set: set one of them")
+    file, path = None, variables.get(CONFIG, ("", ""))[1]
+    if path:
         try:
-            file = read_table(path[1])
+            file = read_table(path)
         except UnusableFile as error:
             problems.append(str(error))
         else:
@@ -114,7 +130,7 @@ def read(environment: Mapping[str, str], changes: Mapping[str, Any] | None = Non
         reading.look(name, kind)
     for name, value in _flat(changes or {}):
         reading.values[name] = value
-        reading.places[name] = variable_of(name)
+        reading.places[name] = _option_of(name)
     config = _validated(reading)
     # Whatever is wrong, a default must not stand for it.
     config = None if problems else config
@@ -144,6 +160,12 @@ def _flat(changes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{LIMITS}.{limit}", inner) for limit, inner in value.items())
         else:
             yield name, value
+
+
+def _may_be_unset(kind: FieldInfo) -> bool:
+    """Returns whether an empty variable of a setting is as none: the default is no value, or a
+    folder of the user."""
+    return isinstance(kind.get_default(call_default_factory=True), Path | None)
 
 
 def _in(table: Mapping[str, Any], name: str) -> Any:
@@ -208,6 +230,9 @@ UNHEARD = (
 def refusals(config: Config) -> Iterator[str]:
     """Returns why `serve` and `work` do not start with settings that are each for itself right."""
     if (said := listening.refusal(config)) is not None:
+        yield said
+    # A worker's own caller has the next port.
+    if config.caller_socket is None and (said := listening.metrics_refusal(config)) is not None:
         yield said
     if config.is_pooled and config.signals_database_url is None:
         yield UNHEARD

@@ -16,6 +16,8 @@ MAX_SHOWN_CHARACTERS = 60
 def _name_file(path: str | None) -> str | None:
     # The processes that a command starts read it as well.
     if path is not None:
+        for name in [name for name in os.environ if name.upper() == CONFIG]:
+            del os.environ[name]
         os.environ[CONFIG] = os.path.abspath(path)
     return path
 

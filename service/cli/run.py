@@ -172,6 +172,8 @@ def work(
     """Run a worker (needs PALIMPSEST_DATABASE_URL). Any number of them may run."""
     _starting()
     config = read_config(metrics_listen=metrics_listen)
+    if config.caller_socket is None and (said := listening.metrics_refusal(config)) is not None:
+        raise CommandError(said)
     has_own = config.caller_socket is None and not near_model(config.model)
     # First of all: the first step waits for it.
     spawned = (

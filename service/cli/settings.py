@@ -28,6 +28,8 @@ _HIDDEN = "***"
 _DEFAULT = "default"
 #: What stands above a setting in the source: what it means.
 _MEANING = re.compile(r"((?:    #: .*\n)+)    (\w+):")
+#: A query that has a password.
+_QUERY_PASSWORD = re.compile(r"\?[^?]*password=", re.IGNORECASE)
 #: Characters of a line of the example.
 _WIDTH = 96
 
@@ -129,11 +131,19 @@ def _without_extras(value: Any) -> Any:
 
 def _without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
+    # It goes first: a password in it may hold an @, which would be taken for that of the login.
+    query = _QUERY_PASSWORD.search(rest)
+    head, asked = (rest[: query.start()], rest[query.start() :]) if query else (rest, "")
     # A password may hold what ought to be escaped, an @ for example.
-    login, at, place = rest.rpartition("@")
+    login, at, place = head.rpartition("@")
+    if not at and ":" in head and "@" in asked:
+        # Either may be the password: the end of the login, or the query.
+        return f"{scheme}://{_HIDDEN}"
     name = login.partition(":")[0] if ":" in login else ""
     host, mark, _ = place.partition("?")
-    return f"{scheme}://" + (f"{name}:{_HIDDEN}@" if at else "") + host + (mark and f"?{_HIDDEN}")
+    hidden = f"?{_HIDDEN}" if mark or asked else ""
+    shown = f"{scheme}://" + (f"{name}:{_HIDDEN}@" if at else "") + host + hidden
+    return str(hide_secrets(None, "", {"value": shown})["value"])
 
 
 def _show(rows: list[dict[str, Any]], *, every: bool) -> None:

@@ -292,7 +292,7 @@ def watch_parent() -> None:
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Our environment with `changes`, for our own processes. They find settings where we did,
     so secrets that stand in files stay there."""
-    # A setting that is changed is not to be looked for in a file as well.
-    files = {name + FILE for name in changes}
-    ours = {name: value for name, value in os.environ.items() if name.upper() not in files}
+    # A setting that is changed is not to be looked for elsewhere as well.
+    changed = {*changes, *(name + FILE for name in changes)}
+    ours = {name: value for name, value in os.environ.items() if name.upper() not in changed}
     return {**ours, **changes}

@@ -197,6 +197,8 @@ class Stack:
             raise
 
     def _start(self) -> None:
+        if (said := listening.metrics_refusal(self._config, 2 * len(self._workers))) is not None:
+            raise StackError(said)
         # One that exists is left as it is.
         make_folders(self.data_dir, _data_dir_mode())
         self._held.enter_context(lock_folder(self.data_dir))

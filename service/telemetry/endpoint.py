@@ -27,6 +27,8 @@ FRESH_SECONDS = 1.0
 #: How often a port that is taken is tried again, by a process that may wait for it.
 AGAIN_SECONDS = 2.0
 
+#: What an address may come to: a host may be no name at all, which is found out last.
+_REFUSED = (OSError, UnicodeError, OverflowError)
 _OPEN = b"application/openmetrics-text"
 _TEXT = "text/plain; charset=utf-8"
 
@@ -67,8 +69,8 @@ class Endpoint:
         try:
             try:
                 await self._listen(address)
-            except OSError as error:
-                said = f"{address}: {error.strerror or error}"
+            except _REFUSED as error:
+                said = f"{address}: {getattr(error, 'strerror', None) or error}"
                 if not waits:
                     raise CannotListen(said) from error
                 _log.warning("metrics are not served yet", cause=said)
@@ -83,7 +85,7 @@ class Endpoint:
     async def _listen_again(self, address: str) -> None:
         while self._server is None:
             await asyncio.sleep(AGAIN_SECONDS)
-            with suppress(OSError):
+            with suppress(*_REFUSED):
                 await self._listen(address)
 
     async def _listen(self, address: str) -> None:
@@ -104,6 +106,8 @@ class Endpoint:
             self._server.close()
         for writer in self._connections.values():
             writer.transport.abort()
+        for task in self._connections:
+            task.cancel()
         self._threads.shutdown(wait=False)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,6 +126,11 @@ class Endpoint:
                 await writer.wait_closed()
         except (OSError, TimeoutError):
             # Gone, or too slow: nobody is there to be told.
+            pass
+        except Exception:
+            # Whatever it is, the connection must not stay.
+            _log.exception("a request failed")
+        finally:
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,7 +144,12 @@ class Endpoint:
             if not isinstance(event, h11.Request):
                 return
             is_head = event.method == b"HEAD"
-            status, said, kind = await self._respond(event)
+            try:
+                status, said, kind = await self._respond(event)
+            except Exception:
+                # A defect of what is asked, a gauge for example: whoever asks is told.
+                _log.exception("a request failed")
+                status, said, kind = 500, b"failed: the log of this process says why\n", _TEXT
         headers = [("Content-Type", kind), ("Content-Length", str(len(said)))]
         if status == 405:
             headers.append(("Allow", "GET, HEAD"))
@@ -159,7 +173,9 @@ class Endpoint:
                 return 200, b"alive\n", _TEXT
             case b"/readyz":
                 cause = self._cause()
-                return (503, f"{cause}\n".encode(), _TEXT) if cause else (200, b"ready\n", _TEXT)
+                if not cause:
+                    return 200, b"ready\n", _TEXT
+                return 503, f"{cause}\n".encode(errors="replace"), _TEXT
         return 404, b"there are /metrics, /livez and /readyz\n", _TEXT
 
     async def _render(self, metrics: Renders, is_open: bool) -> tuple[bytes, str]:

@@ -230,6 +230,24 @@ async def test_calls_under_way_are_counted_as_long_as_they_are(
     assert collected.figures()["calls.in_flight",] == 0
 
 
+async def test_calls_of_other_services_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected = Collected()
+    monkeypatch.setattr(rpc_telemetry, "meter", lambda: collected.meter)
+    around = rpc_telemetry.Telemetry().around
+    context: Any = SimpleNamespace(code=lambda: None)
+    for method in (
+        "/grpc.health.v1.Health/Check",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/palimpsest.v1.X/A",
+    ):
+        async with around(method, None, context):
+            pass
+    points = collected.points()
+    assert {name for name in points if name[0] == "rpc.server.call.duration"} == {
+        ("rpc.server.call.duration", "grpc", "palimpsest.v1.X/A", "OK")
+    }
+
+
 async def test_model_calls_under_way_are_counted_as_long_as_they_are(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

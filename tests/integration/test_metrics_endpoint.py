@@ -1,6 +1,8 @@
 """The port of the metrics: what scrapers and probes get, whoever else is there."""
 
 import asyncio
+import gc
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -165,6 +167,43 @@ async def test_a_connection_ends_that_says_or_reads_nothing(
         writer.close()
 
 
+async def test_what_cannot_be_answered_is_a_failure_that_ends() -> None:
+    class Broken:
+        def render(self, is_open: bool) -> tuple[bytes, str]:
+            raise ValueError("a gauge with a defect")
+
+    one = Endpoint(Broken(), lambda: "a cause \ud800 of its own")
+    with capture_logs() as lines:
+        async with one.at("127.0.0.1:0"), asyncio.timeout(60):
+            port = int(lines[0]["listen"].rpartition(":")[2])
+            for _ in range(2):
+                status, _, said = await ask(port, request("/metrics"))
+                assert (status, said) == (500, b"failed: the log of this process says why\n")
+            assert (await ask(port, request("/livez")))[0] == 200
+            assert (await ask(port, request("/readyz")))[::2] == (503, b"a cause ? of its own\n")
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == (
+        ["a request failed"] * 2
+    )
+
+
+async def test_who_waits_for_metrics_is_not_left_when_they_are_closed() -> None:
+    metrics = Counted()
+    metrics.goes_on.clear()
+    lost: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+    async with served(metrics) as port, asyncio.timeout(60):
+        scrapes = [asyncio.create_task(ask(port, request("/metrics"))) for _ in range(3)]
+        while not metrics.renderings:
+            await asyncio.sleep(0.01)
+    ended = await asyncio.gather(*scrapes, return_exceptions=True)
+    metrics.goes_on.set()
+    assert all(isinstance(one, Exception) for one in ended)
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others)
+    gc.collect()
+    assert lost == []
+
+
 async def test_scrapes_at_once_cost_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FRESH_SECONDS", 3600)
     metrics = Counted()
@@ -195,20 +234,41 @@ async def test_a_port_that_is_taken_is_an_error_or_waited_for(
         waiting = held.at(address, waits=True)
         await waiting.__aenter__()
         assert (await ask(port, request("/readyz")))[0] == 200
-    while True:
-        try:
-            assert (await ask(port, request("/readyz")))[2] == b"it is the second\n"
-        except ConnectionError:
-            await asyncio.sleep(0.01)
-        else:
-            break
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                assert (await ask(port, request("/readyz")))[2] == b"it is the second\n"
+            except ConnectionError:
+                await asyncio.sleep(0.01)
+            else:
+                break
     await waiting.__aexit__(None, None, None)
 
 
-async def test_an_address_that_is_not_here_is_an_error() -> None:
-    with pytest.raises(CannotListen, match=r"192\.0\.2\.1:9464"):
-        async with Endpoint(None, lambda: "").at("192.0.2.1:9464"):
-            pytest.fail("it is an address for documentation")
+@pytest.mark.parametrize("host", ["192.0.2.1", "a..b", "a" * 70])
+async def test_an_address_that_is_not_here_is_an_error(host: str) -> None:
+    with pytest.raises(CannotListen, match=re.escape(f"{host}:9464: ")):
+        async with Endpoint(None, lambda: "").at(f"{host}:9464"):
+            pytest.fail("it is an address for documentation, or none at all")
+
+
+async def test_a_host_that_is_no_name_is_tried_again_like_a_port_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    tries = list[str]()
+
+    class Trying(Endpoint):
+        async def _listen(self, address: str) -> None:
+            tries.append(address)
+            await super()._listen(address)
+
+    with capture_logs() as lines:
+        async with Trying(None, lambda: "").at("a..b:9464", waits=True), asyncio.timeout(60):
+            while len(tries) < 4:
+                await asyncio.sleep(0.01)
+    (line,) = lines
+    assert line["cause"].startswith("a..b:9464: ")
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def test_urls_of_endpoints_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PALIMPSEST_MODEL_BASE_URL", url)
     monkeypatch.setenv("PALIMPSEST_EMBEDDING_BASE_URL", "")
     config = read_config()
-    assert (config.model_base_url, config.embedding_base_url) == (url, "")
+    assert (config.model_base_url, config.embedding_base_url) == (url, None)
 
 
 PLACE = {"name": "one", "model": "openai/m", "api_base": "https://one.example/v1"}

@@ -1,6 +1,7 @@
 """Where the API listens: on this machine, unless it is said that all may do everything."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,8 @@ from service.app.foundation import CannotStart
 from service.app.serving import serve
 from service.cli import output, run
 from service.config import Config
-from service.listening import is_local, refusal
+from service.embedded.stack import Stack, StackError
+from service.listening import is_local, metrics_refusal, refusal
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,35 @@ async def test_serve_refuses_unless_it_is_accepted() -> None:
     # Accepted, it goes on to what it needs next.
     with pytest.raises(CannotStart, match="PALIMPSEST_DATABASE_URL is not set"):
         await serve(Config(listen="0.0.0.0:0", insecure=True), asyncio.Event(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("address", "ports", "fits"),
+    [
+        (None, 1, True),
+        ("127.0.0.1:0", 128, True),
+        ("127.0.0.1:65534", 1, True),
+        ("127.0.0.1:65535", 1, False),
+        ("[::1]:65533", 2, True),
+        ("[::1]:65533", 3, False),
+    ],
+)
+def test_metrics_of_more_processes_need_ports_that_are_there(
+    address: str | None, ports: int, fits: bool
+) -> None:
+    said = metrics_refusal(Config(metrics_listen=address), ports)
+    assert (said is None) == fits
+    assert said is None or (f"{address}: " in said and f"up to {65535 - ports}" in said)
+
+
+def test_work_and_up_refuse_a_port_that_has_too_few_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_METRICS_LISTEN", "127.0.0.1:65535")
+    with pytest.raises(output.CommandError, match="up to 65534"):
+        run.work()
+    config = Config(metrics_listen="127.0.0.1:65532")
+    stack = Stack(tmp_path / "data", config, listen="127.0.0.1:0", workers=2)
+    with pytest.raises(StackError, match="up to 65531"):
+        stack.start()
+    assert not (tmp_path / "data").exists(), "nothing was begun"

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from opentelemetry import trace
 
 from service import logs
@@ -45,6 +46,30 @@ def test_logs_are_one_json_object_a_line_and_hold_no_secrets() -> None:
     assert lines[1]["cause"] == "host=h password=*** user=u"
     assert "ValueError: bad" in lines[3]["exception"]
     assert done.stdout == ""
+
+
+def test_long_lines_are_masked_in_a_time_that_grows_with_them_alone() -> None:
+    # A time that grows with the square would be half an hour for these.
+    logins = "a://b:" * 200_000
+    line = f"x@ {logins} redis://u:{'p' * 2000}@h y"
+    event = logs.hide_secrets(None, "info", {"event": line, "other": f"x@{logins}"})
+    assert event == {"event": f"x@ {logins} redis://u:***@h y", "other": f"x@{logins}"}
+    assert logs.hide_secrets(None, "info", {"event": f"{logins}@h"}) == {"event": "a://b:***@h"}
+
+
+@pytest.mark.parametrize(
+    ("said", "masked"),
+    [
+        ("at redis://:p@w@h:6379, and", "at redis://:***@h:6379, and"),
+        ("x://u:p/w@h y://v:q@i", "x://u:***@h y://v:***@i"),
+        ("x://u:@h", "x://u:@h"),
+        ("x://u@h:1/y", "x://u@h:1/y"),
+        ("me@h x://h:1/y", "me@h x://h:1/y"),
+        ("(x://u:p@h)", "(x://u:***@h)"),
+    ],
+)
+def test_passwords_of_addresses_are_masked(said: str, masked: str) -> None:
+    assert logs.hide_secrets(None, "info", {"event": said}) == {"event": masked}
 
 
 def test_logs_name_the_span_they_are_written_in() -> None:

@@ -98,7 +98,8 @@ def test_the_first_place_that_has_a_value_wins(
     environment[variable.lower()] = str(in_variable)
     assert found(environment) == (as_read(in_variable), variable.lower())
     changes = {head: {limit: option}} if limit else {name: option}
-    assert found(environment, **changes) == (as_read(option), variable)
+    place = variable if limit else f"--{name.replace('_', '-')}"
+    assert found(environment, **changes) == (as_read(option), place)
 
 
 def test_a_variable_and_its_file_are_not_set_both(tmp_path: Path) -> None:
@@ -106,6 +107,49 @@ def test_a_variable_and_its_file_are_not_set_both(tmp_path: Path) -> None:
     found = read({KEY: SECRET, KEY + FILE: file})
     assert found.problems == [f"{KEY} and {KEY}_FILE are both set: set one of them"]
     assert found.config is None
+
+
+def test_a_variable_is_not_set_in_two_cases() -> None:
+    found = read({"PALIMPSEST_LISTEN": "0.0.0.0:50051", "palimpsest_listen": "127.0.0.1:1"})
+    assert found.config is None
+    assert found.problems == [
+        "PALIMPSEST_LISTEN and palimpsest_listen are both set: set one of them"
+    ]
+    assert read({"PATH": "/a", "Path": "/b"}).problems == []
+
+
+def test_an_empty_variable_is_as_one_that_is_not_set(tmp_path: Path) -> None:
+    toml = written(tmp_path, 'redis_url = "redis://x"\nrun_dir = "/run/mine"')
+    optional = [
+        variable_of(name)
+        for name, one in fields().items()
+        if one.get_default(call_default_factory=True) is None
+    ]
+    assert KEY in optional
+    empty = dict.fromkeys([*optional, "PALIMPSEST_DATA_DIR", CONFIG], "")
+    found = read(empty)
+    assert (found.config, found.places) == (Config(), {})
+    found = read({**empty, "PALIMPSEST_RUN_DIR": "", CONFIG: toml})
+    wanted = {"redis_url": "redis://x", "run_dir": "/run/mine"}
+    assert found.config == Config.model_validate(wanted)
+    secret = written(tmp_path, "secret-word", "key")
+    found = read({KEY: "", KEY + FILE: secret})
+    assert (found.problems, found.places) == ([], {"model_api_key": f"{KEY}_FILE ({secret})"})
+    # This one has to have a value.
+    assert read({"PALIMPSEST_LISTEN": ""}).config is None
+
+
+def test_what_is_wrong_with_an_option_names_the_option() -> None:
+    found = read({}, {"metrics_listen": "x", "model_base_url": "y"})
+    assert [one.partition(": ")[0] for one in found.problems] == ["--metrics-listen", "--base-url"]
+
+
+def test_the_file_of_the_command_line_wins_over_a_variable_in_any_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("palimpsest_config", str(tmp_path / "none"))
+    done = checked("--config", written(tmp_path, "stop_seconds = 31"))
+    assert (done.exit_code, "31.0" in done.stdout) == (0, True), done.output
 
 
 def test_no_setting_is_taken_for_the_file_of_another() -> None:
@@ -138,7 +182,6 @@ def unusable(folder: Path) -> list[tuple[str, str]]:
     (folder / "large").write_bytes(b"#" * (MAX_BYTES + 1))
     return [
         (str(folder / "none"), "cannot be read: No such file or directory"),
-        ("", "cannot be read: No such file or directory"),
         (str(folder), "cannot be read: Is a directory"),
         (str(folder / "pipe"), "is no regular file: name one"),
         (str(folder / "large"), "has more than 1,048,576 bytes"),
@@ -344,6 +387,33 @@ def test_check_shows_what_is_given_and_hides_secrets(
     assert sorted(every) == sorted(["given", "defaults", *fields()])
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://app@db/x?password=p@secret-word", "postgresql://:***@db/x?***"),
+        ("postgresql://u:p@a?b@h/x", "postgresql://u:***@h/x"),
+        ("postgresql://u:p?a@h/x?Password=secret-word@1", "postgresql://u:***@h/x?***"),
+        ("postgresql://u:p@h/x?password=1?password=secret-word@2", "postgresql://u:***@h/x?***"),
+        ("postgresql://u:secret-word?password=1@h/x", "postgresql://***"),
+        ("postgresql://db:5432/x?sslmode=require", "postgresql://db:5432/x?***"),
+    ],
+)
+def test_check_hides_a_password_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, url: str, said: str
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_DATABASE_URL", url)
+    done = checked("--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["settings"]
+    assert row["value"] == said
+
+
+def test_check_hides_the_password_of_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALIMPSEST_REDIS_URL", "unix:///run/x.sock?password=se@secret-word")
+    (row,) = json.loads(checked("--json").stdout)["settings"]
+    assert row["value"] == "unix:///run/x.sock?***"
+
+
 def test_check_refuses_what_serve_and_work_refuse(tmp_path: Path) -> None:
     lines = [
         'listen = "0.0.0.0:1"',
@@ -360,6 +430,11 @@ def test_check_refuses_what_serve_and_work_refuse(tmp_path: Path) -> None:
         "error: there is no local",
     ]
     assert "database_pooler" in done.stdout
+    metrics = 'metrics_listen = "127.0.0.1:65535"\n'
+    done = checked("--config", written(tmp_path, metrics))
+    assert (done.exit_code, "error: 127.0.0.1:65535: " in done.stderr) == (1, True)
+    shared = checked("--config", written(tmp_path, f'{metrics}caller_socket = "/run/x.sock"'))
+    assert shared.exit_code == 0, "it starts no process of its own"
     accepted = checked("--config", written(tmp_path, f"insecure = true\n{lines[0]}"))
     assert accepted.exit_code == 0
     assert accepted.stderr.startswith("warning: no database is named")
@@ -421,6 +496,7 @@ def test_what_is_changed_for_a_process_is_not_looked_for_in_a_file(
     monkeypatch.setenv("PALIMPSEST_LISTEN_FILE", "/run/listen")
     monkeypatch.setenv("palimpsest_redis_url_file", "/run/redis")
     monkeypatch.setenv(KEY + FILE, "/run/key")
+    monkeypatch.setenv("palimpsest_listen", "127.0.0.1:1")
     changes = {"PALIMPSEST_LISTEN": "127.0.0.1:0", "PALIMPSEST_REDIS_URL": "redis://x"}
     given = processes.environment(changes)
     ours = {name: value for name, value in given.items() if name.upper().startswith("PALIMPSEST")}

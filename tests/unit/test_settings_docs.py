@@ -32,6 +32,11 @@ def test_the_guide_has_every_setting_as_the_source_has_it() -> None:
     assert told == rows()
 
 
+def test_addresses_stand_together() -> None:
+    (section,) = (one for one in GUIDE.read_text().split("\n### ") if "\n| `listen` |" in one)
+    assert "\n| `metrics_listen` |" in section
+
+
 def test_every_setting_has_a_meaning_that_fits_a_table() -> None:
     assert not [name for name, meaning in meanings().items() if not meaning or "|" in meaning]
 

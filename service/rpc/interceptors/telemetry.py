@@ -14,7 +14,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Telemetry(Around):
-    """Measures every call of our own services."""
+    """Measures every call of our own services, health checks and the like not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +31,9 @@ class Telemetry(Around):
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         """Records how long the call took."""
+        if not method.startswith("/palimpsest."):
+            yield
+            return
         name = method.lstrip("/")
         attributes = {Attribute.RPC_SYSTEM_NAME: "grpc", Attribute.RPC_METHOD: name}
         start = time.perf_counter()
