@@ -410,6 +410,14 @@ def test_the_alerts_are_those_of_prometheus_and_know_the_jobs() -> None:
     found = manifests(PRODUCTION)
     (rule,) = by_kind(found, "PrometheusRule").values()
     assert rule["spec"] == yaml.safe_load(alerts)
+    address = "https://example.com/palimpsest/"
+    linked = manifests(PRODUCTION, "--set", f"monitoring.prometheusRule.runbooks={address}")
+    (rule,) = by_kind(linked, "PrometheusRule").values()
+    urls = [
+        one["runbook_url"] for one in walk(rule) if isinstance(one, dict) and "runbook_url" in one
+    ]
+    assert urls
+    assert all(url.startswith(f"{address}docs/guides/alerts.md#") for url in urls)
     (monitor,) = by_kind(found, "PodMonitor").values()
     jobs = set()
     for end in monitor["spec"]["podMetricsEndpoints"]:
