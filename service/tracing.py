@@ -137,7 +137,8 @@ def following(
     ) as span:
         try:
             yield span
-        except Exception as error:
+        except BaseException as error:
+            # What was let go, or ended with its process, is no success either.
             failed(span, error)
             raise
 

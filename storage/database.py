@@ -6,28 +6,18 @@ one only work inside them.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from opentelemetry import metrics, trace
-from opentelemetry.trace import SpanKind
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from service.telemetry.names import Attribute, Metric, SpanName
 from storage import tables
 from storage.connections import (
     connection_arguments,
@@ -36,7 +26,8 @@ from storage.connections import (
     settings_statement,
 )
 from storage.driver import Connection
-from storage.errors import ReadOnly, StorageError, Unreachable, translated
+from storage.errors import ReadOnly, Unreachable, translated
+from storage.measuring import Timed, spanned
 from storage.ready import Ready
 
 Row = tuple[Any, ...]
@@ -57,16 +48,6 @@ _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 #: What transactions are measured as that have no name.
 OTHER = "other"
-_SECONDS = metrics.get_meter("palimpsest").create_histogram(
-    Metric.DB_CLIENT_OPERATION_DURATION,
-    unit="s",
-    description="Duration of transactions, with the wait for their connection",
-    explicit_bucket_boundaries_advisory=(
-        *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-        *(1, 2.5, 5, 10, 45),
-    ),
-)
-
 #: For what a server that crashes may forget: its commit does not wait for the disk, but is
 #: there before any that comes after it.
 LAZILY = "SET LOCAL synchronous_commit = off"
@@ -98,37 +79,6 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
     """The statements that a transaction begins with."""
     tenant = () if tenant_id is None else (f"SET LOCAL app.tenant = '{tenant_id}'",)
     return (f"BEGIN {mode}".rstrip(), *opening, *tenant)
-
-
-def _span(name: str) -> AbstractContextManager[object]:
-    """Opens a span of what is traced; what nobody asked for has no trace of its own."""
-    if not trace.get_current_span().get_span_context().trace_flags.sampled:
-        return nullcontext()
-    called = f"{SpanName.TRANSACTION} {name}"
-    return trace.get_tracer("palimpsest").start_as_current_span(
-        called,
-        kind=SpanKind.CLIENT,
-        attributes={Attribute.DB_SYSTEM_NAME: "postgresql", Attribute.DB_OPERATION_NAME: name},
-        record_exception=False,
-    )
-
-
-class _Timed:
-    """Records how long a transaction took, and of what error of the database it ended."""
-
-    __slots__ = ("_name", "_start")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        known = {Attribute.DB_SYSTEM_NAME: "postgresql", Attribute.DB_OPERATION_NAME: self._name}
-        if kind is not None and issubclass(kind, StorageError):
-            known[Attribute.ERROR_TYPE] = kind.__name__
-        _SECONDS.record(time.perf_counter() - self._start, known)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +205,7 @@ class Database:
         within a second may forget it, but nothing that is committed after it without
         forgetting that as well. `name`: what it is measured as. Raises StorageError.
         """
-        with _span(name), _Timed(name), self._heard():
+        with spanned(name), Timed(name), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin) as (connection, driver):
@@ -269,7 +219,7 @@ class Database:
 
         Raises StorageError.
         """
-        with _span(name), _Timed(name), self._heard():
+        with spanned(name), Timed(name), self._heard():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin) as (connection, driver):
                 yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
@@ -306,7 +256,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with _span(name), _Timed(name), self._heard():
+            with spanned(name), Timed(name), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
                     tx = DirectTransaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening
@@ -372,7 +322,7 @@ class Database:
         In the role of the sweeper, which row-level security shows nothing but the
         keys of runnable memories and answers, and the tenants. Raises StorageError.
         """
-        with _Timed(name), self._heard():
+        with Timed(name), self._heard():
             async with _in_time(), self._engine.connect() as connection:
                 begin = (
                     *_begin("READ ONLY", self._opening),
@@ -387,7 +337,7 @@ class Database:
 
         Each statement commits by itself; behind a pooler all of them do together.
         """
-        with _Timed(name), self._heard():
+        with Timed(name), self._heard():
             if self._opening:
                 async with _in_time(), self._begun(_begin("", self._opening)) as (connection, _):
                     yield connection

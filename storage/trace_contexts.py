@@ -15,7 +15,7 @@ from storage.database import Database, DirectTransaction, Transaction
 
 #: The newest so many of a range are read: more links than that help nobody.
 MAX_CONTEXTS = 128
-#: Rows that one sweep removes.
+#: Rows that one transaction of a sweep removes.
 SWEPT_ROWS = 10_000
 
 
@@ -98,11 +98,18 @@ ORDER BY to_position DESC LIMIT %(limit)s
 """
 #: Chunks that one append has at the most.
 _LONGEST = 256
-_SWEEP = """
-DELETE FROM trace_context WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM trace_context WHERE created_at < now() - interval '1 day'
-    ORDER BY created_at LIMIT %(rows)s))
-"""
+#: One sweep at a time: two would choose the same rows. It is asked for twice, since only a
+#: statement that begins behind it sees all that the one before has removed.
+_ALONE = "SELECT pg_try_advisory_xact_lock(x'70616c74'::bigint)"
+_SWEEP = f"""
+WITH swept AS (
+    DELETE FROM trace_context WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM trace_context
+        WHERE created_at < now() - interval '1 day' AND ({_ALONE})
+        ORDER BY created_at LIMIT %(rows)s))
+    RETURNING 1)
+SELECT count(*) FROM swept
+"""  # noqa: S608 - all of it is ours
 
 
 async def add(
@@ -152,8 +159,10 @@ async def read(
 
 
 async def sweep(database: Database) -> None:
-    """Removes contexts of a day ago, of all tenants, SWEPT_ROWS at the most.
+    """Removes the contexts of a day ago, of all tenants, unless somebody else is about it.
 
     Raises StorageError.
     """
-    await database.swept((_SWEEP,), {"rows": SWEPT_ROWS})
+    removed = SWEPT_ROWS
+    while removed == SWEPT_ROWS:
+        _, ((removed,),) = await database.swept((_ALONE, _SWEEP), {"rows": SWEPT_ROWS})

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -170,7 +171,10 @@ class RemoteCaller:
                     reader, self._writer = await asyncio.open_connection(sock=self._own())
                 else:
                     reader, self._writer = await asyncio.open_unix_connection(self._path)
-                self._reading = asyncio.create_task(self._read(reader, self._writer))
+                # For all calls, so about none of them.
+                self._reading = asyncio.create_task(
+                    self._read(reader, self._writer), context=Context()
+                )
             return self._writer
 
     def _own(self) -> socket.socket:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -154,7 +155,8 @@ class Caller:
         under_way = self._under_way[place] = _UnderWay(order=order, lease=order.lease)
         self._idle.clear()
         if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep())
+            # For all calls, so about none of them.
+            self._keeper = asyncio.create_task(self._keep(), context=Context())
         under_way.task = asyncio.create_task(self._make(under_way))
         self._running.add(under_way.task)
         self._in_flight.add(1)
@@ -314,6 +316,10 @@ class Caller:
                 span.set_status(StatusCode.ERROR)
                 span.set_attribute(Attribute.ERROR_TYPE, error.fault.value)
                 _log.warning("model call failed", model=model, cause=str(error))
+            except Exception as error:
+                span.set_status(StatusCode.ERROR)
+                span.set_attribute(Attribute.ERROR_TYPE, type(error).__name__)
+                raise
             seconds = time.perf_counter() - start
             self._metrics.record(
                 GenAiOperation.CHAT,
@@ -340,8 +346,9 @@ class Caller:
                 Attribute.PALIMPSEST_PURPOSE: ask.purpose.value,
                 Attribute.SESSION_KEY: str(order.scope.session_key),
             },
-            # A defect is recorded where the step fails by it.
+            # A defect is recorded where the step fails by it; its words may be a reply's.
             record_exception=False,
+            set_status_on_exception=False,
         )
 
     async def _complete(self, order: CallOrder, told: Told | None) -> Completion:

@@ -47,7 +47,8 @@ class Metric:
     # Steps.
 
     #: Seconds, {messaging.system, messaging.operation.name, messaging.destination.name,
-    #: error.type}: a try of a step, from its claim to its commit or failure.
+    #: error.type}: a try of a step behind its claim, to its commit or failure; of a tree the
+    #: making of a node.
     MESSAGING_PROCESS_DURATION: Final = messaging_metrics.MESSAGING_PROCESS_DURATION
     #: Committed changes of memories, {kind} of the change.
     STEPS: Final = "palimpsest.steps"

@@ -14,7 +14,6 @@ from uuid import UUID
 
 import structlog
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanContext, SpanKind
 
 from service import tracing
 from service.config import Limits
@@ -35,9 +34,7 @@ from service.domain.fail_points import FailPoint, reach
 from service.domain.read_tokens import ReadToken
 from service.domain.reasons import Reason
 from service.domain.tenancy import session_key
-from service.telemetry import tracer
-from service.telemetry.names import Attribute, MessagingOperation, SpanName
-from service.usecases import guard_meters
+from service.usecases import append_traces, guard_meters
 from service.usecases.database_words import unavailable
 from service.usecases.door import Door
 from service.usecases.guard_meters import Guard
@@ -169,7 +166,7 @@ class Appender:
         of `parent`, else of the span under way, and what reads the chunks goes on from there.
         """
         done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        entry = Entry(tenant_id, submission, done, _sent(submission, done, parent))
+        entry = Entry(tenant_id, submission, done, append_traces.sent(submission, done, parent))
         self._hold(entry.size)
         self._door.come(entry)
         return done
@@ -371,44 +368,6 @@ class Appender:
                     token=token.sign(self._token_key),
                 )
             )
-
-
-def _sent(
-    submission: Submission, done: "asyncio.Future[Appended]", parent: Context | None
-) -> SpanContext | None:
-    """Begins the `send` span of a submission, which ends with `done`; None: it is not sampled."""
-    call = tracing.sampled()
-    if call is None and (parent is None or not tracing.is_on()):
-        return None
-    span = tracer().start_span(
-        SpanName.SEND,
-        context=parent,
-        kind=SpanKind.PRODUCER,
-        # Where it is no child of the call that brought it.
-        links=[Link(call)] if call is not None and parent is not None else (),
-        attributes={
-            Attribute.MESSAGING_SYSTEM: "palimpsest",
-            Attribute.MESSAGING_OPERATION_NAME: MessagingOperation.SEND,
-            Attribute.MESSAGING_OPERATION_TYPE: MessagingOperation.SEND,
-            Attribute.MESSAGING_DESTINATION_NAME: "log",
-            Attribute.MESSAGING_BATCH_MESSAGE_COUNT: len(submission.chunks),
-            Attribute.SESSION_KEY: str(submission.session_key),
-        },
-    )
-
-    if not span.is_recording():
-        return None
-
-    def end(done: "asyncio.Future[Appended]") -> None:
-        error = None if done.cancelled() else done.exception()
-        if error is not None:
-            tracing.failed(span, error)
-        elif not done.cancelled():
-            span.set_attribute(Attribute.TO_POSITION, done.result().position)
-        span.end()
-
-    done.add_done_callback(end)
-    return span.get_span_context()
 
 
 async def _read_repeated(

@@ -1,5 +1,6 @@
 """Failed tries of steps: what is told of them, when the next one is, and when there is none."""
 
+import traceback
 from collections import OrderedDict
 from dataclasses import replace
 from uuid import UUID
@@ -181,10 +182,8 @@ def logged_cause_of(error: Exception) -> str:
 
 
 def trace(span: Span, error: Exception) -> None:
-    """Records a failure in a span, as the log has it."""
-    plain = {}
-    if isinstance(error, NoUse | NoSchema):
-        # Its trace has the message, too.
-        plain = {"exception.message": logged_cause_of(error), "exception.stacktrace": ""}
+    """Records a failure in a span: its type and where it was raised, never its words."""
     tracing.failed(span, error)
+    raised_at = "".join(traceback.format_tb(error.__traceback__))
+    plain = {"exception.message": "", "exception.stacktrace": raised_at}
     span.record_exception(error, attributes=plain)

@@ -7,10 +7,14 @@ waits for company; one that fails does not take the others of its group with it.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from uuid import UUID
 
+from opentelemetry.trace import SpanContext
+
+from service import tracing
 from storage.errors import StorageError, Unreachable
 
 Entry = TypeVar("Entry")
@@ -26,6 +30,8 @@ GROUPS = 2
 class _Waiting(Generic[Entry, Result]):
     entry: Entry
     done: "asyncio.Future[Result]"
+    #: The span that it was put in, if that is sampled.
+    trace: SpanContext | None
 
 
 @dataclass(slots=True)
@@ -58,12 +64,13 @@ class Groups(Generic[Entry, Result]):
         """The result of `entry`, once it is written. Raises what writing it raises."""
         lane = self._lanes.setdefault(tenant_id, _Lane())
         waiting: _Waiting[Entry, Result] = _Waiting(
-            entry, asyncio.get_running_loop().create_future()
+            entry, asyncio.get_running_loop().create_future(), tracing.sampled()
         )
         lane.waiting.append(waiting)
         if lane.running < GROUPS:
             lane.running += 1
-            task = asyncio.create_task(self._serve(tenant_id, lane))
+            # It writes what others put as well: nothing of it is about this entry.
+            task = asyncio.create_task(self._serve(tenant_id, lane), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await waiting.done
@@ -79,7 +86,9 @@ class Groups(Generic[Entry, Result]):
 
     async def _commit(self, tenant_id: UUID, group: Sequence[_Waiting[Entry, Result]]) -> None:
         try:
-            results = await self._write(tenant_id, [one.entry for one in group])
+            # Of a transaction for several traces, the first one's has it.
+            with tracing.within(next((one.trace for one in group if one.trace), None)):
+                results = await self._write(tenant_id, [one.entry for one in group])
         except StorageError as error:
             if len(group) > 1 and not isinstance(error, Unreachable):
                 # One entry's trouble is not the others'; each gets its own transaction.

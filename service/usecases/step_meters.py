@@ -27,7 +27,7 @@ _SECONDS = meter().create_histogram(
 
 @contextmanager
 def timed(kind: MemoryKind) -> Iterator[None]:
-    """Records how long a step of a memory took, and what it failed of."""
+    """Records how long a step of a memory took, and what it failed of, or was ended by."""
     known = {
         Attribute.MESSAGING_SYSTEM: "palimpsest",
         Attribute.MESSAGING_OPERATION_NAME: MessagingOperation.STEP,
@@ -36,7 +36,7 @@ def timed(kind: MemoryKind) -> Iterator[None]:
     start = time.perf_counter()
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
         known[Attribute.ERROR_TYPE] = (
             error.fault.value if isinstance(error, ModelFailure) else type(error).__name__
         )

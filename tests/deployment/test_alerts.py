@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.outages import SCHEMA
-from tests.deployment.watched import ALERTS, PROMETHEUS
+from tests.deployment.watched import ALERTS, PROMETHEUS, rules
 from tests.deployment.watching import Watched, shortened
 from tests.harness import EVENTUALLY_SECONDS
 
@@ -25,7 +25,7 @@ def promtool(*arguments: str, folder: Path = PROMETHEUS) -> subprocess.Completed
 def test_rules_are_sound() -> None:
     done = promtool("check", "rules", ALERTS.name)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "34 rules found" in done.stdout
+    assert f"{len(rules())} rules found" in done.stdout
 
 
 def test_each_alert_fires_when_it_should_and_only_then() -> None:

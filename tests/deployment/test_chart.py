@@ -160,12 +160,24 @@ def test_a_misspelled_field_of_a_custom_resource_is_found() -> None:
         ("settings.PALIMPSEST_REDIS_URL_FILE=x", "name that in secrets.redisUrl.existingSecret"),
         ("settings.PALIMPSEST_LISTEN=x", "the chart sets it itself; see api.service.port"),
         ("worker.executor.stopSeconds=120", "no more than a model call may take"),
+        ("settings.PALIMPSEST_START_SECONDS=300", "set it to 90 or less"),
+        ("extraEnv[0].name=PALIMPSEST_LISTEN", "extraEnv: PALIMPSEST_LISTEN: the chart sets it"),
+        (
+            "worker.extraEnv[0].name=PALIMPSEST_DATABASE_URL",
+            "name its Secret in secrets.databaseUrl.existingSecret",
+        ),
+        (
+            "worker.executor.extraEnv[0].name=PALIMPSEST_MODEL_TIMEOUT_SECONDS",
+            "worker.executor.extraEnv: PALIMPSEST_MODEL_TIMEOUT_SECONDS: give it in settings",
+        ),
         ("worker.autoscaling.enabled=true", "say where KEDA asks Prometheus"),
         ("secrets.databaseUrl.existingSecret=", "make a Secret with the URL of your PostgreSQL"),
     ],
 )
 def test_bad_values_are_refused_with_what_to_do(setting: str, said: str) -> None:
-    done = helm("template", "--values", MINIMAL, "--set", setting)
+    # What looks like a number in settings is a string, but where that is what is wrong.
+    option = "--set-string" if "SECONDS" in setting and setting[0] == "s" else "--set"
+    done = helm("template", "--values", MINIMAL, option, setting)
     assert done.returncode != 0
     assert said in done.stderr
 
@@ -410,6 +422,14 @@ def test_the_alerts_are_those_of_prometheus_and_know_the_jobs() -> None:
     found = manifests(PRODUCTION)
     (rule,) = by_kind(found, "PrometheusRule").values()
     assert rule["spec"] == yaml.safe_load(alerts)
+    address = "https://example.com/palimpsest/"
+    linked = manifests(PRODUCTION, "--set", f"monitoring.prometheusRule.runbooks={address}")
+    (rule,) = by_kind(linked, "PrometheusRule").values()
+    urls = [
+        one["runbook_url"] for one in walk(rule) if isinstance(one, dict) and "runbook_url" in one
+    ]
+    assert urls
+    assert all(url.startswith(f"{address}docs/guides/alerts.md#") for url in urls)
     (monitor,) = by_kind(found, "PodMonitor").values()
     jobs = set()
     for end in monitor["spec"]["podMetricsEndpoints"]:

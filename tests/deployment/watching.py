@@ -33,8 +33,8 @@ from tests.harness import EVENTUALLY_SECONDS, Process, Servers
 from tests.unit.test_telemetry import Collector
 
 NEEDED = "Prometheus is not installed: run `make setup-deploy`"
-#: So that a run of a minute has what Grafana shows of hours.
-WINDOW = "5m"
+#: Longer than all tests take: what happened before a process was killed has rates as well.
+WINDOW = "1h"
 PRICES = {"input_usd_per_million": 2.0, "read": 0.25, "output": 4, "family": "keyed"}
 SETTINGS = {
     "PALIMPSEST_MODELS": "openai/*",
@@ -339,6 +339,8 @@ async def _refusals(found: Watched, client: palimpsest.Client) -> None:
         with suppress(PalimpsestError):
             await wrong()
             raise AssertionError("it was taken")
+    # What a process of this age refuses for the first time is told.
+    await found.prometheus.until('min(up{job="palimpsest-api"} offset 16s)')
     found.execute("ALTER TABLE chunk ADD CONSTRAINT made_up CHECK (text <> 'forbidden') NOT VALID")
     with suppress(PalimpsestError):
         await session.append("forbidden", timeout=5)

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from service.config import Limits
 from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.usecases import append
+from service.usecases import append_traces
 from service.usecases.append import Appender
 from service.usecases.hints import Hints
 from storage import sessions, trace_contexts
@@ -52,7 +52,7 @@ async def test_contexts_come_with_their_chunks_in_as_many_statements(
     database: Database, appender: Appender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traced: list[SpanContext | None] = []
-    monkeypatch.setattr(append, "_sent", lambda *_: traced.pop(0))
+    monkeypatch.setattr(append_traces, "sent", lambda *_: traced.pop(0))
 
     async def sent(first: int, one: SpanContext | None) -> int:
         """How many statements an append of two chunks takes."""
@@ -77,7 +77,7 @@ async def test_an_append_whose_guess_was_wrong_has_its_context_where_its_chunks_
     database: Database, appender: Appender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     traced: list[SpanContext | None] = [None, None, context(1)]
-    monkeypatch.setattr(append, "_sent", lambda *_: traced.pop(0))
+    monkeypatch.setattr(append_traces, "sent", lambda *_: traced.pop(0))
     await appender.submit(DEFAULT_TENANT, submission("s", ["a"]))
     other = Appender(database, Hints(drop_hints), b"k" * 32, Limits())
     running = asyncio.create_task(other.run())
@@ -128,3 +128,25 @@ async def test_contexts_are_their_tenants_and_go_after_a_day_and_with_their_sess
         connection.execute("DELETE FROM session")
         left = connection.execute("SELECT count(*) FROM trace_context").fetchone()
     assert left == (0,)
+
+
+async def test_one_sweep_removes_all_that_is_old_and_none_is_in_the_way_of_another(
+    servers: Servers, url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_contexts, "SWEPT_ROWS", 10)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+        for number in range(1, 26):
+            await trace_contexts.add(tx, KEY, KEY, number, context(number))
+    superuser = servers.as_superuser(url)
+    with psycopg.connect(superuser) as other, psycopg.connect(superuser) as looking:
+        looking.execute("UPDATE trace_context SET created_at = now() - interval '25 hours'")
+        looking.commit()
+        # As another worker's sweep does that has these rows in hand.
+        other.execute("SELECT pg_advisory_xact_lock(x'70616c74'::bigint)")
+        other.execute("DELETE FROM trace_context WHERE to_position <= 10")
+        await trace_contexts.sweep(database)
+        assert len(await read(database, after=0, upto=30)) == 25, "it left them to the other one"
+        other.rollback()
+        await trace_contexts.sweep(database)
+        assert await read(database, after=0, upto=30) == []

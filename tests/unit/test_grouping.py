@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 import pytest
+import structlog
+from opentelemetry import trace
 
+from service import logs
 from service.usecases.grouping import GROUP_ENTRIES, GROUPS, Groups
 from storage.errors import StorageError, Unreachable, Violated
+from tests.exported import exported
 
 TENANT = UUID(int=1)
 OTHER = UUID(int=2)
@@ -143,3 +147,32 @@ async def test_an_error_that_nobody_waits_for_is_no_ones_trouble() -> None:
     disk.free.set()
     await turns()
     assert await groups.put(TENANT, "b") == "B"
+
+
+async def test_a_group_says_nothing_of_who_began_it_and_is_in_the_trace_of_its_first() -> None:
+    seen: list[tuple[list[str], dict[str, object], int]] = []
+    free = asyncio.Event()
+
+    async def write(tenant_id: UUID, entries: Sequence[str]) -> list[str]:
+        await free.wait()
+        said = dict(structlog.contextvars.get_contextvars())
+        seen.append((list(entries), said, trace.get_current_span().get_span_context().span_id))
+        return list(entries)
+
+    groups = Groups(write)
+    made: dict[str, int] = {}
+
+    async def traced(entry: str) -> None:
+        with logs.about(memory=entry), trace.get_tracer("test").start_as_current_span(entry) as own:
+            made[entry] = own.get_span_context().span_id
+            await groups.put(TENANT, entry)
+
+    with exported():
+        waiting = []
+        for number in range(6):
+            waiting.append(asyncio.create_task(traced(f"m{number}")))
+            await turns()
+        free.set()
+        await asyncio.gather(*waiting)
+    assert len(seen) == GROUPS + 1
+    assert [(said, span) for _, said, span in seen] == [({}, made[one[0]]) for one, _, _ in seen]

@@ -20,6 +20,9 @@ from palimpsest.values import Ack
 #: more content; with their metadata they must fit a message.
 BATCH_CHUNKS = 256
 BATCH_BYTES = 1024 * 1024
+#: Of a batch of that many chunks, or with fewer behind it, another sampled trace has a batch of its
+#: own. Where more waits it goes along: a message for each chunk would cost more than is traced.
+TRACE_CHUNKS = 32
 #: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
 MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
 #: Wait before the second try to connect; doubles up to the second value.
@@ -323,19 +326,21 @@ class Producer:
         while True:
             await self._some.wait()
             batch: list[log_pb2.ProducedChunk] = []
-            # Of one trace, or of none that is sampled.
-            batch_trace = traceparent = ""
+            # The trace of its newest chunk if that is sampled, and the first that is.
+            newest = traceparent = ""
             size = 0
             # More than the credit may wait where a server came back with less of it.
             most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
             while self._waiting and len(batch) < most:
                 size += self._waiting[0].size_bytes
                 trace = tracing.trace_of(self._waiting[0].traceparent)
-                if batch and (size > BATCH_BYTES or trace != batch_trace):
+                is_apart = len(batch) >= TRACE_CHUNKS or len(self._waiting) < TRACE_CHUNKS
+                if batch and (size > BATCH_BYTES or (trace != newest and is_apart)):
                     break
-                batch_trace = trace
+                newest = trace
                 sent = self._waiting.popleft()
-                traceparent = traceparent or sent.traceparent
+                if not tracing.trace_of(traceparent):
+                    traceparent = sent.traceparent or traceparent
                 self._under_way.append(sent)
                 batch.append(sent.produced)
             if not self._waiting:

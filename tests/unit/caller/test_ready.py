@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from service import logs
 from service.caller import client
 from service.caller.client import RemoteCaller
-from service.caller.wire import NO_ORDER, frame
+from service.caller.wire import NO_ORDER, frame, read_frame
 from tests.unit.caller.test_reading_along import answering, far
 from tests.unit.llm.scripted_calls import Ledger
 from tests.unit.llm.test_telling import Writing
@@ -78,3 +80,21 @@ async def test_one_that_comes_back_is_found_without_a_call(
         connecting.cancel()
         await asyncio.gather(connecting, return_exceptions=True)
         await remote.close()
+
+
+async def test_who_reads_for_all_says_nothing_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[object] = []
+
+    async def noted(reader: asyncio.StreamReader) -> Any:
+        said.append(structlog.contextvars.get_contextvars())
+        return await read_frame(reader)
+
+    monkeypatch.setattr(client, "read_frame", noted)
+    async with far(tmp_path, Writing([]), Ledger()), asyncio.timeout(30):
+        remote = RemoteCaller(tmp_path / "caller", stop_seconds=1)
+        with logs.about(memory="m"):
+            await remote.wait_until_ready(1000)
+        await remote.close()
+    assert said[0] == {}

@@ -3,6 +3,9 @@
 import asyncio
 from dataclasses import replace
 
+import structlog
+
+from service import logs
 from service.domain.ledger import HeldCall, Lease
 from service.llm.caller import Caller
 from service.llm.plans import CallOrder, Plan, Route
@@ -104,3 +107,21 @@ async def test_a_call_that_begins_when_the_last_one_ends_is_renewed_too() -> Non
     while made._keeper is not None:
         await asyncio.sleep(0)
     assert not made._under_way
+
+
+async def test_who_renews_for_all_says_nothing_of_the_first() -> None:
+    said: list[object] = []
+
+    class Saying(Renewed):
+        async def renew_all(self, held: "list[HeldCall]") -> None:  # type: ignore[override]
+            said.append(structlog.contextvars.get_contextvars())
+            await super().renew_all(held)
+
+    model, ledger = Slow(), Saying()
+    made = caller(model, ledger)
+    with logs.about(memory="m"):
+        making = asyncio.create_task(made.make(order(1)))
+        await ledger.held.get()
+    model.go_on.set()
+    await making
+    assert said[0] == {}

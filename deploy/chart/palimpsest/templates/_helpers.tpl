@@ -165,7 +165,7 @@ topologySpreadConstraints:
 
 {{- /* Of a list: the name of a port. Probes of a process by its metrics endpoint. */}}
 {{- define "palimpsest.httpProbes" -}}
-# The process waits for its database for 30 s (PALIMPSEST_START_SECONDS), and ends then.
+# The process waits for its database for 30 s (PALIMPSEST_START_SECONDS, at most 90), and ends then.
 startupProbe:
   httpGet: {path: /readyz, port: {{ . }}}
   periodSeconds: 2
@@ -201,6 +201,28 @@ livenessProbe:
 {{- if hasKey $.Values.settings (printf "PALIMPSEST_%s" $name) }}
 {{- fail (printf "settings.PALIMPSEST_%s: the chart sets it itself%s" $name (ternary (printf "; see %s" $instead) "" (ne $instead ""))) }}
 {{- end }}
+{{- end }}
+{{- /* Variables of a container win over settings, and would be seen by none of these checks. */}}
+{{- $lists := dict "extraEnv" .Values.extraEnv "api.extraEnv" .Values.api.extraEnv "worker.extraEnv" .Values.worker.extraEnv "worker.executor.extraEnv" .Values.worker.executor.extraEnv }}
+{{- range $list, $variables := $lists }}
+{{- range $variables }}
+{{- $name := trimSuffix "_FILE" .name }}
+{{- range $secret := keys $.Values.secrets }}
+{{- if eq $name (include "palimpsest.variable" $secret) }}
+{{- fail (printf "%s: %s: name its Secret in secrets.%s.existingSecret" $list $name $secret) }}
+{{- end }}
+{{- end }}
+{{- if and (hasPrefix "PALIMPSEST_" $name) (hasKey $own (trimPrefix "PALIMPSEST_" $name)) }}
+{{- fail (printf "%s: %s: the chart sets it itself" $list $name) }}
+{{- end }}
+{{- if has $name (list "PALIMPSEST_MODEL_TIMEOUT_SECONDS" "PALIMPSEST_START_SECONDS") }}
+{{- fail (printf "%s: %s: give it in settings, since how long pods may take goes by it" $list $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $start := float64 (default "30" (get .Values.settings "PALIMPSEST_START_SECONDS")) }}
+{{- if gt $start 90.0 }}
+{{- fail (printf "settings.PALIMPSEST_START_SECONDS is %v: a pod is killed when it is not ready after 120 seconds; set it to 90 or less, since it starts again anyway" $start) }}
 {{- end }}
 {{- $timeout := float64 (default "120" (get .Values.settings "PALIMPSEST_MODEL_TIMEOUT_SECONDS")) }}
 {{- if le (float64 .Values.worker.executor.stopSeconds) $timeout }}
