@@ -25,9 +25,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 import palimpsest
 from service.embedded import binaries
 from service.embedded.postgres import PostgresServer
-from service.embedded.processes import free_port
 from tests.deployment.chart import tool
 from tests.deployment.compose_file import ALL_FILES, ROOT, Deployment, program
+from tests.deployment.watching import free_port
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, eventually
 from tests.sending import send
