@@ -98,15 +98,23 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
 
-setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, Prometheus, Helm and others
+# Two programs of the tests of deploy/ are built from Go modules.
+GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
+NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debian's is older), then make setup-deploy" >&2; exit 1; }
+
+setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, Prometheus, Helm and others; starts no service
 	@missing=""; for program in buildah mmdebstrap prometheus haproxy systemd; do \
 	dpkg -s $$program >/dev/null 2>&1 || missing="$$missing $$program"; done; \
-	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; }
-	@$(MAKE) --no-print-directory .cache/helm .cache/kubernetes-validate/.installed
+	[ -z "$$missing" ] || sh tests/deployment/install.sh $$missing
+	@$(MAKE) --no-print-directory .cache/helm .cache/composecheck .cache/kubernetes-validate/.installed
 
 .cache/helm: tests/deployment/tools/go.mod tests/deployment/tools/go.sum
-	@command -v go >/dev/null || { echo "Helm is built from its Go module: install Go 1.26 or newer (go.dev/dl), then make setup-deploy" >&2; exit 1; }
-	cd tests/deployment/tools && go build -mod=readonly -trimpath -ldflags="-s -w" -o ../../../$@ helm.sh/helm/v3/cmd/helm
+	@$(NEEDS_GO)
+	cd tests/deployment/tools && $(GO) build -mod=readonly -trimpath -ldflags="-s -w" -o ../../../$@ helm.sh/helm/v3/cmd/helm
+
+.cache/composecheck: $(wildcard tests/deployment/composecheck/*)
+	@$(NEEDS_GO)
+	cd $(<D) && $(GO) build -mod=readonly -o ../../../$@ .
 
 # Of its own, because it brings 108 MB of Kubernetes' schemas.
 .cache/kubernetes-validate/.installed: requirements/deploy.lock | $(UV)
@@ -114,8 +122,9 @@ setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: builda
 	VIRTUAL_ENV=$(@D) $(UV) pip install --quiet --require-hashes -r requirements/deploy.lock
 	@touch $@
 
-test-deploy: setup ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
-	$(BIN)/python -m pytest tests/deployment --durations 10
+# In the order of their names: the file that takes longest, test_alerts.py, begins.
+test-deploy: setup .cache/composecheck ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
+	$(BIN)/python -m pytest tests/deployment -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder --durations 10
 
 image: ## build the container image (BASE=image TAG=name): deploy/image/README.md
 	@$(PYTHON) deploy/image/build.py $(if $(BASE),--base "$(BASE)") $(if $(TAG),--tag "$(TAG)")
@@ -138,5 +147,5 @@ release: setup ## a release but for publishing it: checks, notes, packages (VERS
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate
 
-clean: ## remove what was installed and cached
-	rm -rf $(VENV) .uv .mypy_cache .ruff_cache .pytest_cache
+clean: ## remove what was installed, cached and built
+	rm -rf $(VENV) $(VENV)-oldest .uv .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

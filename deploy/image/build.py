@@ -125,8 +125,10 @@ def version() -> str:
 
 
 def revision() -> str:
-    """Returns the commit that is built; -dirty where the tree differs from it."""
-    head = os.environ.get("REVISION") or _git("rev-parse", "HEAD")
+    """Returns the commit that is built, as it is named or found; -dirty where the tree differs."""
+    if named := os.environ.get("REVISION"):
+        return named
+    head = _git("rev-parse", "HEAD")
     if not head:
         raise BuildError("this is no git checkout: set REVISION to the commit that is built")
     return head + ("-dirty" if _git("status", "--porcelain") else "")

@@ -38,25 +38,10 @@ _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 def program(name: str, install: str = "make setup-deploy") -> str:
     """The path of a program that these tests need; fails where there is none."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/go/bin")
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
     if found is None:
         pytest.fail(f"{name} is not installed; `{install}` does it on Debian")
     return found
-
-
-def build_loader(folder: Path) -> Path:
-    """Builds the program that reads compose files; returns its path."""
-    go = program("go", install="apt-get install golang-go")
-    built = folder / "composecheck"
-    done = subprocess.run(
-        [go, "build", "-mod=readonly", "-o", str(built), "."],
-        cwd=Path(__file__).parent / "composecheck",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return built
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -45,8 +45,8 @@ class Building:
     process: subprocess.Popen[str]
 
     @classmethod
-    def started(cls, folder: Path, tag: str) -> "Building":
-        """Begins to build this tree."""
+    def started(cls, folder: Path, tag: str, revision: str) -> "Building":
+        """Begins to build this tree, as that commit."""
         for program in ("buildah", "mmdebstrap", "unshare"):
             if shutil.which(program) is None:
                 pytest.fail(f"{program} is not installed; `make setup-deploy` does it on Debian")
@@ -54,6 +54,7 @@ class Building:
             pytest.fail("to build and run an image without a container engine takes root")
         process = subprocess.Popen(
             [sys.executable, str(BUILD), "--engine=buildah", f"--storage={folder}", f"--tag={tag}"],
+            env={**os.environ, "REVISION": revision},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

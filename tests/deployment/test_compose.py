@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
+from tests.deployment.chart import tool
 from tests.deployment.compose_file import (
     ALL_FILES,
     FILES,
     NAMED,
     ROOT,
     Deployment,
-    build_loader,
     program,
     wrong_command,
 )
@@ -24,8 +24,8 @@ HERE = ROOT / "deploy" / "compose"
 
 
 @pytest.fixture(scope="session")
-def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_loader(tmp_path_factory.mktemp("composecheck"))
+def loader() -> Path:
+    return Path(tool("composecheck"))
 
 
 @pytest.fixture

@@ -25,8 +25,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 import palimpsest
 from service.embedded import binaries
 from service.embedded.postgres import PostgresServer
-from service.embedded.processes import free_port
-from tests.deployment.compose_file import ALL_FILES, ROOT, Deployment, build_loader, program
+from tests.deployment.chart import tool
+from tests.deployment.compose_file import ALL_FILES, ROOT, Deployment, program
+from tests.deployment.watching import free_port
 from tests.fake_model import FakeModel, fake_model
 from tests.harness import Process, eventually
 from tests.sending import send
@@ -136,7 +137,7 @@ def machine(
         "PALIMPSEST_EMBEDDING_MODEL": "",
         "PALIMPSEST_MODEL_BASE_URL": model.url,
     }
-    loader = build_loader(tmp_path)
+    loader = Path(tool("composecheck"))
     machine = Machine(Deployment.load(loader, files, ALL_FILES[:2], variables), folder)
     subprocess.run([program("sh"), str(files / "prepare.sh")], check=True)
     (files / "secrets" / "model_api_key").write_text("sk-not-to-be-logged\n")

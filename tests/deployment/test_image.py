@@ -51,10 +51,14 @@ UNWANTED = (
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Building, Building]]:
     """The image, built twice at the same time, each in a storage of its own."""
+    # One for both: a file of another test may lie in the tree when the second begins.
+    revision = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
     with ExitStack() as stack:
-        first = Building.started(tmp_path_factory.mktemp("first"), "palimpsest:test")
+        first = Building.started(tmp_path_factory.mktemp("first"), "palimpsest:test", revision)
         stack.callback(first.remove)
-        second = Building.started(tmp_path_factory.mktemp("second"), "palimpsest:test")
+        second = Building.started(tmp_path_factory.mktemp("second"), "palimpsest:test", revision)
         stack.callback(second.remove)
         yield first, second
 
@@ -174,7 +178,8 @@ def test_what_it_says_of_itself(image: Image) -> None:
     assert "PALIMPSEST_RUN_DIR=/run/palimpsest" in config["Env"]
     labels = config["Labels"]
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", labels["org.opencontainers.image.revision"])
+    assert set(config["ExposedPorts"]) == {"50051/tcp", "9464/tcp", "9465/tcp"}
+    assert re.fullmatch(r"[0-9a-f]{40}", labels["org.opencontainers.image.revision"])
     assert labels["org.opencontainers.image.title"] == "Palimpsest"
 
 

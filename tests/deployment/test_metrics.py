@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from tests.acceptance.test_metrics import free_ports
+from tests.deployment.watching import free_port
 from tests.harness import Servers, api, eventually
 
 NEEDED = "Prometheus is not installed: run `make setup-deploy`"
@@ -18,8 +18,7 @@ KNOWN = {"db_client_connection_count"}
 def scrape(servers: Servers) -> str:
     """What an API server says of itself."""
     assert shutil.which("promtool"), NEEDED
-    port = free_ports(1)
-    listen = f"127.0.0.1:{port}"
+    listen = f"127.0.0.1:{free_port()}"
 
     def said() -> str:
         with urllib.request.urlopen(f"http://{listen}/metrics", timeout=60) as answer:

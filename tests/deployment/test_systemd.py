@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from service import health
-from service.embedded.processes import free_port
 from service.environment import unknown_variables
 from tests.deployment.compose_file import CALL_SECONDS, ROOT, program, wrong_command
 from tests.deployment.test_compose_rehearsal import QUESTION, append_and_ask
+from tests.deployment.watching import free_port
 from tests.fake_model import fake_model
 from tests.harness import Process, Servers
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -62,10 +63,12 @@ async def eventually(
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    """A port that nobody listens at, and that Linux gives nobody who asks for any."""
+    while True:
+        port = 16_384 + secrets.randbelow(16_384)
+        with socket.socket() as held, suppress(OSError):
+            held.bind(("127.0.0.1", port))
+            return port
 
 
 def shortened(rules: str) -> str:
