@@ -11,6 +11,7 @@ from typing import Any
 
 import palimpsest
 from palimpsest.errors import DeadlineExceeded
+from service.domain.tenancy import DEFAULT_TENANT, session_key
 from tests.attacks import outages
 from tests.attacks.outages import OUTAGES, SCHEMA, Switched
 from tests.fake_model import FakeModel, served
@@ -77,7 +78,8 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
                 told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
                 assert '"name":"models"' in told.stdout.replace(" ", "")
                 assert "none is known to fail" in told.stdout
-            eventually("the log names them", lambda: '"session": "s0"' in process.log())
+            key = session_key(DEFAULT_TENANT, "s0")
+            eventually("the log names them", lambda: f'"session": "{key}"' in process.log())
             assert "sk-not-to-be-logged" not in process.log()
 
 

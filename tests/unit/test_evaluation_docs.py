@@ -59,5 +59,6 @@ def test_every_option_is_named() -> None:
         *inspect.signature(search).parameters,
         *inspect.signature(reliability).parameters,
     ):
-        flag = {"as_json": "json", "reasoning": "no-reasoning"}.get(name, name.replace("_", "-"))
+        called = {"as_json": "json", "reasoning": "no-reasoning", "settings_path": "config"}
+        flag = called.get(name, name.replace("_", "-"))
         assert f"--{flag}" in text, flag

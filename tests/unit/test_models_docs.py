@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from service import settings
 from service.config import Config
 from service.domain.flows import Purpose
 from service.llm.allowed import AllowedModels
@@ -47,18 +48,19 @@ def examples() -> list[dict[str, str]]:
     return found
 
 
-def test_the_examples_are_taken_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_examples_are_taken_as_they_are(tmp_path: Path) -> None:
     # The one thing that is not here is the file of a service account.
     account = tmp_path / "vertex.json"
     account.write_text("{}")
     blocks = examples()
     assert len(blocks) == 12
-    for block in blocks:
-        for name, value in block.items():
-            monkeypatch.setenv(name, value.replace("/etc/palimpsest/vertex.json", str(account)))
-    config = Config()
+    environment = {
+        name: value.replace("/etc/palimpsest/vertex.json", str(account))
+        for block in blocks
+        for name, value in block.items()
+    }
+    config = settings.read(environment).config
+    assert config is not None
     assert config.model_window_tokens == 16_384
     (one,) = config.deployments
     assert (config.model, one.project) == (one.model, "our-project")
