@@ -309,6 +309,7 @@ async def _everything(found: Watched) -> None:
         for memory in waiting:
             await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
         await prometheus.until("sum(palimpsest_recovery_woken_total)")
+        await _death_of_a_worker(found, client)
 
 
 async def _made(
@@ -408,11 +409,14 @@ async def _edited_meanwhile(found: Watched, client: palimpsest.Client) -> None:
 async def _silence(found: Watched, client: palimpsest.Client) -> None:
     """A model of its own replies to nothing for a while."""
     provider = found.provider
+    # What a process of this age counts for the first time is told.
+    await found.prometheus.until('min(up{job="palimpsest-worker"} offset 16s)')
     provider.holds.add("[silence]")
     made = [await _made(client, f"silent-{number}", SILENT) for number in range(3)]
     for session, _ in made:
         await session.append("This meets [silence].")
     await found.prometheus.until("sum(palimpsest_llm_let_go_total)")
+    await found.prometheus.until_firing("PalimpsestModelSilent")
     provider.release("[silence]")
     for _, memory in made:
         await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
@@ -432,3 +436,21 @@ async def _words(found: Watched, client: palimpsest.Client) -> None:
     await session.append("One.")
     await found.prometheus.until("sum(palimpsest_index_words_failures_total)")
     found.execute("UPDATE session SET language = 'english' WHERE name = %s", "words")
+
+
+async def _death_of_a_worker(found: Watched, client: palimpsest.Client) -> None:
+    """A reply whose worker is gone when it comes: the next one finds it."""
+    provider = found.provider
+    provider.holds.add("[outlives]")
+    session, memory = await _made(client, "outlived")
+    await session.append("This [outlives] its worker.")
+
+    async def is_asked() -> bool:
+        return "[outlives]" in provider.held
+
+    await eventually("the model is asked", is_asked)
+    found.kill("worker")
+    provider.release("[outlives]")
+    found.start("worker")
+    await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
+    await found.prometheus.until("sum(palimpsest_llm_replays_total)")
