@@ -20,8 +20,8 @@ from palimpsest.values import Ack
 #: more content; with their metadata they must fit a message.
 BATCH_CHUNKS = 256
 BATCH_BYTES = 1024 * 1024
-#: Of a batch of that many chunks, or with fewer behind it, another sampled trace has a batch of its
-#: own. Where more waits it goes along: a message for each chunk would cost more than is traced.
+#: A chunk of another sampled trace begins a batch of its own, if the batch before has so many
+#: chunks or fewer than that wait. Else it joins that batch: one message a chunk would cost too much.
 TRACE_CHUNKS = 32
 #: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
 MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024

@@ -1,7 +1,7 @@
 """Traces: the span under way in the caller's process is named to the service.
 
-Only where the package `opentelemetry-api` is there, which this one does not need: whoever has
-traces has it.
+This works only where the package `opentelemetry-api` is installed, as it is in programs that
+trace. The client does not need it otherwise.
 """
 
 from typing import Any
