@@ -21,7 +21,7 @@ from palimpsest.values import Ack
 BATCH_CHUNKS = 256
 BATCH_BYTES = 1024 * 1024
 #: A chunk of another sampled trace begins a batch of its own, if the batch before has so many
-#: chunks or fewer than that wait. Else it joins that batch: one message a chunk would cost too much.
+#: chunks or fewer than that wait. Else it joins that batch, since one message a chunk is dear.
 TRACE_CHUNKS = 32
 #: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
 MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
